@@ -1,0 +1,49 @@
+# Every target does its own set-up: Python >= 3.10 and make are all that a machine needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# -E reads every page anew: a page kept from a failed build would not warn again.
+SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: demo test lint types docs wheel clean help
+
+demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
+	$(BIN)/python -m demo $(DEMO_ARGS)
+
+test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+lint: $(VENV)/.dev  ## check style, docstrings and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev  ## check the types
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## build the documentation and run its examples
+	$(SPHINX) -b html docs docs/_build/html
+	$(SPHINX) -b doctest docs docs/_build/doctest
+
+wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
+	.ci/wheel $(BIN)/python
+
+clean:  ## remove the environment, the caches and what was built
+	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamps: one for what uses the library, one for what checks it.
+$(VENV)/.test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e '.[test]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(INSTALL) -e '.[dev]'
+	touch $@
