@@ -1,0 +1,163 @@
+"""One verb for each constraint: ``verb(module, tensor_name, ...)`` constrains and returns the module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, register_parametrization
+
+from spectral_param.parametrizations import (
+    BlockTriangular,
+    Parametrization,
+    ScaledCayley,
+    SpectralRadiusNorm,
+)
+from spectral_param.parametrizations.block_triangular import Blocks, Coupling
+from spectral_param.parametrizations.spectral_radius import Mode, Solver
+
+M = TypeVar("M", bound=nn.Module)
+Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
+
+
+def constrain(module: M, tensor_name: str, parametrization: Parametrization, init: Init = None) -> M:
+    """Register a parametrization of this library, with a choice of where to start.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter or buffer, ``"weight_hh_l0"`` for instance.
+        parametrization: A new instance, for this tensor alone.
+        init: ``None``: start from the tensor as it is. ``"paper"``: start as the constraint's paper
+            does. A tensor, or a function that fills one in place as those of ``torch.nn.init`` do:
+            start from that. What lies outside the set is projected onto it.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: If the module has no such tensor, or ``init`` is something else or another shape.
+    """
+    weight = getattr(module, tensor_name, None)
+    if not isinstance(weight, Tensor):
+        raise ValueError(
+            f"tensor_name: expected the name of a tensor of {type(module).__name__}, got "
+            f"{tensor_name!r}. It has {', '.join(dict(module.named_parameters(recurse=False)))}."
+        )
+    if is_parametrized(module, tensor_name):
+        raise ValueError(
+            f"tensor_name: expected a tensor without a parametrization, but {tensor_name!r} has one. "
+            "Remove it first with torch.nn.utils.parametrize.remove_parametrizations."
+        )
+    if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
+        raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
+    if isinstance(init, Tensor) and init.shape != weight.shape:
+        raise ValueError(
+            f"init: expected a tensor of the weight's shape {tuple(weight.shape)}, got "
+            f"{tuple(init.shape)}."
+        )
+    before = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            if isinstance(init, Tensor):
+                weight.copy_(init)
+            elif isinstance(init, str):
+                parametrization.start_from_paper()
+            elif callable(init):
+                init(weight)
+        register_parametrization(module, tensor_name, parametrization)
+    except Exception:
+        with torch.no_grad():
+            weight.copy_(before)
+        raise
+    return module
+
+
+def spectral_radius(
+    module: M,
+    tensor_name: str = "weight",
+    radius: float | Tensor = 1.0,
+    mode: Mode = "equal",
+    eps: float = 0.0,
+    solver: Solver = "auto",
+    *,
+    init: Init = None,
+) -> M:
+    """Constrain the spectral radius of a weight. See :class:`spectral_param.SpectralRadiusNorm`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        radius: The spectral radius, a number or a tensor.
+        mode: ``"equal"``, ``"at_most"`` or ``"latched"``.
+        eps: Added to the spectral radius in the division.
+        solver: ``"auto"`` or ``"dense"``.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> lstm = spectral_param.spectral_radius(torch.nn.LSTM(8, 64), "weight_hh_l0", radius=0.95)
+        >>> gates = lstm.weight_hh_l0.unflatten(0, (4, 64))
+        >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
+        tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
+    """
+    return constrain(module, tensor_name, SpectralRadiusNorm(radius, mode, eps, solver), init)
+
+
+def scaled_cayley(
+    module: M,
+    tensor_name: str = "weight",
+    negative_ones: int | float | None = None,
+    *,
+    init: Init = None,
+) -> M:
+    """Make a weight orthogonal, or unitary. See :class:`spectral_param.ScaledCayley`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        negative_ones: Number or fraction of -1s in D; None for what fits the weight.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> rnn = spectral_param.scaled_cayley(rnn, "weight_hh_l0", negative_ones=0.5, init="paper")
+        >>> round(torch.linalg.matrix_norm(rnn.weight_hh_l0, 2).item(), 4)
+        1.0
+    """
+    return constrain(module, tensor_name, ScaledCayley(negative_ones), init)
+
+
+def block_triangular(
+    module: M,
+    tensor_name: str,
+    blocks: Blocks,
+    coupling: Coupling = False,
+    *,
+    init: Init = None,
+) -> M:
+    """Give the diagonal blocks of a weight a constraint each. See :class:`spectral_param.BlockTriangular`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        blocks: Pairs of size and parametrization, from top to bottom.
+        coupling: Which blocks above the diagonal are not zero.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> rnn = spectral_param.block_triangular(torch.nn.RNN(2, 10), "weight_hh_l0", blocks)
+        >>> rnn.weight_hh_l0.shape
+        torch.Size([10, 10])
+    """
+    return constrain(module, tensor_name, BlockTriangular(blocks, coupling), init)

@@ -1,0 +1,5 @@
+"""Dominant eigentriples: the eigenvalue of largest modulus with its right and left vectors."""
+
+from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple
+
+__all__ = ["Eigentriple", "dominant_eigentriple"]

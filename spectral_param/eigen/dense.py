@@ -1,0 +1,144 @@
+"""The dominant eigentriple through LAPACK: exact, for any matrix, at O(n^3).
+
+All eigenvalues come from ``torch.linalg.eigvals``, so the one of largest modulus is certain. Its
+two eigenvectors then come from inverse iteration, one complex LU factorisation for both:
+``torch.linalg.eig`` would give the right one only, at a third more time.
+
+Conjugates are taken with ``conj_physical``: see the note at the end of
+``functional/spectral_radius.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Two solves reach working accuracy from almost any start; the third is for a start that lies
+# almost in the complement of the eigenvector. The best of the iterates is kept.
+_SOLVES = 3
+
+
+class Eigentriple(NamedTuple):
+    """Eigenvalue of largest modulus and its vectors: T u = λ u and vᴴ T = λ vᴴ.
+
+    Attributes:
+        eigenvalue: λ, complex, shape ``(...)``.
+        right: u, complex, unit 2-norm, shape ``(..., n)``.
+        left: v, complex, unit 2-norm, shape ``(..., n)``.
+    """
+
+    eigenvalue: Tensor
+    right: Tensor
+    left: Tensor
+
+
+def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
+    """Return, for each matrix, the power of two next to its largest entry; 1 for a zero matrix.
+
+    Dividing by it is exact and keeps squares from overflowing or vanishing, so matrices scaled
+    by 1e±20 behave in float32 as they do at scale 1.
+
+    Args:
+        T: Finite matrices of shape ``(..., n, n)``.
+
+    Returns:
+        Positive real scales of shape ``(..., 1, 1)``.
+    """
+    largest = T.abs().amax(dim=(-2, -1), keepdim=True)
+    exponent = torch.frexp(largest).exponent
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+
+
+def dominant_eigentriple(T: Tensor) -> Eigentriple:  # T: (..., n, n)
+    """Compute the dominant eigentriple of each matrix.
+
+    Of several eigenvalues with the largest modulus one is taken; of a complex conjugate pair, the
+    one in the upper half plane. Where a matrix has NaN or infinite entries its triple is NaN.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
+
+    Returns:
+        The triple; no gradient flows through it.
+    """
+    n = T.shape[-1]
+    T = T.detach().resolve_conj()
+    # LAPACK's QR iteration ends the process on NaN input, so it must never see any.
+    finite = T.isfinite().all(dim=(-2, -1))
+    T = torch.where(finite[..., None, None], T, 0)
+    scale = power_of_two_scale(T)
+    scaled = (T / scale).reshape(-1, n, n)
+
+    eigenvalues = torch.linalg.eigvals(scaled)
+    largest = eigenvalues.abs().argmax(dim=-1, keepdim=True)
+    eigenvalue = eigenvalues.gather(-1, largest).squeeze(-1)
+    right, left = _inverse_iteration(scaled.to(eigenvalue.dtype), eigenvalue)
+
+    eigenvalue = eigenvalue.reshape(finite.shape) * scale[..., 0, 0]
+    nan = torch.nan
+    return Eigentriple(
+        torch.where(finite, eigenvalue, nan),
+        torch.where(finite[..., None], right.reshape(*finite.shape, n), nan),
+        torch.where(finite[..., None], left.reshape(*finite.shape, n), nan),
+    )
+
+
+def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
+    """Return unit right and left eigenvectors of complex ``T`` (b, n, n) for ``eigenvalue`` (b)."""
+    b, n, _ = T.shape
+    eps = torch.finfo(T.dtype).eps
+    shifted = T - eigenvalue[:, None, None] * torch.eye(n, dtype=T.dtype, device=T.device)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(shifted)
+    # T - λI is singular by construction; a zero pivot becomes a rounding-sized one.
+    diagonal = lu.diagonal(dim1=-2, dim2=-1)
+    diagonal.copy_(torch.where(diagonal.abs() < eps, eps, diagonal))
+
+    # A fixed start with no structure of its own: results do not depend on any random state.
+    angle = torch.arange(n, dtype=torch.float64, device=T.device).square()
+    start = torch.polar(torch.ones_like(angle), angle).to(T.dtype).expand(b, n)
+    right, right_residual = _best_iterate(T, eigenvalue, lu, pivots, start, adjoint=False)
+    # Starting from the right vector gives v = u, the well-conditioned choice, when λ is a
+    # multiple but not defective eigenvalue (the identity, for instance).
+    start = torch.where(right_residual[:, None].isfinite(), right, start)
+    left, left_residual = _best_iterate(T, eigenvalue, lu, pivots, start, adjoint=True)
+
+    # Long Jordan chains make the triangular solves overflow. LAPACK's back-transformation scales
+    # against that, so those few matrices get their vectors from the full decomposition.
+    tolerance = 100 * n * eps
+    failed = ~((right_residual <= tolerance) & (left_residual <= tolerance))
+    if failed.any():
+        right[failed] = _full_decomposition(T[failed], eigenvalue[failed])
+        adjoint = T[failed].mT.conj_physical()
+        left[failed] = _full_decomposition(adjoint, eigenvalue[failed].conj_physical())
+    return right, left
+
+
+def _best_iterate(
+    T: Tensor, eigenvalue: Tensor, lu: Tensor, pivots: Tensor, start: Tensor, adjoint: bool
+) -> tuple[Tensor, Tensor]:
+    """Iterate x <- (T - λI)^-1 x (or its adjoint); return the unit x of least residual, and that."""
+    if adjoint:
+        T, eigenvalue = T.mT.conj_physical(), eigenvalue.conj_physical()
+    x = best = start / torch.linalg.vector_norm(start, dim=-1, keepdim=True)
+    least = torch.full(eigenvalue.shape, torch.inf, dtype=T.real.dtype, device=T.device)
+    for _ in range(_SOLVES):
+        x = torch.linalg.lu_solve(lu, pivots, x[..., None], adjoint=adjoint)[..., 0]
+        # Two normalisations: the first, by the largest entry, keeps the second from overflowing.
+        x = x / x.abs().amax(dim=-1, keepdim=True)
+        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        defect = (T @ x[..., None])[..., 0] - eigenvalue[:, None] * x
+        residual = torch.linalg.vector_norm(defect, dim=-1)
+        better = residual < least
+        best = torch.where(better[:, None], x, best)
+        least = torch.where(better, residual, least)
+    return best, least
+
+
+def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:
+    """Return the right eigenvector of ``T`` whose eigenvalue is nearest to ``eigenvalue``."""
+    values, vectors = torch.linalg.eig(T)
+    nearest = (values - eigenvalue[:, None]).abs().argmin(dim=-1)
+    chosen: Tensor = vectors[torch.arange(len(T), device=T.device), :, nearest]
+    return chosen

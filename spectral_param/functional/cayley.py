@@ -1,0 +1,172 @@
+r"""The scaled Cayley transform W = (I + A)⁻¹(I − A)D, real and complex.
+
+Derivation
+----------
+Helfrich, Willmott and Ye (2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley
+Transform", Theorem 3.2. Differentiating (I + A)W = (I − A)D with respect to A gives
+
+.. math:: dW = -(I + A)^{-1}\, dA\, (W + D).
+
+The inverse need not be solved for again: WD⁻¹ = (I + A)⁻¹(I − A) = 2(I + A)⁻¹ − I, so
+
+.. math:: (I + A)^{-1} = \tfrac12 (I + W D^{-1}).
+
+With D unitary (D⁻¹ = Dᴴ), M = (W + D)ᴴ and dL = Re⟨G, dW⟩, the gradient with respect to A is
+
+.. math:: -\tfrac12\, D\, M\, G\, M ,
+
+two matrix products, with only W saved. Its skew-Hermitian part is the Vᵀ − V of the paper, up to
+the factor 2 between a skew matrix and its lower triangle. The phases of a complex D = diag(e^{iθ})
+enter through dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (The printed formula of Maduranga,
+Helfrich and Ye, 2019, Theorem 3, follows another convention for complex gradients.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional.checks import check_square
+from spectral_param.functional.precision import full_precision
+
+
+class _ScaledCayley(torch.autograd.Function):
+    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), |d| = 1, by the formulas above."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(A: Tensor, d: Tensor, known: Tensor | None) -> Tensor:
+        if known is not None:
+            return known.clone()
+        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        W: Tensor = torch.linalg.solve(identity + A, (identity - A) * d[..., None, :])
+        return W
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], output)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        d, W = ctx.saved_tensors
+        g_A = g_d = None
+        if ctx.needs_input_grad[0]:
+            M = (W + torch.diag_embed(d)).mH
+            g_A = (-0.5 * d)[..., :, None] * (M @ G @ M)
+        if ctx.needs_input_grad[1]:
+            Q = W * d.conj()[..., None, :]
+            g_d = (Q.conj() * G).sum(dim=-2)
+        return g_A, g_d, None
+
+
+class _ScaledCayleyEager(_ScaledCayley):
+    """The same with forward-mode derivatives, which torch.compile does not accept."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _ScaledCayley.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(inputs[1], output)
+
+    @staticmethod
+    @full_precision
+    def jvp(ctx: Any, dA: Tensor | None, dd: Tensor | None, _: None) -> Tensor:
+        d, W = ctx.saved_tensors
+        dW = torch.zeros_like(W)
+        if dA is not None:
+            N = W + torch.diag_embed(d)
+            dW = dW - 0.5 * N @ (d.conj()[..., :, None] * dA) @ N
+        if dd is not None:
+            dW = dW + W * (d.conj() * dd)[..., None, :]
+        return dW
+
+
+@full_precision
+def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tensor:
+    r"""Return the scaled Cayley transform :math:`W = (I + A)^{-1}(I - A)\,\mathrm{diag}(d)`.
+
+    W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian); every orthogonal matrix is
+    reached for some d of ±1 and some A with entries of modulus at most 1 (Kahan 2006; Theorem 3.1 of
+    Helfrich, Willmott and Ye 2018). Costs one linear solve; the backward pass costs two matrix
+    products.
+
+    Args:
+        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+        d: Diagonal of shape ``(..., n)``, entries of modulus 1: ±1 for real A.
+        known: The value of W for exactly these A and d, when it is already at hand: it is then not
+            computed again, and the gradient is the same.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If A has fewer than two dimensions or no entries.
+        NotSquareError: If A is not square.
+        UnsupportedDtypeError: If A is not floating point or complex.
+
+    Example:
+        >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        >>> spectral_param.functional.scaled_cayley(A, torch.tensor([1.0, -1.0]))
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+    check_square(A, "scaled_cayley")
+    function = _ScaledCayley if torch.compiler.is_compiling() else _ScaledCayleyEager
+    W: Tensor = function.apply(A, d, known)
+    return W
+
+
+def cayley(A: Tensor) -> Tensor:
+    r"""Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`.
+
+    Also serves as the ``triv=`` of geotorch's ``SO`` and ``orthogonal``, where its backward pass
+    saves a linear solve. (geotorch's own Cayley map is that of -A/2.)
+
+    Args:
+        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If A has fewer than two dimensions or no entries.
+        NotSquareError: If A is not square.
+        UnsupportedDtypeError: If A is not floating point or complex.
+
+    Example:
+        >>> spectral_param.functional.cayley(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+        tensor([[ 0., -1.],
+                [ 1.,  0.]])
+    """
+    check_square(A, "cayley")
+    return scaled_cayley(A, torch.ones_like(A[..., 0]))
+
+
+@full_precision
+def cayley_inverse(W: Tensor) -> Tensor:
+    r"""Return :math:`A = (I + W)^{-1}(I - W)`, the inverse of the Cayley transform and its own inverse.
+
+    Args:
+        W: Matrices of shape ``(..., n, n)`` without the eigenvalue -1. Near that eigenvalue A is
+            large; :class:`spectral_param.ScaledCayley` chooses a diagonal that avoids it.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``; skew when W is orthogonal or unitary.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is not square.
+        UnsupportedDtypeError: If W is not floating point or complex.
+
+    Example:
+        >>> spectral_param.functional.cayley_inverse(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    check_square(W, "cayley_inverse")
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    A: Tensor = torch.linalg.solve(identity + W, identity - W)
+    return A

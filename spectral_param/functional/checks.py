@@ -1,0 +1,75 @@
+"""Checks of what users pass in, shared by the functional and the module layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+
+
+def check_matrix(X: Tensor, name: str) -> None:
+    """Raise unless X has matrices in its last two dimensions and entries that can be computed with.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+
+    Raises:
+        NotAMatrixError: If X has fewer than two dimensions or no entries.
+        UnsupportedDtypeError: If X is not floating point or complex.
+    """
+    if X.ndim < 2 or X.numel() == 0:
+        raise NotAMatrixError(
+            f"{name}: expected a non-empty tensor of at least two dimensions (..., n, n), got shape "
+            f"{tuple(X.shape)}. Constrain a weight matrix, not a bias or an empty tensor."
+        )
+    if not (X.is_floating_point() or X.is_complex()):
+        raise UnsupportedDtypeError(
+            f"{name}: expected a floating point or complex tensor, got {X.dtype}. "
+            "Convert it first, for example with .to(torch.get_default_dtype())."
+        )
+
+
+def check_square(X: Tensor, name: str) -> None:
+    """Raise unless X holds square matrices.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+
+    Raises:
+        NotSquareError: If the last two dimensions differ.
+    """
+    check_matrix(X, name)
+    if X.shape[-1] != X.shape[-2]:
+        raise NotSquareError(
+            f"{name}: expected square matrices (..., n, n), got shape {tuple(X.shape)}. "
+            "Eigenvalues exist for square matrices only."
+        )
+
+
+def check_gate_blocks(X: Tensor, name: str) -> None:
+    """Raise unless X holds matrices of shape (k·n, n): k square blocks on top of each other.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+
+    Raises:
+        NotSquareError: If the rows are no multiple of the columns.
+    """
+    check_matrix(X, name)
+    rows, n = X.shape[-2:]
+    if rows % n:
+        raise NotSquareError(
+            f"{name}: expected a square weight (..., n, n), or (..., k*n, n) as the recurrent weights "
+            f"of LSTM and GRU are, got shape {tuple(X.shape)}: {rows} is no multiple of {n}. "
+            "Eigenvalues exist for square matrices only; constrain the recurrent weight, not the "
+            "input weight."
+        )
+
+
+def finfo_eps(dtype: torch.dtype) -> float:
+    """Return the spacing of floating point numbers at 1 for a real or complex dtype."""
+    return float(torch.finfo(dtype).eps)

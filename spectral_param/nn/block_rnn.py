@@ -1,0 +1,343 @@
+"""Recurrent cell and layer whose recurrent matrix is made of constrained blocks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from spectral_param import constraints
+from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, rnn
+from spectral_param.parametrizations.block_triangular import Blocks, Coupling
+
+InputMap = Literal["linear", "identity"]
+
+
+class BlockRNNCell(nn.Module):
+    r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
+
+    Eq. (1) and (3) of Helfrich and Ye (2020) for any number of blocks. Used like
+    :class:`torch.nn.RNNCell`.
+
+    Args:
+        input_size: Number of features m of the input.
+        blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
+            :class:`spectral_param.BlockTriangular`.
+        coupling: Which blocks above the diagonal are trained instead of zero.
+        nonlinearity: ``"modrelu"`` (the papers' and the default), ``"relu"``, ``"tanh"``,
+            ``"identity"``, or any callable; a module is trained with the cell.
+        bias: Whether to train b, which starts at zero. With modReLU it is the bias of the modulus.
+        input_map: ``"linear"``: U is trained, from a Glorot uniform start. ``"identity"``: U is the
+            identity and not trained; m has to be the hidden size.
+        init: Where W starts: ``"paper"``, a tensor, or a function that fills W in place.
+        device: Device of the parameters.
+        dtype: Their dtype. Complex ones give a complex state; real input is converted.
+
+    Attributes:
+        weight_ih: U, shape ``(n, m)``, or None.
+        weight_hh: W, shape ``(n, n)``.
+        bias: b, real, shape ``(n,)``, or None.
+
+    Raises:
+        ValueError: If a size, the activation or the input map does not fit.
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> cell = spectral_param.nn.BlockRNNCell(3, blocks, coupling=True)
+        >>> cell(torch.randn(5, 3)).shape
+        torch.Size([5, 10])
+    """
+
+    weight_hh: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        blocks: Blocks,
+        coupling: Coupling = False,
+        nonlinearity: Nonlinearity = "modrelu",
+        bias: bool = True,
+        input_map: InputMap = "linear",
+        init: constraints.Init = "paper",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_nonlinearity(nonlinearity)
+        self.input_size = input_size
+        self.block_sizes = tuple(size for size, _ in blocks)
+        self.hidden_size = n = sum(self.block_sizes)
+        self.nonlinearity = nonlinearity
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if input_size < 1:
+            raise ValueError(f"input_size: expected at least 1, got {input_size}.")
+        if input_map not in ("linear", "identity"):
+            raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
+        if input_map == "identity" and input_size != n:
+            raise ValueError(
+                f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
+                "Embed the input in that many dimensions, or take 'linear'."
+            )
+        if input_map == "linear":
+            self.weight_ih = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
+            nn.init.xavier_uniform_(self.weight_ih)
+        else:
+            self.register_parameter("weight_ih", None)
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(n, device=device, dtype=dtype.to_real()))
+        else:
+            self.register_parameter("bias", None)
+        self.weight_hh = nn.Parameter(torch.empty(n, n, device=device, dtype=dtype))
+        nn.init.orthogonal_(self.weight_hh) if init is None else nn.init.zeros_(self.weight_hh)
+        constraints.block_triangular(self, "weight_hh", blocks, coupling, init=init)
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        """Return the next state.
+
+        Args:
+            x: Input ``(batch, input_size)`` or ``(input_size,)``.
+            h: State ``(batch, hidden_size)`` or ``(hidden_size,)``; zeros by default.
+
+        Returns:
+            State like h.
+        """
+        weight = self.weight_hh
+        x = x.to(weight.dtype)
+        projected = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
+        if h is not None:
+            projected = projected + nn.functional.linear(h, weight)
+        return activate(projected, self.bias, self.nonlinearity)
+
+    def extra_repr(self) -> str:
+        """Return sizes and activation, for ``repr``."""
+        input_map = "" if self.weight_ih is not None else ", input_map='identity'"
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}{bias}{input_map}"
+
+
+class BlockRNN(nn.Module):
+    r"""Sequence layer with the interface of :class:`torch.nn.RNN` and constrained recurrent matrices.
+
+    Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is
+    built once in each forward pass.
+
+    Args:
+        input_size: Number of features m of the input.
+        blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
+            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies.
+        num_layers: Number of layers, each reading the states of the one before.
+        coupling: Which blocks above the diagonal are trained instead of zero.
+        nonlinearity: ``"modrelu"``, ``"relu"``, ``"tanh"``, ``"identity"``, or any callable. The named
+            ones are several times faster.
+        bias: Whether to train a bias.
+        batch_first: Whether input and output are ``(batch, time, feature)`` instead of
+            ``(time, batch, feature)``. States are not affected.
+        dropout: Probability of dropout between layers.
+        bidirectional: Whether a second cell for each layer reads the sequence backwards.
+        input_map: ``"linear"`` or ``"identity"``: the first layer's input map. Later layers of an
+            identity one read theirs through the identity, too.
+        init: Where the recurrent matrices start: ``"paper"``, a tensor, or a function.
+        device: Device of the parameters.
+        dtype: Their dtype; complex ones give complex states.
+
+    Attributes:
+        cells: One cell for each layer and direction, in the order of h_n.
+        block_sizes: Sizes of the blocks; ``output.split(rnn.block_sizes, dim=-1)`` separates them.
+
+    Raises:
+        ValueError: If an argument does not fit.
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> rnn = spectral_param.nn.BlockRNN(3, blocks, num_layers=2)
+        >>> output, h_n = rnn(torch.randn(7, 5, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 5, 10]), torch.Size([2, 5, 10]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        blocks: Blocks,
+        num_layers: int = 1,
+        *,
+        coupling: Coupling = False,
+        nonlinearity: Nonlinearity = "modrelu",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        input_map: InputMap = "linear",
+        init: constraints.Init = "paper",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers: expected at least 1, got {num_layers}.")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout}.")
+        if input_map == "identity" and bidirectional and num_layers > 1:
+            raise ValueError(
+                "input_map: 'identity' expects one direction or one layer; two directions give the next "
+                "layer twice as many features as it has states. Take 'linear'."
+            )
+        self.input_size = input_size
+        self.num_layers = num_layers
+        self.batch_first = batch_first
+        self.dropout = dropout
+        self.bidirectional = bidirectional
+        self.num_directions = 2 if bidirectional else 1
+        self.block_sizes = tuple(size for size, _ in blocks)
+        self.hidden_size = sum(self.block_sizes)
+        self.cells = nn.ModuleList(
+            BlockRNNCell(
+                input_size if layer == 0 else self.hidden_size * self.num_directions,
+                blocks,
+                coupling,
+                nonlinearity,
+                bias,
+                input_map,
+                init,
+                device,
+                dtype,
+            )
+            for layer in range(num_layers)
+            for _ in range(self.num_directions)
+        )
+
+    def forward(
+        self, x: Tensor | PackedSequence, h_0: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        """Run the network over a batch of sequences.
+
+        Args:
+            x: Input ``(time, batch, input_size)``, ``(batch, time, input_size)`` with
+                ``batch_first``, unbatched ``(time, input_size)``, or a ``PackedSequence``.
+            h_0: Initial states ``(layers · directions, batch, hidden_size)``, without ``batch`` for
+                unbatched input; zeros by default.
+
+        Returns:
+            The last layer's states at all times, shaped like the input with
+            ``directions · hidden_size`` features, and the last states h_n, shaped like h_0.
+
+        Raises:
+            ValueError: If a shape does not fit or the sequence is empty.
+        """
+        if isinstance(x, PackedSequence):
+            return self._forward_packed(x, h_0)
+        self._check_input(x)
+        batched = x.ndim == 3
+        if not batched:
+            x = x[:, None]
+        elif self.batch_first:
+            x = x.transpose(0, 1)
+        if not batched and h_0 is not None:
+            h_0 = h_0[:, None] if h_0.ndim == 2 else h_0.new_empty(0)
+        rows, sizes = x.flatten(0, 1), [x.shape[1]] * x.shape[0]
+        output, h_n = self._run(rows, sizes, self._initial_states(h_0, x.shape[1]))
+        output = output.unflatten(0, (x.shape[0], x.shape[1]))
+        if not batched:
+            return output[:, 0], h_n[:, 0]
+        return (output.transpose(0, 1) if self.batch_first else output), h_n
+
+    def extra_repr(self) -> str:
+        """Return the arguments that differ from the defaults, for ``repr``."""
+        shown = [f"{self.input_size}, {self.hidden_size}"]
+        for name, default in (
+            ("num_layers", 1),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("bidirectional", False),
+        ):
+            if (value := getattr(self, name)) != default:
+                shown.append(f"{name}={value}")
+        return ", ".join(shown)
+
+    def _forward_packed(
+        self, x: PackedSequence, h_0: Tensor | None
+    ) -> tuple[PackedSequence, Tensor]:
+        self._check_features(x.data)
+        sizes = x.batch_sizes.tolist()
+        h_0 = self._initial_states(h_0, sizes[0])
+        if x.sorted_indices is not None:
+            h_0 = h_0.index_select(1, x.sorted_indices)
+        output, h_n = self._run(x.data, sizes, h_0)
+        if x.unsorted_indices is not None:
+            h_n = h_n.index_select(1, x.unsorted_indices)
+        packed = PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices)
+        return packed, h_n
+
+    def _run(self, rows: Tensor, sizes: list[int], h_0: Tensor) -> tuple[Tensor, Tensor]:
+        """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
+        reverse = _reversal(sizes).to(rows.device) if self.bidirectional else None
+        last_states = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self.num_directions):
+                index = layer * self.num_directions + direction
+                cell = self.cells[index]
+                assert isinstance(cell, BlockRNNCell)
+                weight = cell.weight_hh
+                inputs = rows.to(weight.dtype)
+                backwards = direction == 1 and reverse is not None
+                states, last = rnn(
+                    inputs[reverse] if backwards else inputs,
+                    h_0[index],
+                    cell.weight_ih,
+                    weight,
+                    cell.bias,
+                    cell.nonlinearity,
+                    sizes,
+                )
+                outputs.append(states[reverse] if backwards else states)
+                last_states.append(last)
+            rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+            if layer < self.num_layers - 1:
+                rows = nn.functional.dropout(rows, self.dropout, self.training)
+        return rows, torch.stack(last_states)
+
+    def _initial_states(self, h_0: Tensor | None, batch: int) -> Tensor:
+        expected = (len(self.cells), batch, self.hidden_size)
+        cell = self.cells[0]
+        assert isinstance(cell, BlockRNNCell)
+        originals = next(cell.parametrizations.parameters())  # type: ignore[operator, union-attr]
+        if h_0 is None:
+            return originals.new_zeros(expected)
+        if h_0.shape != expected:
+            raise ValueError(
+                "h_0: expected shape (layers * directions, batch, hidden_size) = "
+                f"{expected}, without batch for unbatched input, got {tuple(h_0.shape)}."
+            )
+        return h_0.to(originals.dtype)
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.ndim not in (2, 3):
+            raise ValueError(
+                f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}."
+            )
+        self._check_features(x)
+        if 0 in x.shape:
+            raise ValueError(
+                "input: expected at least one time step and one sequence, got shape "
+                f"{tuple(x.shape)}. Drop empty sequences before the network."
+            )
+
+    def _check_features(self, x: Tensor) -> None:
+        if x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"input: expected {self.input_size} features in the last dimension, got shape "
+                f"{tuple(x.shape)}."
+            )
+
+
+def _reversal(sizes: list[int]) -> Tensor:
+    """Return the permutation of rows that turns each sequence back to front; its own inverse."""
+    batch = torch.tensor(sizes)
+    starts = batch.cumsum(0) - batch
+    lengths = (batch[:, None] > torch.arange(sizes[0])).sum(dim=0)
+    step = torch.arange(len(sizes)).repeat_interleave(batch)
+    sequence = torch.arange(int(batch.sum())) - starts[step]
+    return starts[lengths[sequence] - 1 - step] + sequence

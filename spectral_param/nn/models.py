@@ -1,0 +1,91 @@
+"""The papers' networks: each a choice of blocks for :class:`spectral_param.nn.BlockRNN`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from spectral_param.nn.block_rnn import BlockRNN
+from spectral_param.parametrizations import ScaledCayley, SpectralRadiusNorm
+from spectral_param.parametrizations.spectral_radius import Mode
+
+
+class ScoRNN(BlockRNN):
+    r"""Orthogonal recurrence by the scaled Cayley transform.
+
+    Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform"
+    (ICML 2018): modReLU, start of section 4.2.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        negative_ones: Number or fraction of -1s in D. Half of them, the default, spreads the
+            eigenvalues over the unit circle; the paper tunes it in steps of a tenth.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ScoRNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        negative_ones: int | float | None = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, [(hidden_size, ScaledCayley(negative_ones))], **kwargs)
+
+
+class ENRNN(BlockRNN):
+    r"""Long-term memory in an orthogonal block, short-term memory in one of spectral radius ≤ 1.
+
+    Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory" (AAAI
+    2020), eq. (3): the recurrent matrix is
+    :math:`\begin{bmatrix} W^{(L)} & W^{(C)} \\ 0 & W^{(S)} \end{bmatrix}`.
+
+    Args:
+        input_size: Number of features of the input.
+        long_size: Size q of the orthogonal block; 0 for none.
+        short_size: Size of the normalised block; 0 for none.
+        coupling: Whether the short-term state feeds the long-term one through W^(C).
+        negative_ones: Number or fraction of -1s in the D of the orthogonal block; the paper's are 0.3
+            (adding, copying), 0.6 (characters) and 1.0 (speech).
+        radius: Spectral radius of the short-term block.
+        mode: ``"latched"`` as the paper trains, or another of
+            :class:`spectral_param.SpectralRadiusNorm`.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Raises:
+        ValueError: If both sizes are 0.
+
+    Example:
+        >>> rnn = spectral_param.nn.ENRNN(input_size=2, long_size=96, short_size=64)
+        >>> output, h_n = rnn(torch.randn(750, 10, 2))
+        >>> long, short = output.split(rnn.block_sizes, dim=-1)
+        >>> long.shape, short.shape
+        (torch.Size([750, 10, 96]), torch.Size([750, 10, 64]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        long_size: int,
+        short_size: int,
+        coupling: bool = True,
+        negative_ones: int | float | None = 0.3,
+        radius: float | Tensor = 1.0,
+        mode: Mode = "latched",
+        **kwargs: Any,
+    ) -> None:
+        blocks = [
+            (long_size, ScaledCayley(negative_ones)),
+            (short_size, SpectralRadiusNorm(radius, mode)),
+        ]
+        used = [(size, parametrization) for size, parametrization in blocks if size != 0]
+        if not used:
+            raise ValueError("long_size, short_size: expected at least one that is not 0.")
+        super().__init__(input_size, used, coupling=coupling, **kwargs)

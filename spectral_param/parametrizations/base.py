@@ -1,0 +1,194 @@
+"""What all parametrizations of this library share."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from spectral_param.functional.checks import check_gate_blocks
+from spectral_param.parametrizations.memory import is_plain
+
+
+def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged
+    """Return the k square blocks of a weight of shape (..., k·n, n) as a batch.
+
+    Args:
+        W: The weight. A square one (k = 1) is returned as it is.
+    """
+    rows, n = W.shape[-2:]
+    return W if rows == n else W.unflatten(-2, (rows // n, n))
+
+
+def join_gates(W: Tensor, like: torch.Size) -> Tensor:  # the inverse of split_gates
+    """Return the blocks of ``split_gates`` as one weight again.
+
+    Args:
+        W: Square matrices.
+        like: Shape of the weight.
+    """
+    return W if W.shape == like else W.flatten(-3, -2)
+
+
+def at_least_float32(X: Tensor) -> Tensor:
+    """Return X in a precision that LAPACK has: bfloat16 and float16 become float32.
+
+    Args:
+        X: A floating point or complex tensor.
+    """
+    return X.float() if X.dtype in (torch.bfloat16, torch.float16) else X
+
+
+def real_entries(X: Tensor) -> int:
+    """Return the number of real numbers in a tensor: a complex entry is two.
+
+    Args:
+        X: Any tensor.
+    """
+    return X.numel() * (2 if X.is_complex() else 1)
+
+
+def num_free_parameters(module: nn.Module) -> int:
+    """Return how many independent real numbers a model trains.
+
+    Tensors constrained by this library count as what their set has, as the papers count: an
+    orthogonal n x n matrix as n(n-1)/2. Everything else counts its entries. Frozen parameters and
+    shared ones do not count again.
+
+    Args:
+        module: Any model.
+
+    Example:
+        >>> layer = spectral_param.scaled_cayley(torch.nn.Linear(6, 6))
+        >>> spectral_param.num_free_parameters(layer)  # 15 for the weight, 6 for the bias
+        21
+    """
+    total = 0
+    counted: set[Tensor] = set()
+    for part in module.modules():
+        if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
+            originals = list(part.parameters(recurse=False))
+            if originals and originals[0].requires_grad and counted.isdisjoint(originals):
+                total += part[0].free_parameters(*originals)
+            counted.update(originals)
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter not in counted:
+            total += real_entries(parameter)
+    return total
+
+
+class Parametrization(nn.Module, abc.ABC):
+    """Abstract parametrization: ``forward(right_inverse(W)) == W`` for every W in the set.
+
+    Used with :func:`torch.nn.utils.parametrize.register_parametrization`. The first weight it is
+    given, at registration, is projected onto the set; a weight assigned later has to be in it.
+
+    A subclass writes :meth:`constrain`, :meth:`unconstrain`, :meth:`paper_start` and
+    :meth:`free_parameters`. What a user calls is final.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._registered = False
+        self._from_paper = False
+        self._outputs: list[weakref.ref[Tensor]] = []
+
+    @abc.abstractmethod
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Map the unconstrained tensors to the constrained weight.
+
+        Args:
+            originals: The tensors the optimizer trains, as :meth:`unconstrain` shaped them.
+        """
+
+    @abc.abstractmethod
+    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return unconstrained tensors that :meth:`constrain` maps to W. They share no memory with W.
+
+        Args:
+            W: The weight, in its own shape, float32 or better.
+            project: Whether to take the nearest weight in the set for one outside it, instead of
+                raising :class:`~spectral_param.errors.InManifoldError`.
+        """
+
+    @abc.abstractmethod
+    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return new unconstrained tensors with the start that the paper uses.
+
+        Args:
+            like: A weight with the shape, dtype and device that are wanted.
+        """
+
+    @abc.abstractmethod
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return how many independent real numbers the constrained weight has.
+
+        Args:
+            originals: The tensors the optimizer trains.
+        """
+
+    def start_from_paper(self) -> None:
+        """Ignore the next weight except for its shape, and start as the paper does.
+
+        Called before registration; ``init="paper"`` of the verbs does it.
+        """
+        self._from_paper = True
+
+    def forward(self, *originals: Tensor) -> Tensor:
+        """Return the constrained weight, in the dtype and on the device of the originals.
+
+        Args:
+            originals: The tensors the optimizer trains.
+        """
+        W = self.constrain(*map(at_least_float32, originals)).to(originals[0].dtype)
+        if is_plain(W):
+            self._outputs = [ref for ref in self._outputs if ref() is not None]
+            self._outputs.append(weakref.ref(W))
+        return W
+
+    def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return unconstrained tensors for the weight W.
+
+        Args:
+            W: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` as LSTM and GRU hold it: k
+                blocks, each constrained by itself.
+
+        Raises:
+            NotAMatrixError: If W has fewer than two dimensions or no entries.
+            NotSquareError: If W is neither square nor a stack of square blocks.
+            UnsupportedDtypeError: If W is not floating point or complex.
+            InManifoldError: If W is outside the set, except at registration.
+        """
+        check_gate_blocks(W, type(self).__name__)
+        weight = at_least_float32(W.detach())
+        if self._from_paper:
+            originals = self.paper_start(weight)
+        else:
+            originals = self.unconstrain(weight, project=not self._registered)
+        self._registered = True
+        self._from_paper = False
+        if isinstance(originals, Tensor):
+            return originals.to(W.dtype)
+        return tuple(o.to(W.dtype) if o.is_complex() == W.is_complex() else o for o in originals)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_outputs": []}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
+        # torch.nn.RNN keeps the weight that it read last in a list of its own, and a tensor with a
+        # graph cannot be deep-copied. Parametrizations are copied before that list, so it is enough
+        # to say here what the copy of such a weight is: its value, until the next forward pass.
+        for ref in self._outputs:
+            W = ref()
+            if W is not None and id(W) not in memo:
+                memo[id(W)] = W.detach().clone()
+                memo.setdefault(id(memo), []).append(W)
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
+        clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return clone

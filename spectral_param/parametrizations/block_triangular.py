@@ -1,0 +1,178 @@
+"""One weight made of diagonal blocks, each with its own constraint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param.errors import InManifoldError
+from spectral_param.parametrizations.base import Parametrization, real_entries, split_gates
+
+Blocks = Sequence[tuple[int, nn.Module | None]]
+Coupling = bool | Sequence[tuple[int, int]]
+
+
+class BlockTriangular(Parametrization):
+    r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
+
+    Eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
+    (AAAI 2020), for any number of blocks: its spectrum is that of the blocks together, whatever the
+    couplings are. In a recurrence, block i reads block j through the coupling (i, j).
+
+    The originals are ``original0``, ``original1``, …: those of the blocks from top to bottom, then the
+    couplings row by row. So each block can have its own learning rate, and the zeros take no memory
+    in the optimizer. A weight of shape ``(k·n, n)`` is k such matrices.
+
+    Registration takes the blocks from the weight, projects each onto its set, and drops what stands
+    where a zero has to be.
+
+    Args:
+        blocks: Pairs of size and parametrization, from top to bottom. Any parametrization works, of
+            this library or another; it is copied, so the given instance stays unused. ``None``
+            leaves the block free.
+        coupling: ``True`` for all blocks above the diagonal, or pairs ``(row, column)`` of block
+            numbers with row < column. ``False``, the default, for none.
+
+    Raises:
+        ValueError: If a size is not a positive integer or a coupling names no pair of blocks.
+
+    Example:
+        >>> rnn = torch.nn.RNN(2, 10)
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> constraint = spectral_param.BlockTriangular(blocks, coupling=True)
+        >>> register_parametrization(rnn, "weight_hh_l0", constraint)
+        ParametrizedRNN(...)
+        >>> rnn.weight_hh_l0[6:, :6].abs().max().item()
+        0.0
+    """
+
+    def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
+        super().__init__()
+        if not blocks:
+            raise ValueError("blocks: expected at least one pair (size, parametrization), got none.")
+        for size, _ in blocks:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"blocks: expected positive integer sizes, got {size!r}.")
+        self.sizes = tuple(size for size, _ in blocks)
+        self.blocks = nn.ModuleList(
+            nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
+        )
+        self.coupling = self._check_coupling(coupling)
+        # Known after registration: how many originals each block has, and how many gates the weight.
+        self._counts: tuple[int, ...] = ()
+        self._gates = 1
+
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return the block matrix."""
+        tensors = iter(originals)
+        diagonal = [
+            block(*(next(tensors) for _ in range(count)))
+            for block, count in zip(self.blocks, self._counts, strict=True)
+        ]
+        couplings = dict(zip(self.coupling, tensors, strict=True))
+        rows = []
+        for i, height in enumerate(self.sizes):
+            row = []
+            for j, width in enumerate(self.sizes):
+                if i == j:
+                    row.append(diagonal[i])
+                elif (i, j) in couplings:
+                    row.append(couplings[i, j].to(diagonal[i].dtype))
+                else:
+                    row.append(diagonal[i].new_zeros(*diagonal[i].shape[:-2], height, width))
+            rows.append(torch.cat(row, dim=-1))
+        W = torch.cat(rows, dim=-2)
+        return W.flatten(-3, -2) if self._gates > 1 else W
+
+    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+        """Return the originals of the blocks, then the couplings."""
+        n = sum(self.sizes)
+        if W.shape[-1] != n:
+            raise ValueError(
+                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
+                f"{self.sizes}, got shape {tuple(W.shape)}."
+            )
+        self._gates = W.shape[-2] // n
+        W = split_gates(W)
+        if not project:
+            self._check_zeros(W)
+        originals: list[Tensor] = []
+        counts = []
+        for i, block in enumerate(self.blocks):
+            part = self._part(W, i, i)
+            inverse = getattr(block, "right_inverse", None)
+            found = part if inverse is None else inverse(part)
+            found = (found,) if isinstance(found, Tensor) else tuple(found)
+            counts.append(len(found))
+            originals += found
+        self._counts = tuple(counts)
+        originals += [self._part(W, i, j) for i, j in self.coupling]
+        return tuple(originals)
+
+    def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Start each block as its paper does; couplings Glorot uniform (ENRNN, section 4)."""
+        for block in self.blocks:
+            if isinstance(block, Parametrization):
+                block.start_from_paper()
+        originals = self.unconstrain(like, project=True)
+        for coupling in originals[sum(self._counts) :]:
+            for matrix in coupling.reshape(-1, *coupling.shape[-2:]):
+                nn.init.xavier_uniform_(matrix)
+        return originals
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return the sum over the blocks and couplings."""
+        tensors = iter(originals)
+        total = 0
+        for block, count in zip(self.blocks, self._counts, strict=True):
+            own = [next(tensors) for _ in range(count)]
+            total += (
+                block.free_parameters(*own)
+                if isinstance(block, Parametrization)
+                else sum(map(real_entries, own))
+            )
+        return total + sum(map(real_entries, tensors))
+
+    def owners(self) -> list[nn.Module | None]:
+        """Return, for each original, the parametrization of its block; None for a coupling."""
+        blocks = zip(self.blocks, self._counts, strict=True)
+        own: list[nn.Module | None] = [block for block, count in blocks for _ in range(count)]
+        return own + [None] * len(self.coupling)
+
+    def extra_repr(self) -> str:
+        """Return the sizes and couplings, for ``repr``."""
+        return f"sizes={self.sizes}, coupling={self.coupling}"
+
+    def _check_coupling(self, coupling: Coupling) -> tuple[tuple[int, int], ...]:
+        count = len(self.sizes)
+        pairs = tuple((i, j) for i in range(count) for j in range(i + 1, count))
+        if isinstance(coupling, bool):
+            return pairs if coupling else ()
+        chosen = tuple((int(i), int(j)) for i, j in coupling)
+        for pair in chosen:
+            if pair not in pairs:
+                raise ValueError(
+                    f"coupling: expected pairs (row, column) of block numbers with 0 <= row < column < "
+                    f"{count}, got {pair}. Couplings below the diagonal would change the spectrum."
+                )
+        if len(set(chosen)) != len(chosen):
+            raise ValueError(f"coupling: expected each pair once, got {chosen}.")
+        return chosen
+
+    def _part(self, W: Tensor, i: int, j: int) -> Tensor:
+        """Return a copy of block (i, j)."""
+        rows, columns = sum(self.sizes[:i]), sum(self.sizes[:j])
+        return W[..., rows : rows + self.sizes[i], columns : columns + self.sizes[j]].clone()
+
+    def _check_zeros(self, W: Tensor) -> None:
+        for i in range(len(self.sizes)):
+            for j in range(len(self.sizes)):
+                if i != j and (i, j) not in self.coupling and bool(self._part(W, i, j).any()):
+                    raise InManifoldError(
+                        f"BlockTriangular: expected zeros in block ({i}, {j}), where there is no "
+                        "coupling, got other entries. Set them to zero, or add the coupling if i < j."
+                    )
+

@@ -1,0 +1,64 @@
+"""What a parametrization may remember between two reads of the same weight.
+
+``torch.nn.RNN`` reads a parametrized weight four times in one forward pass. Each read needs a graph
+of its own, so W is built each time, but the costly numbers inside (an eigentriple, the value of a
+linear solve) are the same as long as the original tensors are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether these are ordinary tensors, whose values can be looked at and kept.
+
+    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)
+
+
+class Memory:
+    """The last result, and the tensors it was computed from.
+
+    The key is the *value* of the tensors: they are copied and compared entry by entry, which is
+    cheap beside any eigenvalue decomposition and is right after every kind of edit. Version
+    counters and addresses are not: edits through ``.data`` leave both as they were.
+    """
+
+    def __init__(self) -> None:
+        self._keys: tuple[Tensor, ...] = ()
+        self._values: tuple[Tensor, ...] = ()
+
+    def recall(self, *keys: Tensor) -> tuple[Tensor, ...] | None:
+        """Return what was stored for exactly these values, or None.
+
+        Args:
+            keys: Tensors a result is wanted for.
+        """
+        if not self._keys or not is_plain(*keys) or len(keys) != len(self._keys):
+            return None
+        for key, stored in zip(keys, self._keys, strict=True):
+            alike = key.dtype == stored.dtype and key.device == stored.device
+            if not (alike and torch.equal(key, stored)):
+                return None
+        return self._values
+
+    def store(self, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
+        """Keep copies of the keys and the values, detached from any graph.
+
+        Args:
+            keys: Tensors the result was computed from.
+            values: The result.
+        """
+        # Tensors made in inference mode cannot be saved for a later backward pass.
+        if is_plain(*keys) and not torch.is_inference_mode_enabled():
+            self._keys = tuple(key.detach().clone() for key in keys)
+            self._values = tuple(value.detach().clone() for value in values)

@@ -1,0 +1,186 @@
+"""Orthogonal and unitary matrices by the scaled Cayley transform (scoRNN, scuRNN)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.functional.cayley import cayley_inverse, scaled_cayley
+from spectral_param.functional.checks import finfo_eps
+from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
+from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.memory import Memory
+
+
+class ScaledCayley(Parametrization):
+    r"""Orthogonal (unitary) weight :math:`W = (I + A)^{-1}(I - A)D`, :math:`A = (T - T^H)/2`.
+
+    Sources: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
+    Transform" (ICML 2018), real; Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural
+    Networks using Scaled Cayley Transform" (AAAI 2019), complex.
+
+    - Real weight: D = diag(±1), fixed between assignments (buffer ``signs``). T is the weight's
+      ``original``.
+    - Complex weight: D = diag(exp iθ), θ trained. T and θ are ``original0`` and ``original1``.
+
+    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
+    each orthogonal. Registration starts from the nearest orthogonal weight (the polar factor). D is
+    chosen for the weight so that ``(I + A)`` is far from any trouble: |a_ij| ≤ 1 (Kahan 2006) for a
+    real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
+    eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
+
+    Args:
+        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` in
+            0 … 1), real weights only. It fixes the determinant, (-1)^count, and in the papers it is
+            tuned: 0.5 for tasks with long memory, 0.1 for local ones. ``None``, the default, takes
+            the number that fits the weight.
+
+    Raises:
+        ValueError: If ``negative_ones`` is outside its range.
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.ScaledCayley())
+        ParametrizedRNN(...)
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+    """
+
+    signs: Tensor | None
+
+    def __init__(self, negative_ones: int | float | None = None) -> None:
+        super().__init__()
+        if isinstance(negative_ones, bool) or (
+            negative_ones is not None
+            and (negative_ones < 0 or (isinstance(negative_ones, float) and negative_ones > 1))
+        ):
+            raise ValueError(
+                "negative_ones: expected a count (int >= 0), a fraction (float from 0 to 1) or None, "
+                f"got {negative_ones!r}."
+            )
+        self.negative_ones = negative_ones
+        self.register_buffer("signs", None)
+        self._memory = Memory()
+
+    def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Return W; T has the shape of the weight, theta (complex weights) that without columns."""
+        shape = T.shape
+        T = split_gates(T)
+        A = (T - T.mH) / 2
+        if theta is not None:
+            phases = theta.reshape(T.shape[:-1])
+            d = torch.polar(torch.ones_like(phases), phases)
+        else:
+            if self.signs is None:
+                self.signs = torch.ones_like(T[..., 0]).reshape(shape[:-1])
+            d = self.signs.to(T.dtype).reshape(T.shape[:-1])
+        known = self._memory.recall(A, d)
+        W = scaled_cayley(A, d, known=None if known is None else known[0])
+        if known is None:
+            self._memory.store((A, d), (W,))
+        return join_gates(W, like=shape)
+
+    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return A, and the phases of D for a complex W."""
+        shape = W.shape
+        W = split_gates(W)
+        if W.is_complex():
+            self._check_no_count()
+        if not bool(W.isfinite().all()):
+            raise NotFiniteError(
+                "ScaledCayley: expected a finite weight, got NaN or infinite entries. No orthogonal "
+                "matrix is near to that: initialise the weight first."
+            )
+        if project:
+            W = self._nearest_orthogonal(W)
+        elif (defect := _orthogonality_defect(W)) > 10 * W.shape[-1] * finfo_eps(W.dtype):
+            raise InManifoldError(
+                "ScaledCayley: expected an orthogonal (unitary) weight, got one with "
+                f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
+                "parametrization, set the weight and register it again, which takes the nearest one."
+            )
+        matrices = W.reshape(-1, *W.shape[-2:])
+        choose = pivot_phases if W.is_complex() else self._choose_signs
+        d = torch.stack([choose(matrix) for matrix in matrices]).reshape(W.shape[:-1])
+        A = join_gates(skew_part_of(W, d), like=shape)
+        d = d.reshape(shape[:-1])
+        if W.is_complex():
+            return A, d.angle()
+        self.signs = d
+        return A
+
+    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return section 4.2's A: rotations by angles uniform in [0, π/2].
+
+        The -1s stand at the end of D; ``negative_ones=None`` means n/2 of them, which spreads the
+        eigenvalues over the whole circle. The phases of a complex D are uniform.
+        """
+        A = cayley_inverse(init.cayley_(torch.empty_like(split_gates(like))))
+        T = join_gates(A, like=like.shape)
+        if like.is_complex():
+            self._check_no_count()
+            return T, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)
+        n = like.shape[-1]
+        count = self._count(n)
+        d = torch.ones_like(A[..., 0])
+        d[..., n - (n // 2 if count is None else count) :] = -1
+        self.signs = d.reshape(like.shape[:-1])
+        return T
+
+    def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
+        """Return n(n-1)/2 for each real matrix, n² + n for each complex one (A and the phases)."""
+        n = T.shape[-1]
+        matrices = T.numel() // n**2
+        return matrices * (n * (n - 1) // 2 if theta is None else n * n + n)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"negative_ones={self.negative_ones}"
+
+    def _count(self, n: int) -> int | None:
+        count = self.negative_ones
+        if isinstance(count, float):
+            count = round(count * n)
+        if count is not None and count > n:
+            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}.")
+        return count
+
+    def _check_no_count(self) -> None:
+        if self.negative_ones is not None:
+            raise ValueError(
+                "negative_ones: expected None for a complex weight, whose diagonal is trained, got "
+                f"{self.negative_ones!r}."
+            )
+
+    def _nearest_orthogonal(self, W: Tensor) -> Tensor:
+        """Return the polar factor, with the determinant that ``negative_ones`` asks for."""
+        U, _, Vh = torch.linalg.svd(W)
+        count = self._count(W.shape[-1])
+        if count is not None:
+            # The nearest matrix of the other determinant flips the smallest singular value's vector.
+            wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
+            U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
+        nearest: Tensor = U @ Vh
+        return nearest
+
+    def _choose_signs(self, W: Tensor) -> Tensor:
+        count = self._count(W.shape[-1])
+        d = choose_signs(W, count)
+        if d is None:
+            raise InManifoldError(
+                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one that they "
+                f"cannot (determinant {torch.linalg.slogdet(W).sign.item():+.0f}; (-1)^count is needed). Use "
+                "negative_ones=None, or the verb's init='paper' to start elsewhere."
+            )
+        return d
+
+
+def _orthogonality_defect(W: Tensor) -> float:
+    """Return max |WᴴW - I|."""
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    return float((W.mH @ W - identity).abs().max())

@@ -1,0 +1,246 @@
+"""Matrices of given spectral radius: the short-term memory of the ENRNN, and stable linear maps."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param.eigen import Eigentriple
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.functional.checks import finfo_eps
+from spectral_param.functional.spectral_radius import (
+    degenerate_threshold,
+    eigentriple,
+    spectral_radius,
+)
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    join_gates,
+    real_entries,
+    split_gates,
+)
+from spectral_param.parametrizations.memory import Memory, is_plain
+
+Mode = Literal["equal", "at_most", "latched"]
+Solver = Literal["auto", "dense"]
+
+
+class SpectralRadiusNorm(Parametrization):
+    r"""Divides a matrix by its spectral radius: :math:`W = r\, T / (ρ(T) + ε)`.
+
+    Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
+    (AAAI 2020), section 3.1. The gradient is Prop. 3.2 with 1/ρ in place of the printed 1/(ρ + ε) in
+    front of its second term; both agree for ε = 0.
+
+    Weights of shape ``(..., n, n)`` real or complex; one of shape ``(k·n, n)``, as LSTM and GRU hold,
+    is k blocks, each normalised by itself. Costs one eigenvalue decomposition per optimizer step,
+    however often the weight is read.
+
+    Degenerate matrices are defined, too:
+
+    - NaN or infinity in T gives NaN in W and in the gradient.
+    - Several eigenvalues of the largest modulus: the gradient of one of them.
+    - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
+      its unit eigenvectors, has no derivative: ρ is then taken for a constant.
+    - ρ(T) = 0 to working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`: no multiple of T has the
+      radius asked for, and W = T.
+
+    The last two emit one :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
+
+    Args:
+        radius: The spectral radius r > 0, a number, or a tensor with one for each matrix of a batch
+            (each gate of an LSTM or GRU weight).
+        mode: ``"equal"``: ρ(W) = r always. ``"at_most"``: T is scaled only where ρ(T) > r.
+            ``"latched"``: like ``"at_most"`` until the first time that ρ(T) > r in training, and like
+            ``"equal"`` from then on, as the paper trains (section 4); each matrix of a batch by
+            itself, saved in the ``state_dict``. Assigning a weight opens the latch again.
+        eps: ε ≥ 0. 0, the default, is what the authors ran; a positive one makes ρ(W) < r.
+        solver: ``"dense"`` computes all eigenvalues through LAPACK, ``"auto"`` chooses: today it
+            always chooses ``"dense"``.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> register_parametrization(layer, "weight", spectral_param.SpectralRadiusNorm())
+        ParametrizedLinear(...)
+        >>> torch.linalg.eigvals(layer.weight).abs().max().item()
+        1.0...
+    """
+
+    latched: Tensor | None
+
+    def __init__(
+        self,
+        radius: float | Tensor = 1.0,
+        mode: Mode = "equal",
+        eps: float = 0.0,
+        solver: Solver = "auto",
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (("mode", mode, get_args(Mode)), ("solver", solver, get_args(Solver))):
+            if value not in choices:
+                raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+        if not (math.isfinite(eps) and eps >= 0):
+            raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. The usual one is 0.")
+        values = torch.as_tensor(radius, dtype=torch.float64)
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise ValueError(
+                f"radius: expected finite positive numbers, got {radius!r}. "
+                "For a weight that forgets at once, use a small radius, not zero."
+            )
+        self.radius: float | Tensor
+        if isinstance(radius, Tensor) and radius.ndim > 0:
+            self.register_buffer("radius", radius.detach().clone(), persistent=False)
+        else:
+            self.radius = float(radius)
+        self.mode = mode
+        self.eps = eps
+        self.solver = solver
+        self.register_buffer("latched", None)
+        self._memory = Memory()
+        self._warned = False
+
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]  # T: (..., k n, n)
+        """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
+        shape = T.shape
+        T = split_gates(T)
+        radius = self._radius_for(T)
+        rho, defective = self._spectral_radius(T)
+        active = self._active(rho, radius)
+        nilpotent = rho <= _rounding(T)
+        scaled = active & ~nilpotent
+        factor = torch.where(scaled, radius / torch.where(scaled, rho + self.eps, 1), 1)
+        if defective is not None and not self._warned:
+            self._warn(active & nilpotent, active & defective)
+        return join_gates(T * factor[..., None, None], like=shape)
+
+    def unconstrain(self, W: Tensor, project: bool) -> Tensor:
+        """Return T, a multiple of W: W itself unless W has to be moved or ε > 0."""
+        shape = W.shape
+        W = split_gates(W)
+        radius = self._radius_for(W)
+        triple = eigentriple(W)
+        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple)
+        nilpotent = rho <= _rounding(W)
+        too_large = rho > radius + tolerance
+        outside = too_large
+        if self.mode == "equal" and self.eps == 0:
+            outside = ((rho - radius).abs() > tolerance) & ~nilpotent
+        if not project and bool(outside.any()):
+            self._raise_outside(rho, radius)
+
+        factor = torch.where(outside, radius / rho, 1)
+        if self.mode == "equal" and self.eps > 0:
+            # T = c W with r c ρ / (c ρ + ε) = 1 for a W inside the open ball ρ < r.
+            gap = torch.maximum(radius - rho, tolerance)
+            factor = torch.where(outside | nilpotent, factor, self.eps / gap)
+        if self.mode == "latched":
+            self.latched = too_large
+        self._memory = Memory()
+        self._warned = False
+        return join_gates(W * factor[..., None, None], like=shape)
+
+    def paper_start(self, like: Tensor) -> Tensor:
+        """Return T with eigenvalues of uniform modulus and angle: eq. (5), times the radius."""
+        T = init.disc_(torch.empty_like(split_gates(like)))
+        if self.mode == "latched":
+            self.latched = torch.zeros(T.shape[:-2], dtype=torch.bool, device=T.device)
+        radius = self._radius_for(T).expand(T.shape[:-2])
+        return join_gates(T * radius[..., None, None], like=like.shape)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T, a complex one counted as two."""
+        return real_entries(T)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        chosen = "dense" if self.solver == "auto" else self.solver
+        return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
+
+    def _radius_for(self, T: Tensor) -> Tensor:  # -> broadcasts against (..., k) or (...)
+        radius = torch.as_tensor(self.radius, dtype=T.real.dtype, device=T.device)
+        try:
+            torch.broadcast_to(radius, T.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"radius: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
+                f"radius for each matrix, got shape {tuple(radius.shape)}."
+            ) from None
+        return radius
+
+    def _spectral_radius(self, T: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return ρ(T), and where its eigenvalue is defective unless that cannot be looked at."""
+        if torch.compiler.is_compiling():
+            return spectral_radius(T), None
+        known = self._memory.recall(T)
+        triple = eigentriple(T, None if known is None else Eigentriple(*known))
+        if known is None:
+            self._memory.store((T,), triple)
+        return triple.eigenvalue.abs(), _condition_reciprocal(triple) <= degenerate_threshold(T.dtype)
+
+    def _active(self, rho: Tensor, radius: Tensor) -> Tensor:
+        """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
+        if self.mode == "equal":
+            return torch.ones_like(rho, dtype=torch.bool)
+        above = ~(rho <= radius)
+        if self.mode == "at_most":
+            return above
+        if self.latched is None:
+            self.latched = torch.zeros_like(rho, dtype=torch.bool)
+        # torch.func's transforms promise no side effects, so inside them the latch is only read.
+        if self.training and (is_plain(rho) or torch.compiler.is_compiling()):
+            self.latched.logical_or_(rho > radius)
+        return above | self.latched
+
+    def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
+        if not is_plain(nilpotent):
+            return
+        if bool(nilpotent.any()):
+            reason = "the spectral radius is zero, so no multiple of T has the radius asked for: W = T"
+        elif bool(defective.any()):
+            reason = (
+                "the dominant eigenvalue is defective and has no derivative: "
+                "its modulus is taken for a constant"
+            )
+        else:
+            return
+        self._warned = True
+        warnings.warn(
+            f"SpectralRadiusNorm: {reason} in this precision, until T moves away from such matrices.",
+            DegenerateEigenvalueWarning,
+            stacklevel=2,
+        )
+
+    def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
+        relation = "=" if self.mode == "equal" and self.eps == 0 else "<="
+        raise InManifoldError(
+            f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
+            f"{radius.tolist()}, got {rho.tolist()}. Assign weight * (radius / "
+            "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
+            "set the weight and register it again, which projects it."
+        )
+
+
+def _condition_reciprocal(triple: Eigentriple) -> Tensor:
+    """Return |vᴴu|, the reciprocal of the condition number of the eigenvalue."""
+    return (triple.left.conj() * triple.right).sum(dim=-1).detach().abs()
+
+
+def _rounding(T: Tensor) -> Tensor:  # (..., n, n) -> (...)
+    """Return n·eps·max|T_ij|, at and below which an eigenvalue cannot be told from zero."""
+    n = T.shape[-1]
+    largest: Tensor = T.detach().abs().amax(dim=(-2, -1))
+    return n * finfo_eps(T.dtype) * largest
+
+
+def _tolerance(W: Tensor, triple: Eigentriple) -> Tensor:  # -> (...)
+    """Return how far ρ may be off for rounding alone: ten roundings, times λ's condition number."""
+    floor = degenerate_threshold(W.dtype)
+    return 10 * _rounding(W) / _condition_reciprocal(triple).clamp(min=floor)

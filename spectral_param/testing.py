@@ -1,0 +1,554 @@
+"""A conformance suite for parametrizations: what every constraint has to keep, tested once for all.
+
+Describe your parametrization in a :class:`Case` and run each of :data:`CHECKS` on it, with every
+shape and dtype that it supports:
+
+>>> def skew_member(shape, dtype):
+...     W = torch.randn(shape, dtype=dtype)
+...     return W - W.mT
+>>> class Skew(torch.nn.Module):
+...     def forward(self, T):
+...         return T.triu(1) - T.triu(1).mT
+...
+...     def right_inverse(self, W):
+...         return W.triu(1)
+>>> case = spectral_param.testing.Case(
+...     name="skew",
+...     make=lambda shape: Skew(),
+...     member=skew_member,
+...     violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
+... )
+>>> for check in spectral_param.testing.CHECKS:
+...     check(case, (4, 4), torch.float64)
+
+Each check raises an ``AssertionError`` that says what was expected. With pytest, parametrize over
+``CHECKS``. Nothing here needs pytest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn.utils import parametrize
+
+from spectral_param.errors import InManifoldError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One parametrization under test.
+
+    Attributes:
+        name: How reports call it.
+        make: Returns a new parametrization for a weight of the given shape.
+        member: Returns a random weight of the given shape and dtype that is in the set.
+        violation: Returns how far each matrix of a weight is outside the set, relative to its size; 0
+            inside.
+        outside: Returns a weight outside the set; None where all weights are in it, or where the
+            parametrization does not look.
+    """
+
+    name: str
+    make: Callable[[Shape], nn.Module]
+    member: Callable[[Shape, torch.dtype], Tensor]
+    violation: Callable[[Tensor], Tensor]
+    outside: Callable[[Shape, torch.dtype], Tensor] | None = None
+
+
+class Holder(nn.Module):
+    """A module with one weight, multiplied to its input from the left."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``weight @ x``.
+
+        Args:
+            x: Shape ``(..., n, k)``.
+        """
+        return self.weight @ x
+
+
+def tolerance(dtype: torch.dtype, n: int) -> float:
+    """Return 100·n·eps: what rounding may do to well-conditioned matrices of size n.
+
+    Args:
+        dtype: A floating point or complex type.
+        n: The size.
+    """
+    return 100 * n * float(torch.finfo(dtype).eps)
+
+
+def holder(case: Case, weight: Tensor) -> Holder:
+    """Return a module whose weight is constrained, starting from ``weight``.
+
+    Args:
+        case: The parametrization.
+        weight: Start.
+    """
+    module = Holder(weight.clone())
+    parametrize.register_parametrization(module, "weight", case.make(tuple(weight.shape)))
+    return module
+
+
+def originals(module: nn.Module) -> list[nn.Parameter]:
+    """Return the unconstrained tensors behind ``module.weight``.
+
+    Args:
+        module: A module with a parametrized weight.
+    """
+    return list(_list_of(module).parameters(recurse=False))
+
+
+def _list_of(module: nn.Module) -> parametrize.ParametrizationList:
+    found = module.parametrizations["weight"]  # type: ignore[index]
+    assert isinstance(found, parametrize.ParametrizationList)
+    return found
+
+
+def _train(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    x = torch.randn((*shape[:-2], shape[-1], 3), dtype=dtype, generator=generator)
+    y = torch.randn((*shape[:-2], shape[-2], 3), dtype=dtype, generator=generator)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (module(x) - y).abs().square().mean().backward()
+        optimizer.step()
+
+
+def _assert_close(actual: Tensor, expected: Tensor, atol: float, what: str) -> None:
+    error = (actual - expected).abs().max().item()
+    assert error <= atol, f"{what}: expected agreement to {atol:.1e}, got {error:.1e}"
+
+
+def _assert_inside(case: Case, W: Tensor, what: str) -> None:
+    limit = tolerance(W.dtype, W.shape[-1])
+    violation = case.violation(W.detach()).max().item()
+    assert violation <= limit, f"{what}: expected a violation <= {limit:.1e}, got {violation:.1e}"
+
+
+def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``forward(right_inverse(W)) == W`` for W in the set, at registration and at assignment.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    first, second = case.member(shape, dtype), case.member(shape, dtype)
+    module = holder(case, first)
+    assert module.weight.dtype == dtype, f"expected dtype {dtype}, got {module.weight.dtype}"
+    scale = max(1.0, first.abs().max().item(), second.abs().max().item())
+    atol = tolerance(dtype, shape[-1]) * scale
+    _assert_close(module.weight, first, atol, "weight after registration")
+    module.weight = second  # type: ignore[assignment]
+    _assert_close(module.weight, second, atol, "weight after assignment")
+
+
+def check_assignment_copies(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Training does not reach into a tensor that the user assigned.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    mine = case.member(shape, dtype)
+    before = mine.clone()
+    module.weight = mine  # type: ignore[assignment]
+    _train(module, shape, dtype, steps=2)
+    assert torch.equal(mine, before), "expected the assigned tensor unchanged after training"
+
+
+def check_projection(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Registration takes any weight and lands in the set.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    if case.outside is not None:
+        module = holder(case, case.outside(shape, dtype))
+        _assert_inside(case, module.weight, "weight after registration from outside the set")
+
+
+def check_rejects_outside(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Assigning a weight outside the set raises ``InManifoldError`` and changes nothing.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    if case.outside is None:
+        return
+    module = holder(case, case.member(shape, dtype))
+    before = module.weight.detach().clone()
+    try:
+        module.weight = case.outside(shape, dtype)  # type: ignore[assignment]
+    except InManifoldError as error:
+        assert "expected" in str(error), f"expected a message that says what was expected: {error}"
+        assert "got" in str(error), f"expected a message that says what was given: {error}"
+    else:
+        raise AssertionError("expected InManifoldError for a weight outside the set, got none")
+    assert torch.equal(module.weight, before), "expected the weight unchanged after the error"
+
+
+def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """The constraint holds after optimizer steps, and the steps move the weight.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    before = module.weight.detach().clone()
+    _train(module, shape, dtype, steps=20)
+    assert not torch.equal(module.weight, before), "expected training to change the weight"
+    _assert_inside(case, module.weight, "weight after 20 steps")
+
+
+def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """First and second derivatives, forward mode included, agree with finite differences.
+
+    Finite differences need double precision, so other dtypes are not looked at.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    if dtype not in (torch.float64, torch.complex128):
+        return
+    module = holder(case, case.member(shape, dtype))
+    _train(module, shape, dtype, steps=1)
+    parametrization = _list_of(module)[0].eval()
+    tensors = tuple(t.detach().clone().requires_grad_() for t in originals(module))
+    assert gradcheck(parametrization, tensors, check_forward_ad=True)
+    assert gradgradcheck(parametrization, tensors)
+
+
+def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A module restored from a ``state_dict`` trains on to exactly the same weight.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    _train(module, shape, dtype, steps=3)
+    restored = holder(case, case.member(shape, dtype))
+    restored.load_state_dict(module.state_dict())
+    assert torch.equal(restored.weight, module.weight), "expected the same weight after loading"
+    for each in (module, restored):
+        _train(each, shape, dtype, steps=3)
+    assert torch.equal(restored.weight, module.weight), "expected the same weight after resuming"
+
+
+def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A deep copy, made after a forward pass, is equal and independent.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    before = module.weight.detach().clone()
+    clone = copy.deepcopy(module)
+    _train(clone, shape, dtype, steps=2)
+    assert torch.equal(module.weight, before), "expected training a copy to leave the original alone"
+    assert not torch.equal(clone.weight, before), "expected the copy to train"
+
+
+def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``torch.nn.RNN`` and its kin can be deep-copied after a forward pass.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight; the recurrent weights of RNN, LSTM and GRU are looked at.
+        dtype: Its dtype.
+    """
+    rows, n = shape[-2:]
+    layers = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
+    if len(shape) > 2 or dtype.is_complex or rows // n not in layers:
+        return
+    layer = layers[rows // n](2, n, dtype=dtype)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(case.member(shape, dtype))
+    parametrize.register_parametrization(layer, "weight_hh_l0", case.make(shape))
+    x = torch.randn(3, 1, 2, dtype=dtype)
+    expected = layer(x)[0]
+    actual = copy.deepcopy(layer)(x)[0]
+    assert torch.equal(actual, expected), "expected the copy of a layer to compute the same"
+
+
+def check_to(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``module.to(dtype)`` keeps the constraint, in the new precision.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    other = {
+        torch.float32: torch.float64,
+        torch.float64: torch.float32,
+        torch.complex64: torch.complex128,
+        torch.complex128: torch.complex64,
+    }[dtype]
+    # Module.to converts floating point and complex tensors alike, so phases would become complex.
+    for parameter in module.parameters():
+        to = other if parameter.is_complex() == other.is_complex else other.to_real()
+        parameter.data = parameter.data.to(to)
+    assert module.weight.dtype == other, f"expected {other}, got {module.weight.dtype}"
+    violation = case.violation(module.weight.detach()).max().item()
+    assert violation <= tolerance(other, shape[-1]), f"expected the constraint in {other}"
+
+
+def check_remove(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``remove_parametrizations`` leaves the constrained weight as an ordinary parameter.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    expected = module.weight.detach().clone()
+    parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+    assert torch.equal(module.weight, expected), "expected the weight that the constraint gave"
+    if not dtype.is_complex:
+        x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
+        exported = torch.export.export(module, (x,)).module()
+        _assert_close(exported(x), module(x), tolerance(dtype, shape[-1]), "exported module")
+
+
+def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Inside ``parametrize.cached()`` two reads give the same tensor, with the right gradient.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    plain = torch.autograd.grad(module.weight.abs().square().sum() * 2, originals(module))
+    with parametrize.cached():
+        first, second = module.weight, module.weight
+        assert first is second, "expected one tensor inside parametrize.cached()"
+        both = first.abs().square().sum() + second.abs().square().sum()
+        cached = torch.autograd.grad(both, originals(module))
+    for a, b in zip(plain, cached, strict=True):
+        _assert_close(b, a, 10 * tolerance(dtype, shape[-1]), "gradient inside cached()")
+
+
+def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Reading twice, in-place edits between reads, and edits of the originals are all right.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    first = module.weight.detach().clone()
+    with torch.no_grad():
+        module.weight.zero_()
+    assert torch.equal(module.weight, first), "expected edits of a read weight to have no effect"
+    for tensor in originals(module):
+        tensor.data.mul_(0.5).add_(0.01)
+    edited = module.weight.detach()
+    fresh = copy.deepcopy(_list_of(module)[0])
+    expected = fresh(*(t.detach().clone() for t in originals(module)))
+    assert torch.equal(edited, expected), "expected an edit through .data to be seen"
+
+
+def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``torch.func``: grad and vmap agree with eager autograd and with a loop.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    parametrization = _list_of(module)[0].eval()
+    tensors = tuple(t.detach().clone() for t in originals(module))
+    G = torch.randn(shape, dtype=dtype)
+
+    def loss(*tensors: Tensor) -> Tensor:
+        W: Tensor = parametrization(*tensors)
+        return (W * G).abs().square().sum()
+
+    argnums = tuple(range(len(tensors)))
+    functional = torch.func.grad(loss, argnums)(*tensors)
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    eager = torch.autograd.grad(loss(*leaves), leaves)
+    for a, b in zip(functional, eager, strict=True):
+        _assert_close(a, b, 100 * tolerance(dtype, shape[-1]), "torch.func.grad")
+
+    stacked = tuple(torch.stack([t, 0.9 * t + 0.01]) for t in tensors)
+    mapped = torch.func.vmap(parametrization)(*stacked)
+    for i in range(2):
+        one = parametrization(*(t[i] for t in stacked))
+        _assert_close(mapped[i], one, tolerance(dtype, shape[-1]), "torch.func.vmap")
+
+
+def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``torch.compile(fullgraph=True)`` gives the same weight and the same gradient.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
+    torch.compiler.reset()
+    # "aot_eager" traces forward and backward as the default backend does, without a C++ compiler.
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    results = []
+    for each in (module, compiled):
+        output = each(x)
+        gradients = torch.autograd.grad(output.abs().square().sum(), originals(module))
+        results.append((output, *gradients))
+    for a, b in zip(*results, strict=True):
+        _assert_close(b, a, 100 * tolerance(dtype, shape[-1]), "torch.compile")
+
+
+def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Autocast to bfloat16 changes neither the weight nor its gradient.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    G = torch.randn(shape, dtype=dtype)
+    expected_gradient = torch.autograd.grad((module.weight * G).abs().sum(), originals(module))
+    expected = module.weight.detach().clone()
+    fresh = copy.deepcopy(module)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        W = fresh.weight
+        gradient = torch.autograd.grad((W * G).abs().sum(), originals(fresh))
+    assert W.dtype == dtype, f"expected {dtype} under autocast, got {W.dtype}"
+    _assert_close(W, expected, tolerance(dtype, shape[-1]), "weight under autocast")
+    for a, b in zip(gradient, expected_gradient, strict=True):
+        _assert_close(a, b, 100 * tolerance(dtype, shape[-1]), "gradient under autocast")
+
+
+def check_bfloat16(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """bfloat16 weights are computed in float32 and returned in bfloat16.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    if dtype != torch.float32:
+        return
+    W = case.member(shape, dtype)
+    module = holder(case, W.bfloat16())
+    assert module.weight.dtype == torch.bfloat16, f"expected bfloat16, got {module.weight.dtype}"
+    scale = max(1.0, W.abs().max().item())
+    _assert_close(module.weight.float(), W, 0.1 * scale, "bfloat16 weight")
+    _train(module, shape, torch.bfloat16, steps=2)
+    assert bool(module.weight.isfinite().all()), "expected finite weights after training in bfloat16"
+
+
+def check_nan(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """NaN in the originals gives NaN in the weight and the gradient, and the process lives on.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    for tensor in originals(module):
+        tensor.data.fill_(torch.nan)
+    W = module.weight
+    assert bool(W.isnan().any()), "expected NaN in the weight"
+    gradients = torch.autograd.grad(W.abs().square().sum(), originals(module))
+    assert any(bool(g.isnan().any()) for g in gradients), "expected NaN in the gradient"
+
+
+def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    n = shape[-1]
+    bad = [torch.zeros(n, dtype=dtype), torch.zeros(0, 0, dtype=dtype), torch.zeros(n, n, dtype=torch.int64)]
+    bad.append(torch.zeros(n + 1, n, dtype=dtype))
+    for weight in bad:
+        module = nn.Module()
+        module.register_buffer("weight", weight)
+        try:
+            parametrize.register_parametrization(module, "weight", case.make(shape))
+        except ValueError:
+            continue
+        raise AssertionError(f"expected ValueError for {weight.dtype} of shape {tuple(weight.shape)}")
+
+
+def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Reading the weight draws no random numbers and gives the same result each time.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    module = holder(case, case.member(shape, dtype))
+    before = torch.get_rng_state()
+    first = module.weight
+    clone = copy.deepcopy(module)
+    assert torch.equal(torch.get_rng_state(), before), "expected no use of the global generator"
+    assert torch.equal(first, clone.weight), "expected the same weight from the same originals"
+
+
+Check = Callable[[Case, Shape, torch.dtype], None]
+
+#: All checks, in the order of the contracts.
+CHECKS: tuple[Check, ...] = (
+    check_right_inverse,
+    check_assignment_copies,
+    check_projection,
+    check_rejects_outside,
+    check_constraint_holds,
+    check_gradients,
+    check_state_dict,
+    check_deepcopy,
+    check_deepcopy_of_rnn,
+    check_to,
+    check_remove,
+    check_cached,
+    check_repeated_reads,
+    check_torch_func,
+    check_compile,
+    check_autocast,
+    check_bfloat16,
+    check_nan,
+    check_bad_input,
+    check_random_state,
+)

@@ -1,0 +1,126 @@
+"""The one table of parametrization x shape x dtype that the conformance suite runs over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectral_param as sp
+from spectral_param.testing import Case, Shape
+
+DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
+
+
+def blocks_of(W: Tensor) -> Tensor:
+    """(..., k n, n) -> (..., k, n, n), written apart from the library."""
+    rows, n = W.shape[-2:]
+    return W.reshape(*W.shape[:-2], rows // n, n, n)
+
+
+def radii(W: Tensor) -> Tensor:
+    return torch.linalg.eigvals(blocks_of(W)).abs().amax(dim=-1)
+
+
+def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    W = W * (radius / torch.linalg.eigvals(W).abs().amax(dim=-1))[..., None, None]
+    return W.reshape(shape)
+
+
+def orthogonal(shape: Shape, dtype: torch.dtype) -> Tensor:
+    return torch.linalg.qr(blocks_of(torch.randn(shape, dtype=dtype))).Q.reshape(shape)
+
+
+def orthogonality_defect(W: Tensor) -> Tensor:
+    W = blocks_of(W)
+    identity = torch.eye(W.shape[-1], dtype=W.dtype)
+    return (W.mH @ W - identity).abs().amax(dim=(-2, -1))
+
+
+def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """[[orthogonal, C], [0, radius 1]]"""
+    W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
+    batch, n = W.shape[:-2], W.shape[-1]
+    q = n - 2
+    W[..., :q, :q] = orthogonal((*batch, q, q), dtype)
+    W[..., q:, q:] = with_radius((*batch, 2, 2), dtype, 1.0)
+    W[..., :q, q:] = torch.randn((*batch, q, 2), dtype=dtype)
+    return W.reshape(shape)
+
+
+def block_violation(W: Tensor) -> Tensor:
+    W = blocks_of(W)
+    q = W.shape[-1] - 2
+    parts = (
+        orthogonality_defect(W[..., :q, :q])[..., 0],
+        (radii(W[..., q:, q:])[..., 0] - 1).abs(),
+        W[..., q:, :q].abs().amax(dim=(-2, -1)),
+    )
+    return torch.stack(parts).amax(dim=0)
+
+
+def make_blocks(shape: Shape) -> sp.BlockTriangular:
+    blocks = [(shape[-1] - 2, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())]
+    return sp.BlockTriangular(blocks, coupling=True)
+
+
+CASES = (
+    Case(
+        name="SpectralRadiusNorm",
+        make=lambda shape: sp.SpectralRadiusNorm(),
+        member=lambda shape, dtype: with_radius(shape, dtype, 1.0),
+        violation=lambda W: (radii(W) - 1).abs(),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 0.7),
+    ),
+    Case(
+        name="SpectralRadiusNorm-radius",
+        make=lambda shape: sp.SpectralRadiusNorm(radius=0.5),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.5),
+        violation=lambda W: (radii(W) / 0.5 - 1).abs(),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 0.7),
+    ),
+    Case(
+        name="SpectralRadiusNorm-eps",
+        make=lambda shape: sp.SpectralRadiusNorm(eps=0.1),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
+        violation=lambda W: torch.relu(radii(W) - 1),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="SpectralRadiusNorm-at_most",
+        make=lambda shape: sp.SpectralRadiusNorm(mode="at_most"),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.9),
+        violation=lambda W: torch.relu(radii(W) - 1),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="SpectralRadiusNorm-latched",
+        make=lambda shape: sp.SpectralRadiusNorm(mode="latched"),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.99),
+        violation=lambda W: torch.relu(radii(W) - 1),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="ScaledCayley",
+        make=lambda shape: sp.ScaledCayley(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="BlockTriangular",
+        make=make_blocks,
+        member=block_member,
+        violation=block_violation,
+        outside=lambda shape, dtype: torch.randn(shape, dtype=dtype),
+    ),
+)
+
+PRODUCT = [
+    pytest.param(case, shape, dtype, id=f"{case.name}-{'x'.join(map(str, shape))}-{str(dtype)[6:]}")
+    for case in CASES
+    for shape in SHAPES
+    for dtype in DTYPES
+]
