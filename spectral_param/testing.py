@@ -6,12 +6,18 @@ shape and dtype that it supports:
 >>> def skew_member(shape, dtype):
 ...     W = torch.randn(shape, dtype=dtype)
 ...     return W - W.mT
->>> class Skew(torch.nn.Module):
-...     def forward(self, T):
+>>> class Skew(spectral_param.Parametrization):
+...     def constrain(self, T):
 ...         return T.triu(1) - T.triu(1).mT
 ...
-...     def right_inverse(self, W):
+...     def unconstrain(self, W, project):
 ...         return W.triu(1)
+...
+...     def paper_start(self, like):
+...         return torch.zeros_like(like)
+...
+...     def free_parameters(self, T):
+...         return torch.ones_like(T).triu(1).count_nonzero().item()
 >>> case = spectral_param.testing.Case(
 ...     name="skew",
 ...     make=lambda shape: Skew(),

@@ -1,7 +1,9 @@
-"""Every test starts from the same random state."""
+"""Every test starts from the same random state, on one thread: its matrices are small."""
 
 import pytest
 import torch
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ All eigenvalues come from ``torch.linalg.eigvals``, so the one of largest modulu
 two eigenvectors then come from inverse iteration, one complex LU factorisation for both:
 ``torch.linalg.eig`` would give the right one only, at a third more time.
 
-Conjugates are taken with ``conj_physical``: see the note at the end of
-``functional/spectral_radius.py``.
+Conjugates are taken with ``physical_conj``: see its note.
 """
 
 from __future__ import annotations
@@ -32,6 +31,19 @@ class Eigentriple(NamedTuple):
     eigenvalue: Tensor
     right: Tensor
     left: Tensor
+
+
+def physical_conj(x: Tensor) -> Tensor:
+    """Return the conjugate with its values in memory.
+
+    ``Tensor.conj`` only sets a bit, and inside a custom operator that runs under torch.compile the
+    elementwise kernels ignore that bit without a word (seen with torch 2.13;
+    https://github.com/pytorch/pytorch/issues/62884).
+
+    Args:
+        x: A real or complex tensor.
+    """
+    return x.conj().resolve_conj()
 
 
 def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
@@ -110,8 +122,8 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
     failed = ~((right_residual <= tolerance) & (left_residual <= tolerance))
     if failed.any():
         right[failed] = _full_decomposition(T[failed], eigenvalue[failed])
-        adjoint = T[failed].mT.conj_physical()
-        left[failed] = _full_decomposition(adjoint, eigenvalue[failed].conj_physical())
+        adjoint = physical_conj(T[failed].mT)
+        left[failed] = _full_decomposition(adjoint, physical_conj(eigenvalue[failed]))
     return right, left
 
 
@@ -120,7 +132,7 @@ def _best_iterate(
 ) -> tuple[Tensor, Tensor]:
     """Iterate x <- (T - λI)^-1 x (or its adjoint); return the unit x of least residual, and that."""
     if adjoint:
-        T, eigenvalue = T.mT.conj_physical(), eigenvalue.conj_physical()
+        T, eigenvalue = physical_conj(T.mT), physical_conj(eigenvalue)
     x = best = start / torch.linalg.vector_norm(start, dim=-1, keepdim=True)
     least = torch.full(eigenvalue.shape, torch.inf, dtype=T.real.dtype, device=T.device)
     for _ in range(_SOLVES):

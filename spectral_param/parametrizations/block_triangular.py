@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -99,18 +100,16 @@ class BlockTriangular(Parametrization):
         W = split_gates(W)
         if not project:
             self._check_zeros(W)
-        originals: list[Tensor] = []
-        counts = []
-        for i, block in enumerate(self.blocks):
-            part = self._part(W, i, i)
-            inverse = getattr(block, "right_inverse", None)
-            found = part if inverse is None else inverse(part)
-            found = (found,) if isinstance(found, Tensor) else tuple(found)
-            counts.append(len(found))
-            originals += found
-        self._counts = tuple(counts)
-        originals += [self._part(W, i, j) for i, j in self.coupling]
-        return tuple(originals)
+        # A block that accepts its part changes state (D, a latch). If a later block refuses, undo it.
+        before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
+        try:
+            found = [self._invert(block, self._part(W, i, i)) for i, block in enumerate(self.blocks)]
+        except ValueError:
+            self.blocks.load_state_dict(before, strict=False)
+            raise
+        self._counts = tuple(map(len, found))
+        couplings = tuple(self._part(W, i, j) for i, j in self.coupling)
+        return (*itertools.chain.from_iterable(found), *couplings)
 
     def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Start each block as its paper does; couplings Glorot uniform (ENRNN, section 4)."""
@@ -161,6 +160,12 @@ class BlockTriangular(Parametrization):
         if len(set(chosen)) != len(chosen):
             raise ValueError(f"coupling: expected each pair once, got {chosen}.")
         return chosen
+
+    @staticmethod
+    def _invert(block: nn.Module, part: Tensor) -> tuple[Tensor, ...]:
+        inverse = getattr(block, "right_inverse", None)
+        found = part if inverse is None else inverse(part)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
 
     def _part(self, W: Tensor, i: int, j: int) -> Tensor:
         """Return a copy of block (i, j)."""

@@ -29,7 +29,7 @@ class ScaledCayley(Parametrization):
 
     Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
     each orthogonal. Registration starts from the nearest orthogonal weight (the polar factor). D is
-    chosen for the weight so that ``(I + A)`` is far from any trouble: |a_ij| ≤ 1 (Kahan 2006) for a
+    chosen for the weight so that ``(I + A)`` is far from any trouble: ``|a_ij| ≤ 1`` (Kahan 2006) for a
     real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
     eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
 

@@ -222,10 +222,14 @@ class SpectralRadiusNorm(Parametrization):
         relation = "=" if self.mode == "equal" and self.eps == 0 else "<="
         raise InManifoldError(
             f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
-            f"{radius.tolist()}, got {rho.tolist()}. Assign weight * (radius / "
+            f"{_readable(radius)}, got {_readable(rho)}. Assign weight * (radius / "
             "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
             "set the weight and register it again, which projects it."
         )
+
+
+def _readable(values: Tensor) -> str:
+    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 
 def _condition_reciprocal(triple: Eigentriple) -> Tensor:

@@ -1,0 +1,199 @@
+"""The scaled Cayley transform: against numpy, all derivatives, and the choice of D."""
+
+import geotorch
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+from spectral_param.errors import NotSquareError
+from spectral_param.functional import cayley, cayley_inverse, scaled_cayley
+from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
+from tests import matrices
+
+SHAPES = ((4, 4), (5, 5), (2, 3, 3), (1, 1))
+
+
+def skew(T):
+    return (T - T.mH) / 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_derivatives_real(shape) -> None:
+    T = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    d = torch.randn(shape[:-1], dtype=torch.float64).sign()
+
+    def function(T):
+        return scaled_cayley(skew(T), d)
+
+    assert gradcheck(function, (T,), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(function, (T,), check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_derivatives_complex_with_phases(shape) -> None:
+    T = torch.randn(shape, dtype=torch.complex128, requires_grad=True)
+    theta = torch.randn(shape[:-1], dtype=torch.float64, requires_grad=True)
+
+    def function(T, theta):
+        return scaled_cayley(skew(T), torch.polar(torch.ones_like(theta), theta))
+
+    assert gradcheck(function, (T, theta), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(function, (T, theta), check_fwd_over_rev=True)
+
+
+def test_derivatives_for_any_matrix_not_only_skew_ones() -> None:
+    A = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(cayley, (A,))
+    assert gradgradcheck(cayley, (A,))
+
+
+def test_gradient_is_theorem_3_2() -> None:
+    """dL/dA = Vᵀ - V, V = (I + A)^{-T} dL/dW (D + Wᵀ): A's independent entries count twice."""
+    n = 6
+    A = skew(torch.randn(n, n, dtype=torch.float64)).requires_grad_()
+    d = torch.tensor([1.0, 1, 1, -1, -1, -1], dtype=torch.float64)
+    G = torch.randn(n, n, dtype=torch.float64)
+    W = scaled_cayley(A, d)
+    (gradient,) = torch.autograd.grad(W, A, G)
+    a, w, g = A.detach().numpy(), W.detach().numpy(), G.numpy()
+    V = np.linalg.solve((np.eye(n) + a).T, g @ (np.diag(d) + w.T))
+    np.testing.assert_allclose(gradient - gradient.T, V.T - V, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_against_numpy_and_orthogonal(dtype) -> None:
+    n = 40
+    A = skew(torch.randn(n, n, dtype=dtype))
+    d = torch.sgn(torch.randn(n, dtype=dtype))
+    W = scaled_cayley(A, d).numpy()
+    a = A.to(torch.complex128).numpy()
+    expected = np.linalg.inv(np.eye(n) + a) @ (np.eye(n) - a) @ np.diag(d.to(torch.complex128))
+    eps = torch.finfo(dtype).eps
+    np.testing.assert_allclose(W, expected, atol=100 * n * eps)
+    np.testing.assert_allclose(W.conj().T @ W, np.eye(n), atol=10 * n * eps)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e10])
+def test_orthogonal_for_skew_matrices_of_any_size(scale) -> None:
+    A = scale * skew(torch.randn(12, 12, dtype=torch.float64))
+    W = cayley(A)
+    assert (W.mT @ W - torch.eye(12, dtype=torch.float64)).abs().max() < 1e-13
+
+
+def test_inverse() -> None:
+    A = skew(torch.randn(3, 7, 7, dtype=torch.float64))
+    torch.testing.assert_close(cayley_inverse(cayley(A)), A)
+
+
+def test_known_value_is_returned_with_the_same_gradient() -> None:
+    A = skew(torch.randn(5, 5, dtype=torch.float64)).requires_grad_()
+    d = torch.ones(5, dtype=torch.float64)
+    W = scaled_cayley(A, d)
+    again = scaled_cayley(A, d, known=W.detach())
+    assert torch.equal(again, W)
+    G = torch.randn(5, 5, dtype=torch.float64)
+    assert torch.equal(*(torch.autograd.grad(w, A, G)[0] for w in (W, again)))
+
+
+def test_nan_in_gives_nan_out() -> None:
+    A = torch.full((4, 4), torch.nan, requires_grad=True)
+    W = cayley(A)
+    assert W.isnan().all()
+    W.sum().backward()
+    assert A.grad.isnan().all()
+
+
+def test_serves_geotorch_as_trivialisation() -> None:
+    T = torch.randn(8, 8, dtype=torch.float64, requires_grad=True)
+    manifold = geotorch.SO(T.shape, triv=cayley).double()
+    identity = torch.eye(8, dtype=torch.float64)
+    manifold.base.copy_(identity)
+    W = manifold(T)
+    assert (W.mT @ W - identity).abs().max() < 1e-12
+    # geotorch's own map is the transform of -A/2.
+    own = geotorch.SO(T.shape, triv="cayley").double()
+    own.base.copy_(identity)
+    torch.testing.assert_close(own(-2 * T), W)
+    W.square().sum().backward()
+
+
+def test_rectangular() -> None:
+    with pytest.raises(NotSquareError, match="scaled_cayley: expected square"):
+        scaled_cayley(torch.zeros(2, 3), torch.ones(3))
+
+
+# Choosing D ---------------------------------------------------------------------------------------
+
+
+def special_orthogonal_matrices():
+    rng = np.random.default_rng(0)
+    n = 9
+    Q = matrices.random_orthogonal(n, rng)
+    flip = np.eye(n)
+    flip[0, 0] = -1
+    return {
+        "identity": np.eye(n),
+        "minus identity": -np.eye(n),
+        "reflection": flip,
+        "hidden reflection": Q @ flip @ Q.T,
+        "permutation": np.eye(n)[rng.permutation(n)],
+        "cyclic shift": np.roll(np.eye(n), 1, axis=0),
+        "eigenvalue -1 several times": Q @ np.diag([-1.0] * 5 + [1.0] * 4) @ Q.T,
+        "det +1": Q * np.linalg.det(Q),
+        "det -1": -Q * np.linalg.det(Q),
+        "hadamard": np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]) / 2.0,
+        "n = 1": -np.eye(1),
+    }
+
+
+SPECIAL = special_orthogonal_matrices()
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_every_orthogonal_matrix_is_reached_within_kahans_bound(name) -> None:
+    W = torch.from_numpy(SPECIAL[name])
+    d = choose_signs(W, None)
+    A = skew_part_of(W, d)
+    assert A.abs().max() <= 1 + 1e-9
+    torch.testing.assert_close(scaled_cayley(A, d), W, atol=1e-12, rtol=0)
+
+
+@given(n=st.integers(1, 24), seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=100)
+def test_kahans_bound_for_random_orthogonal_matrices(n, seed) -> None:
+    W = torch.from_numpy(matrices.random_orthogonal(n, np.random.default_rng(seed)))
+    d = choose_signs(W, None)
+    A = skew_part_of(W, d)
+    assert A.abs().max() <= 1 + 1e-9
+    torch.testing.assert_close(scaled_cayley(A, d), W, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_pivots_are_at_least_one(dtype) -> None:
+    for _ in range(20):
+        W = torch.linalg.qr(torch.randn(16, 16, dtype=dtype)).Q
+        d = pivot_phases(W)
+        M = (W + torch.diag(d)).numpy()
+        for k in range(16):  # elimination without row exchanges
+            assert abs(M[k, k]) >= 1 - 1e-12
+            M[k + 1 :, k + 1 :] -= np.outer(M[k + 1 :, k], M[k, k + 1 :]) / M[k, k]
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 7])
+def test_a_given_number_of_negative_ones(count) -> None:
+    rng = np.random.default_rng(count)
+    Q = matrices.random_orthogonal(8, rng)
+    W = torch.from_numpy(Q if np.linalg.det(Q) < 0 else Q[::-1].copy())
+    W = W if torch.linalg.det(W) < 0 else W * torch.tensor([-1.0] + [1.0] * 7, dtype=W.dtype)
+    d = choose_signs(W, count)
+    assert (d < 0).sum() == count
+    torch.testing.assert_close(scaled_cayley(skew_part_of(W, d), d), W, atol=1e-10, rtol=0)
+    assert choose_signs(W, count + 1) is None, "the determinant asks for an odd number"
+
+
+def test_identity_needs_no_negative_ones() -> None:
+    assert choose_signs(torch.eye(4), 2) is None
+    assert (choose_signs(torch.eye(4), 0) == 1).all()

@@ -1,0 +1,268 @@
+"""Spectral radius and dominant eigentriple: values against LAPACK, all derivatives, degenerate input."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+from spectral_param.functional import dominant_eigen, spectral_radius
+from tests import matrices
+
+DOUBLE = (torch.float64, torch.complex128)
+SHAPES = ((4, 4), (5, 5), (2, 3, 3), (1, 1))
+
+
+def normalised(T, eps):
+    return T / (spectral_radius(T) + eps)[..., None, None]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.parametrize(
+    "function",
+    [
+        spectral_radius,
+        lambda T: tuple(dominant_eigen(T)),
+        lambda T: normalised(T, 0.0),
+        lambda T: normalised(T, 0.1),
+    ],
+    ids=["spectral_radius", "dominant_eigen", "eps=0", "eps=0.1"],
+)
+def test_first_and_second_derivatives(function, dtype, shape) -> None:
+    T = torch.randn(shape, dtype=dtype, requires_grad=True)
+    # For n = 1 torch 2.13 has no batching rule for one of its own view operations.
+    batched = shape[-1] > 1
+    assert gradcheck(function, (T,), check_forward_ad=True, check_batched_grad=batched)
+    assert gradgradcheck(function, (T,), check_fwd_over_rev=True)
+
+
+def test_third_derivative() -> None:
+    T = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+
+    def gradient(T):
+        return torch.autograd.grad(spectral_radius(T), T, create_graph=True)[0]
+
+    assert gradgradcheck(gradient, (T,))
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_gradient_is_the_corrected_proposition_3_2(eps) -> None:
+    """dL/dT = (1/ρ̃)[G - (1/ρ)⟨G, W⟩C], and the printed 1/ρ̃ in its place is wrong for ε > 0."""
+    T = torch.randn(7, 7, dtype=torch.float64, requires_grad=True)
+    G = torch.randn(7, 7, dtype=torch.float64)
+    W = normalised(T, eps)
+    (gradient,) = torch.autograd.grad(W, T, G)
+
+    values, vectors = np.linalg.eig(T.detach().numpy())
+    k = np.abs(values).argmax()
+    eigenvalue, u = values[k], vectors[:, k]
+    v = np.linalg.inv(vectors)[k].conj()  # rows of the inverse are left eigenvectors
+    S = np.outer(v.conj(), u) / (v.conj() @ u)
+    C = torch.from_numpy(eigenvalue.real * S.real + eigenvalue.imag * S.imag)
+    rho = abs(eigenvalue)
+
+    def proposition(factor):
+        return (G - factor * (G * W.detach()).sum() * C) / (rho + eps)
+
+    torch.testing.assert_close(gradient, proposition(1 / rho), atol=1e-12, rtol=0)
+    printed_error = (gradient - proposition(1 / (rho + eps))).abs().max()
+    assert printed_error < 1e-12 if eps == 0 else printed_error > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("n", [1, 2, 33])
+def test_triple_is_an_eigentriple(dtype, n) -> None:
+    T = torch.randn(3, n, n, dtype=dtype)
+    eigenvalue, u, v = dominant_eigen(T)
+    expected = torch.linalg.eigvals(T.to(torch.complex128)).abs().amax(-1)
+    tolerance = 100 * n * torch.finfo(dtype).eps
+    assert (eigenvalue.abs() - expected).abs().max() <= tolerance * expected.max()
+    C = T.to(u.dtype)
+    assert ((C @ u[..., None])[..., 0] - eigenvalue[..., None] * u).abs().max() <= tolerance * n
+    right = (v.conj()[..., None, :] @ C)[..., 0, :]
+    assert (right - eigenvalue[..., None] * v.conj()).abs().max() <= tolerance * n
+    one = torch.ones(3, dtype=u.real.dtype)
+    torch.testing.assert_close(torch.linalg.vector_norm(u, dim=-1), one)
+    torch.testing.assert_close(torch.linalg.vector_norm(v, dim=-1), one)
+    product = (v.conj() * u).sum(-1)
+    assert (product.imag.abs() <= tolerance).all()
+    assert (product.real > 0).all()
+
+
+def test_of_a_conjugate_pair_the_upper_one() -> None:
+    T = torch.randn(50, 6, 6, dtype=torch.float64)
+    assert (dominant_eigen(T).eigenvalue.imag >= 0).all()
+
+
+KINDS = {"random": (matrices.ginibre, 200), "near": (matrices.near_defective, 50), "tied": (matrices.tied, 50)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_normalised_radius_against_float64_lapack(kind, dtype, tolerance) -> None:
+    make, count = KINDS[kind]
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        T = make(32, rng)
+        W = normalised(torch.from_numpy(T).to(dtype), 0.0).double().numpy()
+        error = abs(matrices.radius(W) - 1)
+        assert error <= tolerance * matrices.dominant_condition(W)
+
+
+@given(
+    n=st.integers(1, 12),
+    exponent=st.integers(-20, 20),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.complex64, torch.complex128]),
+)
+@settings(deadline=None, max_examples=60)
+def test_homogeneous_of_degree_one(n, exponent, seed, dtype) -> None:
+    """ρ(cT) = cρ(T), and its gradient does not change, from 1e-20 to 1e20."""
+    generator = torch.Generator().manual_seed(seed)
+    T = torch.randn(n, n, dtype=dtype, generator=generator)
+    results = []
+    for c in (1.0, 2.0 ** round(exponent * 3.3219)):
+        scaled = (c * T).requires_grad_()
+        rho = spectral_radius(scaled)
+        (gradient,) = torch.autograd.grad(rho, scaled)
+        results.append((rho.detach() / c, gradient))
+    # Powers of two scale without rounding, so the results are the same to the last bit.
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@given(
+    n=st.integers(1, 10),
+    kind=st.sampled_from(["ginibre", "integers", "orthogonal", "low rank", "triangular"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=120)
+def test_never_crashes_and_agrees_with_lapack(n, kind, seed) -> None:
+    rng = np.random.default_rng(seed)
+    T = {
+        "ginibre": lambda: matrices.ginibre(n, rng),
+        "integers": lambda: rng.integers(-1, 2, (n, n)).astype(float),
+        "orthogonal": lambda: matrices.random_orthogonal(n, rng),
+        "low rank": lambda: np.outer(rng.standard_normal(n), rng.standard_normal(n)),
+        "triangular": lambda: np.triu(rng.standard_normal((n, n))),
+    }[kind]()
+    tensor = torch.from_numpy(T).requires_grad_()
+    rho = spectral_radius(tensor)
+    expected = np.abs(np.linalg.eigvals(T)).max()
+    # Integer matrices are often defective: there LAPACK itself is right to a root of eps only.
+    assert abs(rho.item() - expected) <= (1e-3 if kind == "integers" else 1e-10) * max(1, expected)
+    rho.backward()
+    assert tensor.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_not_finite_gives_nan_and_leaves_the_rest_of_the_batch(dtype, bad) -> None:
+    T = torch.randn(3, 5, 5, dtype=dtype)
+    clean = T.clone().requires_grad_()
+    T[1, 2, 3] = bad
+    T.requires_grad_()
+    rho = spectral_radius(T)
+    rho.sum().backward()
+    spectral_radius(clean).sum().backward()
+    assert rho[1].isnan()
+    assert T.grad[1].isnan().all()
+    for i in (0, 2):
+        assert rho[i].isfinite()
+        assert torch.equal(T.grad[i], clean.grad[i])
+
+
+def test_all_nan_does_not_end_the_process() -> None:
+    T = torch.full((40, 40), torch.nan, requires_grad=True)
+    spectral_radius(T).backward()
+    assert T.grad.isnan().all()
+    assert all(x.isnan().all() for x in dominant_eigen(T))
+
+
+def test_tie_gives_the_gradient_of_one_eigenvalue() -> None:
+    T = torch.diag(torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)).requires_grad_()
+    spectral_radius(T).backward()
+    candidates = [torch.diag(torch.tensor(d, dtype=torch.float64)) for d in ([1.0, 0, 0], [0, -1.0, 0])]
+    assert any(torch.allclose(T.grad, c) for c in candidates)
+
+
+def test_multiple_eigenvalue_that_is_not_defective() -> None:
+    """The identity: v u^T/(v^T u) for vectors of the eigenspace, which has trace one."""
+    T = torch.eye(6, dtype=torch.float64, requires_grad=True)
+    spectral_radius(T).backward()
+    assert abs(T.grad.trace() - 1) < 1e-12
+    assert torch.linalg.matrix_norm(T.grad, 2) < 1 + 1e-12
+
+
+@pytest.mark.parametrize("n", [2, 3, 32])
+@pytest.mark.parametrize("eigenvalue", [1.0, -2.0])
+def test_defective_has_zero_gradient(n, eigenvalue) -> None:
+    T = matrices.jordan(n, eigenvalue).requires_grad_()
+    rho = spectral_radius(T)
+    rho.backward()
+    assert rho == abs(eigenvalue)
+    assert (T.grad == 0).all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hidden_defective_has_zero_gradient(n, dtype) -> None:
+    """A Jordan block seen through a rotation: rounding splits it, and the split is not believed."""
+    rng = np.random.default_rng(n)
+    for _ in range(20):
+        Q = torch.from_numpy(matrices.random_orthogonal(n, rng))
+        T = (Q @ matrices.jordan(n, 1.0) @ Q.mT).to(dtype).requires_grad_()
+        spectral_radius(T).backward()
+        assert (T.grad == 0).all()
+
+
+def test_second_derivative_of_a_defective_matrix_is_zero_not_an_error() -> None:
+    T = matrices.jordan(3, 1.0).requires_grad_()
+    (gradient,) = torch.autograd.grad(spectral_radius(T), T, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), T)
+    assert (second == 0).all()
+
+
+@pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.diag(torch.ones(3), 1)], ids=["zero", "nilpotent"])
+def test_zero_radius(T) -> None:
+    T = T.clone().requires_grad_()
+    rho = spectral_radius(T)
+    rho.backward()
+    assert rho == 0
+    assert (T.grad == 0).all()
+
+
+@pytest.mark.parametrize("function", [spectral_radius, dominant_eigen])
+@pytest.mark.parametrize(
+    ("T", "error", "match"),
+    [
+        (torch.zeros(3), NotAMatrixError, r"at least two dimensions .* got shape \(3,\)"),
+        (torch.zeros(0, 0), NotAMatrixError, "non-empty"),
+        (torch.zeros(3, 4), NotSquareError, r"square matrices .* got shape \(3, 4\)"),
+        (torch.zeros(3, 3, dtype=torch.int64), UnsupportedDtypeError, "torch.int64"),
+    ],
+    ids=["vector", "empty", "rectangular", "integer"],
+)
+def test_bad_input(function, T, error, match) -> None:
+    with pytest.raises(error, match=match):
+        function(T)
+    assert issubclass(error, ValueError)
+
+
+def test_conjugate_view_input() -> None:
+    """Lazy conjugation must not be lost on the way to LAPACK."""
+    T = torch.randn(4, 4, dtype=torch.complex128)
+    torch.testing.assert_close(spectral_radius(T.conj()), spectral_radius(T))
+    torch.testing.assert_close(
+        dominant_eigen(T.conj()).eigenvalue, dominant_eigen(T).eigenvalue.conj()
+    )
+
+
+def test_hessian_through_torch_func() -> None:
+    T = torch.randn(3, 3, dtype=torch.float64)
+    forward_over_reverse = torch.func.hessian(spectral_radius)(T)
+    reverse_over_reverse = torch.autograd.functional.hessian(spectral_radius, T)
+    torch.testing.assert_close(forward_over_reverse, reverse_over_reverse)

@@ -1,0 +1,77 @@
+"""One decomposition for each forward pass of a layer, counted where PyTorch dispatches it."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spectral_param as sp
+
+
+class Count(TorchDispatchMode):
+    """Counts calls of operators whose name contains one of the given words."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names, self.count = names, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += any(name in str(func) for name in self.names)
+        return func(*args, **(kwargs or {}))
+
+
+def eigendecompositions():
+    return Count("linalg_eig")
+
+
+def solves():
+    return Count("linalg_solve", "_linalg_solve_ex")
+
+
+LAYERS = {
+    "Linear": lambda: (torch.nn.Linear(6, 6), "weight"),
+    "RNN": lambda: (torch.nn.RNN(6, 6), "weight_hh_l0"),
+    "LSTM": lambda: (torch.nn.LSTM(6, 6), "weight_hh_l0"),
+    "GRU": lambda: (torch.nn.GRU(6, 6), "weight_hh_l0"),
+}
+
+
+def step(layer, optimizer):
+    output = layer(torch.randn(5, 2, 6))
+    output = output[0] if isinstance(output, tuple) else output
+    optimizer.zero_grad()
+    output.square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("verb", "count"), [(sp.spectral_radius, eigendecompositions), (sp.scaled_cayley, solves)]
+)
+def test_one_decomposition_for_each_training_step(name, verb, count) -> None:
+    layer, weight = LAYERS[name]()
+    verb(layer, weight)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    step(layer, optimizer)
+    for _ in range(3):
+        with count() as counter:
+            step(layer, optimizer)
+        assert counter.count == 1
+
+
+@pytest.mark.parametrize("count", [eigendecompositions, solves])
+def test_one_of_each_for_a_step_of_enrnn(count) -> None:
+    layer = sp.nn.ENRNN(6, 4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    step(layer, optimizer)
+    with count() as counter:
+        step(layer, optimizer)
+    assert counter.count == 1
+
+
+def test_none_while_the_weight_stays() -> None:
+    layer = sp.spectral_radius(torch.nn.Linear(6, 6))
+    layer(torch.randn(2, 6))
+    with eigendecompositions() as counter:
+        for _ in range(3):
+            layer(torch.randn(2, 6))
+    assert counter.count == 0

@@ -1,0 +1,316 @@
+"""SpectralRadiusNorm: modes, radii, gates, and degenerate matrices (one test for each promise)."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.nn.utils.parametrize import register_parametrization
+
+import spectral_param as sp
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from tests import matrices
+from tests.cases import radii, with_radius
+
+
+def constrained(weight, **kwargs):
+    layer = torch.nn.Linear(weight.shape[-1], weight.shape[-2], bias=False, dtype=weight.dtype)
+    layer.weight = torch.nn.Parameter(weight.clone())
+    register_parametrization(layer, "weight", sp.SpectralRadiusNorm(**kwargs))
+    return layer
+
+
+def radius(layer):
+    return radii(layer.weight.detach())
+
+
+def set_original(layer, T):
+    layer.parametrizations.weight.original.data.copy_(T)
+
+
+def parametrization(layer):
+    return layer.parametrizations.weight[0]
+
+
+# Modes --------------------------------------------------------------------------------------------
+
+
+def test_equal_scales_up_and_down() -> None:
+    for rho in (0.1, 1.0, 7.0):
+        layer = constrained(with_radius((6, 6), torch.float64, rho))
+        assert radius(layer).item() == pytest.approx(1, abs=1e-13)
+
+
+def test_at_most_leaves_small_radii_alone() -> None:
+    T = with_radius((6, 6), torch.float64, 0.3)
+    layer = constrained(T, mode="at_most")
+    assert torch.equal(layer.weight, T)
+    set_original(layer, 5 * T)
+    assert radius(layer).item() == pytest.approx(1)
+    set_original(layer, 2 * T)
+    assert radius(layer).item() == pytest.approx(0.6), "at_most has no memory"
+
+
+def test_latched_stays_normalised_once_it_was() -> None:
+    T = with_radius((6, 6), torch.float64, 0.5)
+    layer = constrained(T, mode="latched")
+    assert torch.equal(layer.weight, T)
+    set_original(layer, 3 * T)
+    assert radius(layer).item() == pytest.approx(1)
+    set_original(layer, T)
+    assert radius(layer).item() == pytest.approx(1), "normalised for all subsequent steps"
+
+
+def test_latch_closes_in_training_only() -> None:
+    T = with_radius((6, 6), torch.float64, 0.5)
+    layer = constrained(T, mode="latched").eval()
+    set_original(layer, 3 * T)
+    assert radius(layer).item() == pytest.approx(1)
+    set_original(layer, T)
+    assert radius(layer).item() == pytest.approx(0.5)
+
+
+def test_latch_of_each_matrix_by_itself() -> None:
+    T = with_radius((3, 5, 5), torch.float64, 0.5)
+    module = sp.testing.Holder(T.clone())
+    register_parametrization(module, "weight", sp.SpectralRadiusNorm(mode="latched"))
+    module.parametrizations.weight.original.data[1] *= 4
+    assert radii(module.weight).flatten().tolist() == pytest.approx([0.5, 1.0, 0.5])
+    module.parametrizations.weight.original.data[1] /= 4
+    assert radii(module.weight).flatten().tolist() == pytest.approx([0.5, 1.0, 0.5])
+
+
+def test_latch_is_saved_and_restored() -> None:
+    T = with_radius((6, 6), torch.float64, 0.5)
+    layer = constrained(T, mode="latched")
+    set_original(layer, 3 * T)
+    assert radius(layer).item() == pytest.approx(1)
+    set_original(layer, T)
+    restored = constrained(T, mode="latched")
+    restored.load_state_dict(layer.state_dict())
+    assert radius(restored).item() == pytest.approx(1)
+    assert radius(copy.deepcopy(restored)).item() == pytest.approx(1)
+
+
+def test_assignment_opens_the_latch() -> None:
+    T = with_radius((6, 6), torch.float64, 0.5)
+    layer = constrained(3 * T, mode="latched")
+    assert parametrization(layer).latched.all()
+    layer.weight = T
+    assert torch.equal(layer.weight, T)
+
+
+def test_registration_keeps_the_direction_and_starts_from_the_weight() -> None:
+    T = with_radius((6, 6), torch.float64, 3.0)
+    for mode in ("equal", "at_most", "latched"):
+        torch.testing.assert_close(constrained(T, mode=mode).weight, T / 3)
+
+
+# Radius and eps -----------------------------------------------------------------------------------
+
+
+def test_radius_for_each_matrix_of_a_batch() -> None:
+    wanted = torch.tensor([0.5, 1.0, 2.0])
+    module = sp.testing.Holder(torch.randn(3, 4, 4))
+    register_parametrization(module, "weight", sp.SpectralRadiusNorm(radius=wanted))
+    torch.testing.assert_close(radii(module.weight).flatten(), wanted)
+    module.double()
+    assert parametrization(module).radius.dtype == torch.float64
+
+
+def test_radius_for_each_gate() -> None:
+    wanted = torch.tensor([0.2, 0.4, 0.6, 0.8])
+    lstm = sp.spectral_radius(torch.nn.LSTM(3, 5), "weight_hh_l0", radius=wanted)
+    torch.testing.assert_close(radii(lstm.weight_hh_l0), wanted)
+
+
+def test_a_python_radius_is_exact_in_float64() -> None:
+    layer = constrained(torch.randn(4, 4, dtype=torch.float64), radius=0.95)
+    assert radius(layer).item() == pytest.approx(0.95, abs=1e-14)
+
+
+def test_eps_is_the_papers() -> None:
+    T = torch.randn(5, 5, dtype=torch.float64)
+    module = sp.SpectralRadiusNorm(eps=0.1)
+    torch.testing.assert_close(module(T), T / (radii(T).reshape(()) + 0.1))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"radius": 0.0}, "radius: expected finite positive numbers, got 0.0"),
+        ({"radius": -1.0}, "radius: expected finite positive"),
+        ({"radius": float("nan")}, "radius: expected finite positive"),
+        ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
+        ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
+        ({"solver": "power"}, "solver: expected one of auto, dense, got 'power'"),
+        ({"eps": -0.1}, "eps: expected a finite number >= 0"),
+    ],
+)
+def test_bad_arguments(kwargs, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.SpectralRadiusNorm(**kwargs)
+
+
+def test_radius_of_a_shape_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"broadcasts to \(3,\).*got shape \(2,\)"):
+        register_parametrization(
+            sp.testing.Holder(torch.randn(3, 4, 4)), "weight", sp.SpectralRadiusNorm(torch.ones(2))
+        )
+
+
+def test_lstm_weight_that_is_no_stack_of_squares() -> None:
+    with pytest.raises(sp.errors.NotSquareError, match="12 is no multiple of 5"):
+        sp.spectral_radius(torch.nn.Linear(5, 12))
+
+
+def test_message_of_an_assignment_outside() -> None:
+    layer = constrained(torch.randn(4, 4))
+    with pytest.raises(InManifoldError, match=r"spectral radius = 1, got 0.5. Assign weight \*"):
+        layer.weight = with_radius((4, 4), torch.float32, 0.5)
+
+
+def test_ill_conditioned_outputs_can_be_assigned_back() -> None:
+    """The radius of forward's own output is off by its eigenvalue's condition number: accepted."""
+    T = torch.randn(8, 8).triu(1) + torch.diag(torch.linspace(0.5, 1, 8))
+    layer = constrained(T)
+    W = layer.weight.detach().clone()
+    assert matrices.dominant_condition(W.double().numpy()) > 10
+    layer.weight = W
+    torch.testing.assert_close(layer.weight, W, rtol=1e-3, atol=1e-3)
+
+
+def test_state_dict_of_another_size() -> None:
+    state = constrained(torch.randn(5, 5)).state_dict()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        constrained(torch.randn(4, 4)).load_state_dict(state)
+
+
+def test_repr_says_what_it_does() -> None:
+    assert repr(sp.SpectralRadiusNorm(0.9)) == (
+        "SpectralRadiusNorm(radius=0.9, mode='equal', eps=0.0, solver='dense')"
+    )
+
+
+# Degenerate matrices ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_nan_in_nan_out(mode, bad) -> None:
+    layer = constrained(torch.randn(5, 5), mode=mode)
+    T = torch.randn(5, 5)
+    T[1, 2] = bad
+    set_original(layer, T)
+    W = layer.weight
+    assert W.isnan().all()
+    W.sum().backward()
+    assert layer.parametrizations.weight.original.grad.isnan().all()
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+def test_nan_weight_at_registration(mode) -> None:
+    layer = constrained(torch.full((5, 5), torch.nan), mode=mode)
+    assert layer.weight.isnan().all()
+
+
+def test_tie_gives_the_gradient_of_one_of_them() -> None:
+    T = torch.diag(torch.tensor([2.0, -2.0, 1.0], dtype=torch.float64))
+    layer = constrained(T)
+    G = torch.randn(3, 3, dtype=torch.float64)
+    (layer.weight * G).sum().backward()
+    W = T / 2
+    candidates = []
+    for k in (0, 1):
+        C = torch.zeros(3, 3, dtype=torch.float64)
+        C[k, k] = T[k, k].sign()
+        # The original was scaled to radius 1 at registration.
+        candidates.append(G - (G * W).sum() * C)
+    gradient = layer.parametrizations.weight.original.grad
+    assert any(torch.allclose(gradient, c) for c in candidates)
+
+
+def test_defective_takes_the_radius_for_a_constant_and_warns_once() -> None:
+    layer = constrained(torch.randn(4, 4, dtype=torch.float64))
+    set_original(layer, matrices.jordan(4, 2.0))
+    with pytest.warns(DegenerateEigenvalueWarning, match="defective") as record:
+        for _ in range(3):
+            W = layer.weight
+    assert len(record) == 1
+    torch.testing.assert_close(W, matrices.jordan(4, 2.0) / 2)
+    G = torch.randn(4, 4, dtype=torch.float64)
+    (W * G).sum().backward()
+    torch.testing.assert_close(layer.parametrizations.weight.original.grad, G / 2)
+
+
+def test_defective_within_the_radius_is_nobodys_business() -> None:
+    layer = constrained(0.5 * torch.eye(3), mode="at_most")
+    set_original(layer, matrices.jordan(3, 0.5).float())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(layer.weight, matrices.jordan(3, 0.5).float())
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 0.1])
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+@pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.diag(torch.ones(3), 1)], ids=["zero", "nilpotent"])
+def test_zero_radius_gives_a_finite_weight(eps, mode, T) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateEigenvalueWarning)
+        layer = constrained(T, mode=mode, eps=eps)
+        W = layer.weight
+    assert torch.equal(W, T)
+    W.sum().backward()
+    assert layer.parametrizations.weight.original.grad.isfinite().all()
+
+
+def test_zero_radius_warns_that_the_radius_cannot_be_had() -> None:
+    with pytest.warns(DegenerateEigenvalueWarning, match="spectral radius is zero"):
+        constrained(torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+def test_scale_does_not_matter(scale) -> None:
+    T = torch.randn(6, 6)
+    torch.testing.assert_close(constrained(scale * T).weight, constrained(T).weight)
+    layer = constrained(T)
+    set_original(layer, scale * T)
+    torch.testing.assert_close(layer.weight, constrained(T).weight)
+
+
+# Reading the weight -------------------------------------------------------------------------------
+
+
+def test_an_edit_that_keeps_the_old_eigenpair_is_seen() -> None:
+    """A residual check alone would pass: the old vector still is an eigenvector, but not dominant."""
+    layer = constrained(torch.diag(torch.tensor([1.0, 0.5])))
+    assert torch.equal(layer.weight, torch.diag(torch.tensor([1.0, 0.5])))
+    layer.parametrizations.weight.original.data[1, 1] = 2.0
+    assert torch.equal(layer.weight, torch.diag(torch.tensor([0.5, 1.0])))
+
+
+def test_two_forwards_before_one_backward() -> None:
+    layer = constrained(torch.randn(4, 4, dtype=torch.float64))
+    original = layer.parametrizations.weight.original
+    first = layer.weight
+    T = original.detach().clone()
+    set_original(layer, torch.randn(4, 4, dtype=torch.float64))
+    second = layer.weight
+    assert not torch.equal(first, second)
+    set_original(layer, T)
+    G = torch.randn(4, 4, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((first * G).sum(), original)
+    expected = constrained(T)
+    (wanted,) = torch.autograd.grad((expected.weight * G).sum(), expected.parametrizations.weight.original)
+    torch.testing.assert_close(gradient, wanted)
+
+
+def test_reading_in_inference_mode_does_not_spoil_training() -> None:
+    layer = constrained(torch.randn(4, 4))
+    set_original(layer, torch.randn(4, 4))
+    with torch.inference_mode():
+        layer.weight.sum()
+    layer.weight.sum().backward()
+    with torch.no_grad():
+        layer.weight.sum()
+    layer.weight.sum().backward()
