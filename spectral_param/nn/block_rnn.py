@@ -234,10 +234,8 @@ class BlockRNN(nn.Module):
             x = x[:, None]
         elif self.batch_first:
             x = x.transpose(0, 1)
-        if not batched and h_0 is not None:
-            h_0 = h_0[:, None] if h_0.ndim == 2 else h_0.new_empty(0)
         rows, sizes = x.flatten(0, 1), [x.shape[1]] * x.shape[0]
-        output, h_n = self._run(rows, sizes, self._initial_states(h_0, x.shape[1]))
+        output, h_n = self._run(rows, sizes, self._initial_states(h_0, x.shape[1], batched))
         output = output.unflatten(0, (x.shape[0], x.shape[1]))
         if not batched:
             return output[:, 0], h_n[:, 0]
@@ -261,7 +259,7 @@ class BlockRNN(nn.Module):
     ) -> tuple[PackedSequence, Tensor]:
         self._check_features(x.data)
         sizes = x.batch_sizes.tolist()
-        h_0 = self._initial_states(h_0, sizes[0])
+        h_0 = self._initial_states(h_0, sizes[0], batched=True)
         if x.sorted_indices is not None:
             h_0 = h_0.index_select(1, x.sorted_indices)
         output, h_n = self._run(x.data, sizes, h_0)
@@ -299,19 +297,17 @@ class BlockRNN(nn.Module):
                 rows = nn.functional.dropout(rows, self.dropout, self.training)
         return rows, torch.stack(last_states)
 
-    def _initial_states(self, h_0: Tensor | None, batch: int) -> Tensor:
-        expected = (len(self.cells), batch, self.hidden_size)
-        cell = self.cells[0]
-        assert isinstance(cell, BlockRNNCell)
-        originals = next(cell.parametrizations.parameters())  # type: ignore[operator, union-attr]
+    def _initial_states(self, h_0: Tensor | None, batch: int, batched: bool) -> Tensor:
+        originals = next(self.cells[0].parametrizations.parameters())
+        count, n = len(self.cells), self.hidden_size
         if h_0 is None:
-            return originals.new_zeros(expected)
+            return originals.new_zeros(count, batch, n)
+        names, expected = "(layers * directions, batch, hidden_size)", (count, batch, n)
+        if not batched:
+            names, expected = "(layers * directions, hidden_size)", (count, n)
         if h_0.shape != expected:
-            raise ValueError(
-                "h_0: expected shape (layers * directions, batch, hidden_size) = "
-                f"{expected}, without batch for unbatched input, got {tuple(h_0.shape)}."
-            )
-        return h_0.to(originals.dtype)
+            raise ValueError(f"h_0: expected shape {names} = {expected}, got {tuple(h_0.shape)}.")
+        return h_0.to(originals.dtype).reshape(count, batch, n)
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim not in (2, 3):

@@ -1,0 +1,278 @@
+"""BlockRNN: torch.nn.RNN's interface and results, and what goes beyond them."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import spectral_param as sp
+from tests.cases import orthogonality_defect, radii
+
+BLOCKS = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
+N = 7
+
+
+def twin_of(rnn: torch.nn.RNN, **kwargs) -> sp.nn.BlockRNN:
+    """A BlockRNN without constraints that has torch.nn.RNN's weights."""
+    twin = sp.nn.BlockRNN(
+        rnn.input_size,
+        [(rnn.hidden_size, None)],
+        rnn.num_layers,
+        nonlinearity=rnn.nonlinearity,
+        bidirectional=rnn.bidirectional,
+        batch_first=rnn.batch_first,
+        dtype=rnn.weight_hh_l0.dtype,
+        **kwargs,
+    )
+    names = [name.removeprefix("weight_ih_") for name in dict(rnn.named_parameters()) if "weight_ih" in name]
+    for cell, name in zip(twin.cells, names, strict=True):
+        cell.weight_ih.data = getattr(rnn, f"weight_ih_{name}").data.clone()
+        cell.weight_hh = getattr(rnn, f"weight_hh_{name}").data
+        cell.bias.data = (getattr(rnn, f"bias_ih_{name}") + getattr(rnn, f"bias_hh_{name}")).data
+    return twin
+
+
+def gradients(output, model):
+    return torch.autograd.grad(output.square().sum(), list(model.parameters()))
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+@pytest.mark.parametrize("initial", [False, True])
+def test_computes_what_torch_nn_rnn_computes(
+    num_layers, bidirectional, batch_first, nonlinearity, initial
+) -> None:
+    rnn = torch.nn.RNN(
+        3,
+        N,
+        num_layers,
+        nonlinearity=nonlinearity,
+        bidirectional=bidirectional,
+        batch_first=batch_first,
+        dtype=torch.float64,
+    )
+    twin = twin_of(rnn)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    batch = 5 if batch_first else 2
+    h_0 = torch.randn(num_layers * (1 + bidirectional), batch, N, dtype=torch.float64)
+    for a, b in zip(
+        twin(x, h_0 if initial else None), rnn(x, h_0 if initial else None), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+    unbatched = x[:, 0]
+    h_0 = h_0[:, 0] if initial else None
+    for a, b in zip(twin(unbatched, h_0), rnn(unbatched, h_0), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_packed_sequences_as_torch_nn_rnn(bidirectional, enforce_sorted) -> None:
+    rnn = torch.nn.RNN(3, N, 2, bidirectional=bidirectional, dtype=torch.float64)
+    twin = twin_of(rnn)
+    lengths = [6, 4, 4, 1] if enforce_sorted else [1, 6, 4, 4]
+    x = torch.randn(6, 4, 3, dtype=torch.float64, requires_grad=True)
+    h_0 = torch.randn(2 * (1 + bidirectional), 4, N, dtype=torch.float64, requires_grad=True)
+    results = []
+    for model in (twin, rnn):
+        packed = pack_padded_sequence(x, lengths, enforce_sorted=enforce_sorted)
+        output, h_n = model(packed, h_0)
+        padded, output_lengths = pad_packed_sequence(output)
+        assert output_lengths.tolist() == lengths
+        loss = padded.square().sum() + h_n.sum()
+        results.append([padded, h_n, *torch.autograd.grad(loss, (x, h_0))])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_block_triangular_on_torch_nn_rnn_is_the_same_network() -> None:
+    rnn = torch.nn.RNN(3, N, dtype=torch.float64)
+    sp.block_triangular(rnn, "weight_hh_l0", BLOCKS, coupling=True)
+    block_rnn = sp.nn.BlockRNN(
+        3, BLOCKS, coupling=True, nonlinearity="tanh", init=None, dtype=torch.float64
+    )
+    (cell,) = block_rnn.cells
+    cell.weight_hh = rnn.weight_hh_l0.detach()
+    cell.weight_ih.data = rnn.weight_ih_l0.data.clone()
+    cell.bias.data = (rnn.bias_ih_l0 + rnn.bias_hh_l0).data
+    x = torch.randn(9, 2, 3, dtype=torch.float64)
+    for a, b in zip(block_rnn(x), rnn(x), strict=True):
+        torch.testing.assert_close(a, b)
+    # And they train alike, constraint included.
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (rnn, block_rnn)]
+    rnn.bias_hh_l0.requires_grad_(False)
+    for _ in range(5):
+        for model, optimizer in zip((rnn, block_rnn), optimizers, strict=True):
+            optimizer.zero_grad()
+            model(x)[0].square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(cell.weight_hh, rnn.weight_hh_l0, atol=1e-9, rtol=1e-9)
+
+
+def test_long_and_short_state_of_the_paper() -> None:
+    """Eq. (3), written out."""
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    (cell,) = rnn.cells
+    torch.nn.init.normal_(cell.bias, std=0.1)
+    W, U, b = cell.weight_hh, cell.weight_ih, cell.bias
+    x = torch.randn(6, 5, 2)
+    long, short = torch.zeros(5, 4), torch.zeros(5, 3)
+    for t in range(6):
+        new_long = x[t] @ U[:4].mT + long @ W[:4, :4].mT + short @ W[:4, 4:].mT
+        new_short = x[t] @ U[4:].mT + short @ W[4:, 4:].mT
+        long = sp.functional.modrelu(new_long, b[:4])
+        short = sp.functional.modrelu(new_short, b[4:])
+    expected_long, expected_short = rnn(x)[1][0].split(rnn.block_sizes, dim=-1)
+    torch.testing.assert_close(long, expected_long)
+    torch.testing.assert_close(short, expected_short)
+
+
+def test_cell_is_one_step_of_the_layer() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    (cell,) = rnn.cells
+    x = torch.randn(3, 5, 2)
+    h = None
+    for x_t in x:
+        h = cell(x_t, h)
+    torch.testing.assert_close(h, rnn(x)[1][0])
+    torch.testing.assert_close(cell(x[0, 0]), cell(x[0])[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        # Recurrent network and linear output, as the paper counts: "≈ 15k".
+        (lambda: (sp.nn.ENRNN(2, 96, 64), 1), 15_441),
+        (lambda: (sp.nn.ScoRNN(2, 170), 1), 170 * 169 // 2 + 2 * 170 + 170 + 171),
+    ],
+    ids=["ENRNN 96/64", "scoRNN 170"],
+)
+def test_parameters_of_the_adding_problem(make, expected) -> None:
+    rnn, outputs = make()
+    model = torch.nn.ModuleList([rnn, torch.nn.Linear(rnn.hidden_size, outputs)])
+    assert sp.num_free_parameters(model) == expected
+
+
+@pytest.mark.parametrize(("long", "short"), [(0, 5), (5, 0)])
+def test_either_memory_can_be_left_out(long, short) -> None:
+    rnn = sp.nn.ENRNN(2, long, short)
+    assert rnn.block_sizes == (5,)
+    assert rnn(torch.randn(3, 1, 2))[0].shape == (3, 1, 5)
+
+
+def test_identity_input_map() -> None:
+    rnn = sp.nn.ENRNN(7, 4, 3, input_map="identity", nonlinearity="relu")
+    assert rnn.cells[0].weight_ih is None
+    x = torch.randn(1, 2, 7)
+    torch.testing.assert_close(rnn(x)[0], torch.relu(x))
+
+
+def test_a_module_as_activation_is_trained_with_the_network() -> None:
+    rnn = sp.nn.BlockRNN(2, BLOCKS, nonlinearity=torch.nn.PReLU())
+    rnn(torch.randn(4, 1, 2))[0].sum().backward()
+    assert rnn.cells[0].nonlinearity.weight.grad is not None
+
+
+def test_complex_network() -> None:
+    rnn = sp.nn.ScoRNN(2, 5, negative_ones=None, dtype=torch.complex64)
+    output, h_n = rnn(torch.randn(4, 3, 2))
+    assert output.dtype == h_n.dtype == torch.complex64
+    output.abs().sum().backward()
+    assert orthogonality_defect(rnn.cells[0].weight_hh).max() < 1e-5
+
+
+def test_layers_have_parametrizations_of_their_own() -> None:
+    rnn = sp.nn.BlockRNN(2, BLOCKS, num_layers=2, bidirectional=True)
+    weights = [cell.weight_hh for cell in rnn.cells]
+    assert len(weights) == 4
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_dropout_between_layers_in_training_only() -> None:
+    rnn = sp.nn.BlockRNN(2, BLOCKS, num_layers=2, dropout=0.5)
+    x = torch.randn(4, 3, 2)
+    assert not torch.equal(rnn(x)[0], rnn(x)[0])
+    rnn.eval()
+    assert torch.equal(rnn(x)[0], rnn(x)[0])
+
+
+def test_state_dict_and_deepcopy() -> None:
+    rnn, other = sp.nn.ENRNN(2, 4, 3), sp.nn.ENRNN(2, 4, 3)
+    x = torch.randn(4, 3, 2)
+    rnn(x)
+    other.load_state_dict(rnn.state_dict())
+    assert torch.equal(other(x)[0], rnn(x)[0])
+    assert torch.equal(copy.deepcopy(rnn)(x)[0], rnn(x)[0])
+
+
+def test_training_keeps_every_constraint_and_lowers_the_loss() -> None:
+    rnn = sp.nn.ENRNN(2, 12, 8, mode="equal")
+    head = torch.nn.Linear(20, 1)
+    groups = sp.param_groups(torch.nn.ModuleList([rnn, head]), lr=1e-2, constrained_lr=1e-3)
+    optimizer = torch.optim.Adam(groups)
+    losses = []
+    for _ in range(100):
+        x = torch.rand(10, 16, 2)
+        loss = (head(rnn(x)[0][-1]) - x.sum(dim=(0, 2))[:, None] / 10).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+    W = rnn.cells[0].weight_hh.detach()
+    assert orthogonality_defect(W[:12, :12]).max() < 1e-5
+    assert radii(W[12:, 12:]).item() == pytest.approx(1, abs=1e-5)
+
+
+# Bad input ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "match"),
+    [
+        (torch.randn(2), "2 .unbatched. or 3 dimensions"),
+        (torch.randn(4, 3, 5), "2 features"),
+        (torch.randn(0, 3, 2), "at least one time step"),
+        (torch.randn(4, 0, 2), "one sequence"),
+    ],
+)
+def test_bad_sequences(x, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.nn.ENRNN(2, 4, 3)(x)
+
+
+@pytest.mark.parametrize("h_0", [torch.zeros(3, 7), torch.zeros(1, 2, 7), torch.zeros(1, 3, 6)])
+def test_bad_initial_state(h_0) -> None:
+    with pytest.raises(ValueError, match=r"h_0: expected shape .* \(1, 3, 7\)"):
+        sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 3, 2), h_0)
+
+
+def test_bad_initial_state_for_unbatched_input() -> None:
+    with pytest.raises(ValueError, match=r"shape \(layers \* directions, hidden_size\) = \(1, 7\), got \(1, 1, 7\)"):
+        sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 2), torch.zeros(1, 1, 7))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"num_layers": 0}, "num_layers: expected at least 1"),
+        ({"dropout": 1.5}, "dropout: expected a probability"),
+        ({"nonlinearity": "gelu"}, "nonlinearity: expected one of"),
+        ({"coupling": [(1, 0)]}, "coupling: expected pairs"),
+        ({"coupling": [(0, 5)]}, "coupling: expected pairs"),
+        ({"input_map": "identity"}, "input_size to be the hidden size 7, got 2"),
+        ({"input_map": "random"}, "input_map: expected 'linear' or 'identity'"),
+        ({"init": "henaff"}, "init: expected None, 'paper', a tensor or a function"),
+    ],
+)
+def test_bad_arguments(kwargs, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.nn.BlockRNN(2, BLOCKS, **kwargs)
+
+
+def test_no_memory_at_all() -> None:
+    with pytest.raises(ValueError, match="at least one that is not 0"):
+        sp.nn.ENRNN(2, 0, 0)

@@ -1,0 +1,86 @@
+"""torch.compile with its default backend, and torch.export of what was deployed."""
+
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+import spectral_param as sp
+
+
+def both(model, x):
+    torch.compiler.reset()
+    results = []
+    for each in (model, torch.compile(model, fullgraph=True)):
+        output = each(x)
+        results.append([output, *torch.autograd.grad(output.square().sum(), list(model.parameters()))])
+    return zip(*results, strict=True)
+
+
+@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley])
+def test_constrained_linear(verb) -> None:
+    for a, b in both(verb(torch.nn.Linear(6, 6)), torch.randn(3, 6)):
+        torch.testing.assert_close(a, b)
+
+
+def test_cell() -> None:
+    cell = sp.nn.ENRNN(3, 4, 2).cells[0]
+    torch.nn.init.normal_(cell.bias, std=0.1)
+    cell.weight_hh  # noqa: B018  # the latch has its shape from here on
+    h = torch.randn(5, 6)
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x):
+            return self.cell(x, h)
+
+    for a, b in both(Step(), torch.randn(5, 3)):
+        torch.testing.assert_close(a, b)
+
+
+def test_training_step_sees_each_new_weight() -> None:
+    layer = sp.spectral_radius(torch.nn.Linear(6, 6))
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    x = torch.randn(3, 6)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), layer(x))
+        with torch.no_grad():
+            layer.parametrizations.weight.original.normal_()
+
+
+@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley])
+def test_export_after_removal(verb) -> None:
+    layer = verb(torch.nn.Linear(6, 6))
+    x = torch.randn(3, 6)
+    expected = layer(x)
+    parametrize.remove_parametrizations(layer, "weight")
+    exported = torch.export.export(layer, (x,)).module()
+    torch.testing.assert_close(exported(x), expected)
+
+
+def test_autocast_keeps_orthogonality_in_training() -> None:
+    layer = sp.scaled_cayley(torch.nn.Linear(32, 32))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
+    for _ in range(20):
+        x = torch.randn(8, 32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = layer(x)
+            loss = (output.float() - x.flip(-1)).square().mean()
+        assert output.dtype == torch.bfloat16
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    W = layer.weight
+    assert (W.mT @ W - torch.eye(32)).abs().max() < 32 * torch.finfo(torch.float32).eps
+
+
+def test_recurrence_under_autocast() -> None:
+    rnn = sp.nn.ENRNN(2, 6, 4)
+    x = torch.randn(5, 3, 2)
+    expected = rnn(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(rnn(x)[0], expected)
+        torch.testing.assert_close(rnn(x.bfloat16())[0], expected, atol=0.1, rtol=0.1)

@@ -1,0 +1,100 @@
+"""Verbs, optimizer groups and parameter counts."""
+
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+import spectral_param as sp
+
+
+def test_verbs_return_the_module() -> None:
+    for verb in (sp.spectral_radius, sp.scaled_cayley):
+        layer = torch.nn.Linear(4, 4)
+        assert verb(layer) is layer
+        assert parametrize.is_parametrized(layer, "weight")
+
+
+def test_init_from_a_tensor_and_from_a_function() -> None:
+    W = torch.linalg.qr(torch.randn(4, 4)).Q
+    torch.testing.assert_close(sp.scaled_cayley(torch.nn.Linear(4, 4), init=W).weight, W)
+    layer = sp.scaled_cayley(torch.nn.Linear(4, 4), init=torch.nn.init.eye_)
+    torch.testing.assert_close(layer.weight, torch.eye(4))
+
+
+def test_init_outside_the_set_is_projected() -> None:
+    layer = sp.spectral_radius(torch.nn.Linear(4, 4), init=5 * torch.eye(4))
+    torch.testing.assert_close(layer.weight, torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"tensor_name": "weights"}, "got 'weights'. It has weight, bias"),
+        ({"init": "papers"}, "init: expected None, 'paper'"),
+        ({"init": torch.eye(3)}, r"shape \(4, 4\), got \(3, 3\)"),
+    ],
+)
+def test_bad_arguments(arguments, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.scaled_cayley(torch.nn.Linear(4, 4), **arguments)
+
+
+def test_constrained_twice() -> None:
+    layer = sp.scaled_cayley(torch.nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="'weight' has one"):
+        sp.spectral_radius(layer)
+
+
+def test_a_failed_verb_leaves_the_weight_alone() -> None:
+    layer = torch.nn.Linear(4, 4)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match="at most n = 4"):
+        sp.scaled_cayley(layer, negative_ones=9, init=torch.nn.init.eye_)
+    assert torch.equal(layer.weight, before)
+
+
+def test_chained_behind_another_parametrization() -> None:
+    """Low rank first, then the radius: the one registered last acts last."""
+
+    class Masked(torch.nn.Module):
+        def forward(self, X):
+            return X * torch.tril(torch.ones_like(X))
+
+    layer = torch.nn.Linear(5, 5)
+    parametrize.register_parametrization(layer, "weight", Masked())
+    parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    W = layer.weight
+    assert W.triu(1).abs().max() == 0
+    assert W.diagonal().abs().max().item() == pytest.approx(1, abs=1e-6)
+
+
+def test_param_groups_partition_the_parameters() -> None:
+    model = torch.nn.ModuleList([sp.nn.ENRNN(2, 4, 3), torch.nn.Linear(7, 1)])
+    rest, slow = sp.param_groups(model, lr=1e-3, constrained_lr=1e-4)
+    assert (rest["lr"], slow["lr"]) == (1e-3, 1e-4)
+    assert [tuple(p.shape) for p in slow["params"]] == [(4, 4), (3, 3)], "the coupling is not constrained"
+    ids = [id(p) for group in (rest, slow) for p in group["params"]]
+    assert sorted(ids) == sorted(id(p) for p in model.parameters())
+
+
+def test_param_groups_of_one_constraint() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    _, slow = sp.param_groups(rnn, 1e-3, 1e-4, constrained=sp.ScaledCayley)
+    assert [tuple(p.shape) for p in slow["params"]] == [(4, 4)]
+
+
+def test_param_groups_without_constraints() -> None:
+    assert len(sp.param_groups(torch.nn.Linear(2, 2), 1e-3, 1e-4)) == 1
+
+
+def test_num_free_parameters() -> None:
+    complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
+    assert sp.num_free_parameters(complex_layer) == 32
+    assert sp.num_free_parameters(sp.scaled_cayley(complex_layer)) == 16 + 4
+    assert sp.num_free_parameters(sp.scaled_cayley(torch.nn.LSTM(3, 5), "weight_hh_l0")) == (
+        4 * 10 + 20 * 3 + 2 * 20
+    )
+    shared = torch.nn.Linear(4, 4)
+    assert sp.num_free_parameters(torch.nn.ModuleList([shared, shared])) == 20
+    shared.bias.requires_grad_(False)
+    assert sp.num_free_parameters(shared) == 16

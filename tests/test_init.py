@@ -1,0 +1,77 @@
+"""Initialisations: distributions as the papers state them."""
+
+import pytest
+import torch
+
+import spectral_param as sp
+from tests.cases import orthogonality_defect, radii
+
+
+def angles_and_moduli(fill, n=2000):
+    """Eigenvalues of many 2x2 blocks, from the blocks themselves."""
+    W = fill(torch.empty(n, 2, 2, dtype=torch.float64))
+    return torch.atan2(W[:, 1, 0], W[:, 0, 0]), torch.linalg.det(W).sqrt()
+
+
+def test_cayley_angles_are_uniform_on_the_right_half() -> None:
+    angles, _ = angles_and_moduli(sp.init.cayley_)
+    assert angles.min() >= 0
+    assert angles.max() <= torch.pi / 2
+    assert angles.mean().item() == pytest.approx(torch.pi / 4, abs=0.05)
+
+
+def test_henaff_angles_are_uniform_on_the_circle() -> None:
+    angles, moduli = angles_and_moduli(sp.init.henaff_)
+    assert angles.mean().item() == pytest.approx(0, abs=0.15)
+    assert angles.std().item() == pytest.approx(torch.pi / 3**0.5, abs=0.1)
+    torch.testing.assert_close(moduli, torch.ones_like(moduli))
+
+
+@pytest.mark.parametrize(("uniform", "mean"), [("modulus", 1 / 2), ("area", 2 / 3)])
+def test_disc_moduli(uniform, mean) -> None:
+    _, moduli = angles_and_moduli(lambda T: sp.init.disc_(T, uniform))
+    assert moduli.max() <= 1
+    assert moduli.mean().item() == pytest.approx(mean, abs=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_])
+def test_orthogonal(fill, n, dtype) -> None:
+    assert orthogonality_defect(fill(torch.empty(n, n, dtype=dtype))).max() < 1e-6
+
+
+def test_truncated_orthogonal() -> None:
+    for shape in ((3, 8), (8, 3)):
+        singular = torch.linalg.svdvals(sp.init.truncated_orthogonal_(torch.empty(shape)))
+        torch.testing.assert_close(singular, torch.ones(3))
+
+
+def test_spectral_radius_of_a_batch() -> None:
+    W = sp.init.spectral_radius_(torch.empty(4, 30, 30), radius=0.9)
+    torch.testing.assert_close(radii(W).flatten(), torch.full((4,), 0.9))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [sp.init.cayley_, sp.init.henaff_, sp.init.disc_, sp.init.spectral_radius_, sp.init.truncated_orthogonal_],
+)
+def test_generator_decides(fill) -> None:
+    def sample(seed):
+        return fill(torch.empty(6, 6), generator=torch.Generator().manual_seed(seed))
+
+    before = torch.get_rng_state()
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1), sample(2))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="0 <= count <= n = 3, got 4"):
+        sp.init.cayley_(torch.empty(3, 3), negative_ones=4)
+    with pytest.raises(ValueError, match="'modulus' or 'area'"):
+        sp.init.disc_(torch.empty(3, 3), uniform="radius")
+    with pytest.raises(ValueError, match="positive finite number, got 0"):
+        sp.init.spectral_radius_(torch.empty(3, 3), radius=0)
+    with pytest.raises(sp.errors.NotSquareError):
+        sp.init.henaff_(torch.empty(3, 4))
