@@ -17,9 +17,7 @@ ARM_FILE = Path("franka", "Franka_TrainingData.mat")
 
 @pytest.fixture(scope="module")
 def dynamics():
-    spec = importlib.util.spec_from_file_location(
-        "stable_dynamics", EXAMPLES / "stable_dynamics.py"
-    )
+    spec = importlib.util.spec_from_file_location("stable_dynamics", EXAMPLES / "stable_dynamics.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -47,9 +45,7 @@ def check_fits(dynamics, pairs):
     X, Y, U = pairs
     B = np.linalg.lstsq(U, Y - X @ constrained.T)[0]
     residual = np.linalg.norm(Y - X @ constrained.T - U @ B)
-    least_residual = np.linalg.norm(
-        Y - np.hstack([X, U]) @ np.linalg.lstsq(np.hstack([X, U]), Y)[0]
-    )
+    least_residual = np.linalg.norm(Y - np.hstack([X, U]) @ np.linalg.lstsq(np.hstack([X, U]), Y)[0])
     assert residual == pytest.approx(dynamics.residual(constrained, pairs), rel=1e-9)
     assert residual <= 1.001 * least_residual
     assert dynamics.residual(rescaled, pairs) > 1.01 * least_residual
@@ -63,9 +59,7 @@ def test_constrained_fit_of_the_simulated_chain_keeps_its_promise(dynamics):
     check_fits(dynamics, dynamics.simulate_chain())
 
 
-@pytest.mark.skipif(
-    not (DATA / ARM_FILE).is_file(), reason=f"needs {ARM_FILE} in $SPECTRAL_PARAM_DATA"
-)
+@pytest.mark.skipif(not (DATA / ARM_FILE).is_file(), reason=f"needs {ARM_FILE} in $SPECTRAL_PARAM_DATA")
 def test_constrained_fit_of_the_robot_arm_keeps_its_promise(dynamics):
     least_residual = check_fits(dynamics, dynamics.load_arm(DATA))
     assert least_residual == pytest.approx(2.160643, abs=1e-6)
@@ -142,14 +136,10 @@ def test_output_that_is_a_file_is_one_line_on_stderr(dynamics, tmp_path, capsys)
     assert "taken" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_existing_model_keeps_the_constraint_through_training_saving_and_removal(
-    monkeypatch, capsys
-):
+def test_existing_model_keeps_the_constraint_through_training_saving_and_removal(monkeypatch, capsys):
     run_script("existing_model.py", ["--steps", "3"], monkeypatch)
     lines = capsys.readouterr().out.splitlines()
-    radii = {
-        line.split()[0]: list(map(float, line.split()[1:])) for line in [*lines[1:3], lines[4]]
-    }
+    radii = {line.split()[0]: list(map(float, line.split()[1:])) for line in [*lines[1:3], lines[4]]}
     assert max(radii["before"]) < 0.9
     assert radii["constrained"] == radii["trained"] == [0.95] * 4
     first, second = lines[3].removeprefix("outputs:").split("  ")[1:]
