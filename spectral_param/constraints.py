@@ -54,8 +54,7 @@ def constrain(module: M, tensor_name: str, parametrization: Parametrization, ini
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
     if isinstance(init, Tensor) and init.shape != weight.shape:
         raise ValueError(
-            f"init: expected a tensor of the weight's shape {tuple(weight.shape)}, got "
-            f"{tuple(init.shape)}."
+            f"init: expected a tensor of the weight's shape {tuple(weight.shape)}, got {tuple(init.shape)}."
         )
     before = weight.detach().clone()
     try:

@@ -19,6 +19,9 @@ def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) ->
     """Fill with blocks γ_j [cos t_j, -sin t_j; sin t_j, cos t_j]; ``angles``: (..., n // 2).
 
     With odd n the last diagonal entry is γ (1 without moduli).
+
+    Returns:
+        The tensor.
     """
     n = tensor.shape[-1]
     if moduli is None:
@@ -36,16 +39,19 @@ def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) ->
     return tensor
 
 
-def _uniform(tensor: Tensor, count: int, low: float, high: float, generator: torch.Generator | None) -> Tensor:
+def _uniform(
+    tensor: Tensor, count: int, low: float, high: float, generator: torch.Generator | None
+) -> Tensor:
     sample = torch.rand(
-        (*tensor.shape[:-2], count), dtype=tensor.real.dtype, device=tensor.device, generator=generator
+        (*tensor.shape[:-2], count),
+        dtype=tensor.real.dtype,
+        device=tensor.device,
+        generator=generator,
     )
     return low + (high - low) * sample
 
 
-def cayley_(
-    tensor: Tensor, negative_ones: int = 0, generator: torch.Generator | None = None
-) -> Tensor:
+def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator | None = None) -> Tensor:
     r"""Fill with the orthogonal start of scoRNN: rotations by angles uniform in [0, π/2], times D.
 
     Section 4.2 of Helfrich, Willmott and Ye (2018): the eigenvalues are uniform on the right half of
@@ -168,9 +174,7 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
     return tensor
 
 
-def spectral_radius_(
-    tensor: Tensor, radius: float = 1.0, generator: torch.Generator | None = None
-) -> Tensor:
+def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
     r"""Fill with Gaussian entries scaled to the given spectral radius, as reservoirs are.
 
     Args:

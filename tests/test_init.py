@@ -54,7 +54,13 @@ def test_spectral_radius_of_a_batch() -> None:
 
 @pytest.mark.parametrize(
     "fill",
-    [sp.init.cayley_, sp.init.henaff_, sp.init.disc_, sp.init.spectral_radius_, sp.init.truncated_orthogonal_],
+    [
+        sp.init.cayley_,
+        sp.init.henaff_,
+        sp.init.disc_,
+        sp.init.spectral_radius_,
+        sp.init.truncated_orthogonal_,
+    ],
 )
 def test_generator_decides(fill) -> None:
     def sample(seed):

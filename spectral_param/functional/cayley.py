@@ -115,7 +115,7 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
     """
     check_square(A, "scaled_cayley")
     function = _ScaledCayley if torch.compiler.is_compiling() else _ScaledCayleyEager
-    W: Tensor = function.apply(A, d, known)
+    W: Tensor = function.apply(A, d, known)  # type: ignore[no-untyped-call]
     return W
 
 

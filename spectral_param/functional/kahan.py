@@ -51,7 +51,7 @@ def skew_part_of(W: Tensor, d: Tensor) -> Tensor:
     """
     Q = W * d.conj()[..., None, :]
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    A = torch.linalg.solve_ex(identity + Q, identity - Q).result
+    A: Tensor = torch.linalg.solve_ex(identity + Q, identity - Q).result
     return (A - A.mH) / 2
 
 

@@ -19,6 +19,9 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     Args:
         function: A function that takes tensors as positional arguments.
+
+    Returns:
+        The function with autocast switched off around it.
     """
 
     @functools.wraps(function)

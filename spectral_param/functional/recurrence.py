@@ -62,8 +62,7 @@ def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
     """
     if nonlinearity not in get_args(Named) and not callable(nonlinearity):
         raise ValueError(
-            f"nonlinearity: expected one of {', '.join(get_args(Named))} or a callable, got "
-            f"{nonlinearity!r}."
+            f"nonlinearity: expected one of {', '.join(get_args(Named))} or a callable, got {nonlinearity!r}."
         )
 
 
@@ -106,7 +105,9 @@ def rnn(
     rows = x.flatten(0, 1) if batch_sizes is None else x
     tensors = [t for t in (rows, h0, weight_ih, weight_hh, bias) if t is not None]
     if _has_fast_path(nonlinearity, tensors):
-        output, last = _Recurrence.apply(rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes)
+        output, last = _Recurrence.apply(  # type: ignore[no-untyped-call]
+            rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes
+        )
     else:
         output, last = rnn_reference(rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes)
     if batch_sizes is None:
@@ -119,9 +120,7 @@ def _has_fast_path(nonlinearity: Nonlinearity, tensors: list[Tensor]) -> bool:
     if torch.compiler.is_compiling() or nonlinearity not in get_args(Named):
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(
-        not wrapped(t) and not t.is_complex() and t.dtype == tensors[0].dtype for t in tensors
-    )
+    return all(not wrapped(t) and not t.is_complex() and t.dtype == tensors[0].dtype for t in tensors)
 
 
 @full_precision
@@ -174,10 +173,8 @@ class _Recurrence(torch.autograd.Function):
         batch_sizes: list[int],
     ) -> tuple[Tensor, Tensor]:
         # One buffer for everything: a step's rows start as U x_t and become h_t in place.
-        if weight_ih is None:
-            states = x.clone(memory_format=torch.contiguous_format)
-        else:
-            states = x @ weight_ih.mT
+        contiguous = torch.contiguous_format
+        states = x.clone(memory_format=contiguous) if weight_ih is None else x @ weight_ih.mT
         if bias is not None and nonlinearity != "modrelu":
             states += bias
         threshold = x.new_zeros(()) if bias is None else bias
@@ -197,7 +194,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @full_precision
     def backward(ctx: Any, g_states: Tensor, g_last: Tensor) -> tuple[Tensor | None, ...]:
-        x, h0, weight_ih, weight_hh, bias, states = ctx.saved_tensors
+        x, h0, weight_ih, weight_hh, _, states = ctx.saved_tensors
         if torch.is_grad_enabled():
             # create_graph=True: this backward pass will itself be differentiated.
             return _reference_backward(ctx, g_states, g_last)
@@ -229,8 +226,8 @@ class _Recurrence(torch.autograd.Function):
 
 def _reference_backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph of their own, through the reference path."""
-    tensors = list(ctx.saved_tensors[:5])
-    outputs = rnn_reference(*tensors, ctx.nonlinearity, ctx.batch_sizes)
+    x, h0, weight_ih, weight_hh, bias = tensors = ctx.saved_tensors[:5]
+    outputs = rnn_reference(x, h0, weight_ih, weight_hh, bias, ctx.nonlinearity, ctx.batch_sizes)
     wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad, strict=False) if needed]
     found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
     return (*(next(found) if needed else None for needed in ctx.needs_input_grad[:5]), None, None)

@@ -8,7 +8,7 @@ unit norm, and s = vᴴ u. Differentiating T u = λ u and multiplying by vᴴ fr
 .. math:: d\lambda = v^H\, dT\, u / s .
 
 The vectors move by dT along the directions orthogonal to themselves (uᴴ du = 0: norm and phase
-stay), which with the same equation is one bordered system, non-singular exactly when s ≠ 0,
+stay), which with the same equation is one bordered system, non-singular because λ is simple,
 
 .. math:: \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
           \begin{bmatrix} du \\ -dλ \end{bmatrix} =
@@ -27,8 +27,9 @@ taken. With ρ = |λ| this is the matrix C/ρ of Prop. 3.2 in Helfrich and Ye (2
 Normalized Recurrent Neural Networks for Short Term Memory".
 
 The backward pass is itself made of differentiable operations on T, λ, u and v, so derivatives of any
-order are right. Autograd through ``torch.linalg.eig`` is not an alternative: it divides by the
-differences of *all* eigenvalues, and is NaN for a tie anywhere in the spectrum.
+order are right. Autograd through ``torch.linalg.eig`` solves with the matrix of *all* eigenvectors:
+it loses digits when any two of them are close, and its second derivative is NaN for a tie anywhere in
+the spectrum.
 """
 
 from __future__ import annotations
@@ -138,18 +139,16 @@ class _DominantEigen(torch.autograd.Function):
         degenerate = _is_degenerate(u, v)
         dTu = (dT @ u[..., None])[..., 0]
         dTHv = (dT.mH @ v[..., None])[..., 0]
-        d_eigenvalue = torch.where(
-            degenerate, 0, _inner(v, dTu) / torch.where(degenerate, 1, _inner(v, u))
-        )
+        d_eigenvalue = torch.where(degenerate, 0, _inner(v, dTu) / torch.where(degenerate, 1, _inner(v, u)))
         du = _bordered_solve(T, eigenvalue, u, u, -dTu, degenerate)
         dv = _bordered_solve(T.mH, eigenvalue.conj(), v, v, -dTHv, degenerate)
         return d_eigenvalue, du, dv
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, None], T: Tensor, known: Eigentriple | None
+        info: Any, in_dims: tuple[int, None], T: Tensor, known: Eigentriple | None
     ) -> tuple[tuple[Tensor, ...], int]:
-        return _DominantEigen.apply(T.movedim(in_dims[0], 0), known), 0
+        return _DominantEigen.apply(T.movedim(in_dims[0], 0), known), 0  # type: ignore[no-untyped-call]
 
 
 @full_precision
@@ -161,7 +160,7 @@ def eigentriple(T: Tensor, known: Eigentriple | None = None) -> Eigentriple:
         known: The triple of exactly this ``T`` when it is already at hand: it is then not computed
             again, and the gradient is the same.
     """
-    return Eigentriple(*_DominantEigen.apply(T, known))
+    return Eigentriple(*_DominantEigen.apply(T, known))  # type: ignore[no-untyped-call]
 
 
 def dominant_eigen(T: Tensor) -> Eigentriple:
@@ -256,6 +255,4 @@ def _compiled_radius_backward(ctx: Any, g_rho: Tensor, _: Tensor) -> Tensor:
     return product
 
 
-_compiled_radius.register_autograd(
-    _compiled_radius_backward, setup_context=_compiled_radius_setup
-)
+_compiled_radius.register_autograd(_compiled_radius_backward, setup_context=_compiled_radius_setup)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param import constraints
+from spectral_param import init as init_
 from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, rnn
-from spectral_param.parametrizations.block_triangular import Blocks, Coupling
+from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
 InputMap = Literal["linear", "identity"]
 
@@ -31,7 +32,8 @@ class BlockRNNCell(nn.Module):
         bias: Whether to train b, which starts at zero. With modReLU it is the bias of the modulus.
         input_map: ``"linear"``: U is trained, from a Glorot uniform start. ``"identity"``: U is the
             identity and not trained; m has to be the hidden size.
-        init: Where W starts: ``"paper"``, a tensor, or a function that fills W in place.
+        init: Where W starts: ``"paper"``, a tensor, or a function that fills W in place. Blocks of other
+            libraries, free blocks, and all blocks with ``None``, start from random rotations.
         device: Device of the parameters.
         dtype: Their dtype. Complex ones give a complex state; real input is converted.
 
@@ -66,8 +68,9 @@ class BlockRNNCell(nn.Module):
     ) -> None:
         super().__init__()
         check_nonlinearity(nonlinearity)
+        constraint = BlockTriangular(blocks, coupling)
         self.input_size = input_size
-        self.block_sizes = tuple(size for size, _ in blocks)
+        self.block_sizes = constraint.sizes
         self.hidden_size = n = sum(self.block_sizes)
         self.nonlinearity = nonlinearity
         dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -89,9 +92,10 @@ class BlockRNNCell(nn.Module):
             self.bias = nn.Parameter(torch.zeros(n, device=device, dtype=dtype.to_real()))
         else:
             self.register_parameter("bias", None)
-        self.weight_hh = nn.Parameter(torch.empty(n, n, device=device, dtype=dtype))
-        nn.init.orthogonal_(self.weight_hh) if init is None else nn.init.zeros_(self.weight_hh)
-        constraints.block_triangular(self, "weight_hh", blocks, coupling, init=init)
+        # Where a block's parametrization has no start of its own: a rotation, which is in most sets.
+        rotations = [init_.henaff_(torch.empty(k, k, dtype=dtype)) for k in self.block_sizes]
+        self.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
+        constraints.constrain(self, "weight_hh", constraint, init)
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         """Return the next state.
@@ -254,9 +258,7 @@ class BlockRNN(nn.Module):
                 shown.append(f"{name}={value}")
         return ", ".join(shown)
 
-    def _forward_packed(
-        self, x: PackedSequence, h_0: Tensor | None
-    ) -> tuple[PackedSequence, Tensor]:
+    def _forward_packed(self, x: PackedSequence, h_0: Tensor | None) -> tuple[PackedSequence, Tensor]:
         self._check_features(x.data)
         sizes = x.batch_sizes.tolist()
         h_0 = self._initial_states(h_0, sizes[0], batched=True)
@@ -298,22 +300,22 @@ class BlockRNN(nn.Module):
         return rows, torch.stack(last_states)
 
     def _initial_states(self, h_0: Tensor | None, batch: int, batched: bool) -> Tensor:
-        originals = next(self.cells[0].parametrizations.parameters())
+        cell = self.cells[0]
+        assert isinstance(cell, BlockRNNCell)
+        original = next(cell.parametrizations.parameters())  # type: ignore[union-attr]
         count, n = len(self.cells), self.hidden_size
         if h_0 is None:
-            return originals.new_zeros(count, batch, n)
-        names, expected = "(layers * directions, batch, hidden_size)", (count, batch, n)
+            return original.new_zeros(count, batch, n)
+        names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
-            names, expected = "(layers * directions, hidden_size)", (count, n)
+            names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
         if h_0.shape != expected:
-            raise ValueError(f"h_0: expected shape {names} = {expected}, got {tuple(h_0.shape)}.")
-        return h_0.to(originals.dtype).reshape(count, batch, n)
+            raise ValueError(f"h_0: expected shape {names} = {tuple(expected)}, got {tuple(h_0.shape)}.")
+        return h_0.to(original.dtype).reshape(count, batch, n)
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim not in (2, 3):
-            raise ValueError(
-                f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}."
-            )
+            raise ValueError(f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}.")
         self._check_features(x)
         if 0 in x.shape:
             raise ValueError(

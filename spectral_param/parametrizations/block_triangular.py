@@ -32,8 +32,9 @@ class BlockTriangular(Parametrization):
 
     Args:
         blocks: Pairs of size and parametrization, from top to bottom. Any parametrization works, of
-            this library or another; it is copied, so the given instance stays unused. ``None``
-            leaves the block free.
+            this library or another (which may refuse a block that is outside its set instead of
+            projecting it); it is copied, so the given instance stays unused. ``None`` leaves the
+            block free.
         coupling: ``True`` for all blocks above the diagonal, or pairs ``(row, column)`` of block
             numbers with row < column. ``False``, the default, for none.
 
@@ -180,4 +181,3 @@ class BlockTriangular(Parametrization):
                         f"BlockTriangular: expected zeros in block ({i}, {j}), where there is no "
                         "coupling, got other entries. Set them to zero, or add the coupling if i < j."
                     )
-

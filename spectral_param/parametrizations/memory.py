@@ -58,7 +58,9 @@ class Memory:
             keys: Tensors the result was computed from.
             values: The result.
         """
-        # Tensors made in inference mode cannot be saved for a later backward pass.
-        if is_plain(*keys) and not torch.is_inference_mode_enabled():
+        if not is_plain(*keys):
+            return
+        # A tensor made in inference mode could not be saved for a later backward pass.
+        with torch.inference_mode(False):
             self._keys = tuple(key.detach().clone() for key in keys)
             self._values = tuple(value.detach().clone() for value in values)

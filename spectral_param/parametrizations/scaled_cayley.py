@@ -133,7 +133,10 @@ class ScaledCayley(Parametrization):
         return T
 
     def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return n(n-1)/2 for each real matrix, n² + n for each complex one (A and the phases)."""
+        """Return n(n-1)/2 for each real matrix, n² + n for each complex one: A and the phases.
+
+        That is what is trained; the unitary matrices themselves have dimension n².
+        """
         n = T.shape[-1]
         matrices = T.numel() // n**2
         return matrices * (n * (n - 1) // 2 if theta is None else n * n + n)

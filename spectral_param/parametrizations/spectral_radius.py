@@ -44,7 +44,8 @@ class SpectralRadiusNorm(Parametrization):
     Degenerate matrices are defined, too:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - Several eigenvalues of the largest modulus: the gradient of one of them.
+    - Several eigenvalues of the largest modulus: the gradient of one of them. There is no second
+      derivative at such a T; for equal eigenvalues (the identity) it comes out as NaN.
     - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
       its unit eigenvectors, has no derivative: ρ is then taken for a constant.
     - ρ(T) = 0 to working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`: no multiple of T has the
@@ -84,7 +85,10 @@ class SpectralRadiusNorm(Parametrization):
         solver: Solver = "auto",
     ) -> None:
         super().__init__()
-        for name, value, choices in (("mode", mode, get_args(Mode)), ("solver", solver, get_args(Solver))):
+        for name, value, choices in (
+            ("mode", mode, get_args(Mode)),
+            ("solver", solver, get_args(Solver)),
+        ):
             if value not in choices:
                 raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
         if not (math.isfinite(eps) and eps >= 0):

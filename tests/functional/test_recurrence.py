@@ -51,9 +51,7 @@ def test_gradient_of_one_output_alone(which) -> None:
     fast = _Recurrence.apply(*args, "modrelu", sizes)[which]
     reference = rnn_reference(*args, "modrelu", sizes)[which]
     G = torch.randn_like(reference)
-    for a, b in zip(
-        torch.autograd.grad(fast, args, G), torch.autograd.grad(reference, args, G), strict=True
-    ):
+    for a, b in zip(torch.autograd.grad(fast, args, G), torch.autograd.grad(reference, args, G), strict=True):
         torch.testing.assert_close(a, b)
 
 

@@ -97,7 +97,11 @@ def test_of_a_conjugate_pair_the_upper_one() -> None:
     assert (dominant_eigen(T).eigenvalue.imag >= 0).all()
 
 
-KINDS = {"random": (matrices.ginibre, 200), "near": (matrices.near_defective, 50), "tied": (matrices.tied, 50)}
+KINDS = {
+    "random": (matrices.ginibre, 200),
+    "near": (matrices.near_defective, 50),
+    "tied": (matrices.tied, 50),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,9 +260,7 @@ def test_conjugate_view_input() -> None:
     """Lazy conjugation must not be lost on the way to LAPACK."""
     T = torch.randn(4, 4, dtype=torch.complex128)
     torch.testing.assert_close(spectral_radius(T.conj()), spectral_radius(T))
-    torch.testing.assert_close(
-        dominant_eigen(T.conj()).eigenvalue, dominant_eigen(T).eigenvalue.conj()
-    )
+    torch.testing.assert_close(dominant_eigen(T.conj()).eigenvalue, dominant_eigen(T).eigenvalue.conj())
 
 
 def test_hessian_through_torch_func() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 
+import geotorch
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -58,9 +59,7 @@ def test_computes_what_torch_nn_rnn_computes(
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     batch = 5 if batch_first else 2
     h_0 = torch.randn(num_layers * (1 + bidirectional), batch, N, dtype=torch.float64)
-    for a, b in zip(
-        twin(x, h_0 if initial else None), rnn(x, h_0 if initial else None), strict=True
-    ):
+    for a, b in zip(twin(x, h_0 if initial else None), rnn(x, h_0 if initial else None), strict=True):
         torch.testing.assert_close(a, b)
     unbatched = x[:, 0]
     h_0 = h_0[:, 0] if initial else None
@@ -91,9 +90,7 @@ def test_packed_sequences_as_torch_nn_rnn(bidirectional, enforce_sorted) -> None
 def test_block_triangular_on_torch_nn_rnn_is_the_same_network() -> None:
     rnn = torch.nn.RNN(3, N, dtype=torch.float64)
     sp.block_triangular(rnn, "weight_hh_l0", BLOCKS, coupling=True)
-    block_rnn = sp.nn.BlockRNN(
-        3, BLOCKS, coupling=True, nonlinearity="tanh", init=None, dtype=torch.float64
-    )
+    block_rnn = sp.nn.BlockRNN(3, BLOCKS, coupling=True, nonlinearity="tanh", init=None, dtype=torch.float64)
     (cell,) = block_rnn.cells
     cell.weight_hh = rnn.weight_hh_l0.detach()
     cell.weight_ih.data = rnn.weight_ih_l0.data.clone()
@@ -227,6 +224,15 @@ def test_training_keeps_every_constraint_and_lowers_the_loss() -> None:
     assert radii(W[12:, 12:]).item() == pytest.approx(1, abs=1e-5)
 
 
+def test_blocks_of_another_library_and_free_blocks() -> None:
+    blocks = [(4, geotorch.SO(torch.Size((4, 4)))), (3, None)]
+    rnn = sp.nn.BlockRNN(2, blocks, coupling=True)
+    W = rnn.cells[0].weight_hh.detach()
+    assert orthogonality_defect(W[:4, :4]).max() < 1e-5
+    assert W[4:, 4:].abs().max() > 0
+    rnn(torch.randn(5, 2, 2))[0].sum().backward()
+
+
 # Bad input ----------------------------------------------------------------------------------------
 
 
@@ -251,7 +257,9 @@ def test_bad_initial_state(h_0) -> None:
 
 
 def test_bad_initial_state_for_unbatched_input() -> None:
-    with pytest.raises(ValueError, match=r"shape \(layers \* directions, hidden_size\) = \(1, 7\), got \(1, 1, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"shape \(layers \* directions, hidden_size\) = \(1, 7\), got \(1, 1, 7\)"
+    ):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 2), torch.zeros(1, 1, 7))
 
 

@@ -68,6 +68,16 @@ def test_one_of_each_for_a_step_of_enrnn(count) -> None:
     assert counter.count == 1
 
 
+def test_one_in_inference_mode() -> None:
+    layer = sp.spectral_radius(torch.nn.RNN(6, 6), "weight_hh_l0")
+    layer.parametrizations.weight_hh_l0.original.data.normal_()
+    with torch.inference_mode(), eigendecompositions() as counter:
+        for _ in range(3):
+            layer(torch.randn(5, 2, 6))
+    assert counter.count == 1
+    layer(torch.randn(5, 2, 6))[0].sum().backward()
+
+
 def test_none_while_the_weight_stays() -> None:
     layer = sp.spectral_radius(torch.nn.Linear(6, 6))
     layer(torch.randn(2, 6))

@@ -109,9 +109,7 @@ def test_gates_are_orthogonal_each() -> None:
 
 def test_the_papers_start() -> None:
     """Section 4.2: eigenvalues ±e^{it}, t in [0, π/2], those of the last rows reflected."""
-    module = sp.scaled_cayley(
-        Holder(torch.empty(12, 12, dtype=torch.float64)), negative_ones=4, init="paper"
-    )
+    module = sp.scaled_cayley(Holder(torch.empty(12, 12, dtype=torch.float64)), negative_ones=4, init="paper")
     W = module.weight.detach()
     A = module.parametrizations.weight.original
     assert A.abs().max() <= 1, "s = tan(t/2) with t in [0, π/2]"

@@ -234,10 +234,12 @@ def test_tie_gives_the_gradient_of_one_of_them() -> None:
 def test_defective_takes_the_radius_for_a_constant_and_warns_once() -> None:
     layer = constrained(torch.randn(4, 4, dtype=torch.float64))
     set_original(layer, matrices.jordan(4, 2.0))
-    with pytest.warns(DegenerateEigenvalueWarning, match="defective") as record:
-        for _ in range(3):
-            W = layer.weight
-    assert len(record) == 1
+    with pytest.warns(DegenerateEigenvalueWarning, match="defective"):
+        W = layer.weight
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        set_original(layer, matrices.jordan(4, 3.0))
+        assert torch.equal(layer.weight, matrices.jordan(4, 3.0) / 3), "and without a second warning"
     torch.testing.assert_close(W, matrices.jordan(4, 2.0) / 2)
     G = torch.randn(4, 4, dtype=torch.float64)
     (W * G).sum().backward()
