@@ -51,9 +51,7 @@ from torch.nn.utils.parametrize import register_parametrization
 torch.manual_seed(0)
 """
 # Without IGNORE_EXCEPTION_DETAIL, one of Sphinx's defaults: error messages are documented too.
-doctest_default_flags = (
-    doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-)
+doctest_default_flags = doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def resolve_annotations(app, function, bound_method):

@@ -53,9 +53,7 @@ def load_arm(folder):
     try:
         content = scipy.io.loadmat(path)
     except Exception as error:  # A damaged file raises whatever its bytes happen to lead to.
-        raise ValueError(
-            f"{path}: expected a MATLAB file, version 7 or older ({error})."
-        ) from error
+        raise ValueError(f"{path}: expected a MATLAB file, version 7 or older ({error}).") from error
     for key in Pairs._fields:
         M = content.get(key)
         if not isinstance(M, np.ndarray) or M.dtype.kind not in "fiu" or not np.isfinite(M).all():
@@ -183,7 +181,7 @@ def fit_all(pairs):
         ValueError: If the data does not determine A and B.
     """
     XU = np.hstack([pairs.X, pairs.U])
-    AB, _, rank, _ = np.linalg.lstsq(XU, pairs.Y)
+    AB, _, rank, _ = np.linalg.lstsq(XU, pairs.Y, rcond=None)
     if rank < XU.shape[1]:
         raise ValueError(f"expected [X U] of rank {XU.shape[1]}, got {rank}: A is not determined.")
     A = AB[: pairs.X.shape[1]].T
@@ -275,9 +273,7 @@ def main(argv=None):
     print(f"{'':20}{'residual':>10}{'ratio':>12}{'spectral radius':>18}{f'‖x_{STEPS}‖/‖x_0‖':>18}")
     for name, A in fits.items():
         error, growth = residual(A, pairs), norms[name][-1] / norms[name][0]
-        print(
-            f"{name:20}{error:10.6f}{error / least:12.7f}{spectral_radius(A):18.12f}{growth:18.3g}"
-        )
+        print(f"{name:20}{error:10.6f}{error / least:12.7f}{spectral_radius(A):18.12f}{growth:18.3g}")
     path = arguments.output / "stable_dynamics.png"
     plot(fits, norms, title, path)
     print(f"Plot: {path}")

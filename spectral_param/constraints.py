@@ -48,7 +48,8 @@ def constrain(module: M, tensor_name: str, parametrization: Parametrization, ini
     if is_parametrized(module, tensor_name):
         raise ValueError(
             f"tensor_name: expected a tensor without a parametrization, but {tensor_name!r} has one. "
-            "Remove it first with torch.nn.utils.parametrize.remove_parametrizations."
+            "Remove it first with torch.nn.utils.parametrize.remove_parametrizations, or chain the "
+            "constraint behind it with register_parametrization."
         )
     if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")

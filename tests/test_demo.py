@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PNG = b"\x89PNG"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
@@ -93,7 +93,7 @@ def test_finished_run_prints_its_table_again_without_training(
     assert cli.main(["--quick", "--resume", "--output", str(finished)]) == 0
     assert numbers(finished) == before
     table = capsys.readouterr().out
-    assert re.search(r"Adding problem, T = \d+ +ENRNN +MSE [\d.]+ +MSE 0\.1667 +4,093 ", table)
+    assert re.search(r"Adding problem, T = \d+ +ENRNN +MSE [\d.]+ +MSE 0\.16667 +4,093 ", table)
     assert re.search(r"Digits, pixel by pixel +LSTM +accuracy [\d.]+% +accuracy 10\.0% ", table)
 
 

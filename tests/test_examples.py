@@ -43,9 +43,11 @@ def check_fits(dynamics, pairs):
     assert dynamics.spectral_radius(rescaled) <= 1 + 1e-9
     assert dynamics.spectral_radius(constrained) <= 1 + 1e-9
     X, Y, U = pairs
-    B = np.linalg.lstsq(U, Y - X @ constrained.T)[0]
+    B = np.linalg.lstsq(U, Y - X @ constrained.T, rcond=None)[0]
     residual = np.linalg.norm(Y - X @ constrained.T - U @ B)
-    least_residual = np.linalg.norm(Y - np.hstack([X, U]) @ np.linalg.lstsq(np.hstack([X, U]), Y)[0])
+    least_residual = np.linalg.norm(
+        Y - np.hstack([X, U]) @ np.linalg.lstsq(np.hstack([X, U]), Y, rcond=None)[0]
+    )
     assert residual == pytest.approx(dynamics.residual(constrained, pairs), rel=1e-9)
     assert residual <= 1.001 * least_residual
     assert dynamics.residual(rescaled, pairs) > 1.01 * least_residual
