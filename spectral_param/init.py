@@ -11,8 +11,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_matrix, check_square
+from spectral_param.errors import NotAMatrixError
+from spectral_param.functional.checks import check_gate_blocks, check_matrix
 from spectral_param.functional.spectral_radius import spectral_radius
+
+
+def _square_blocks(tensor: Tensor, name: str) -> Tensor:
+    """Return a view of a weight (..., k n, n) as its k square blocks."""
+    check_gate_blocks(tensor, name)
+    rows, n = tensor.shape[-2:]
+    return tensor if rows == n else tensor.unflatten(-2, (rows // n, n))
 
 
 def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:
@@ -58,7 +66,7 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
     the unit circle, and D = diag(1, …, 1, -1, …, -1) reflects some of them to the left half.
 
     Args:
-        tensor: Square matrices ``(..., n, n)``, real or complex.
+        tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
         negative_ones: Number of -1s at the end of D; n/2 spreads the eigenvalues over the circle.
         generator: Source of randomness.
 
@@ -67,18 +75,18 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
 
     Raises:
         ValueError: If ``negative_ones`` is outside 0 … n.
-        NotSquareError: If the tensor is not square.
+        NotSquareError: If the tensor is neither square nor a stack of square blocks.
 
     Example:
         >>> W = spectral_param.init.cayley_(torch.empty(6, 6), negative_ones=2)
         >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
         True
     """
-    check_square(tensor, "cayley_")
+    blocks = _square_blocks(tensor, "cayley_")
     n = tensor.shape[-1]
     if not 0 <= negative_ones <= n:
         raise ValueError(f"negative_ones: expected 0 <= count <= n = {n}, got {negative_ones}.")
-    _rotations_(tensor, _uniform(tensor, n // 2, 0, math.pi / 2, generator))
+    _rotations_(blocks, _uniform(blocks, n // 2, 0, math.pi / 2, generator))
     with torch.no_grad():
         tensor[..., n - negative_ones :] *= -1
     return tensor
@@ -91,22 +99,23 @@ def henaff_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
     block-diagonal form that expRNN and nnRNN start from.
 
     Args:
-        tensor: Square matrices ``(..., n, n)``, real or complex.
+        tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
         generator: Source of randomness.
 
     Returns:
         The tensor.
 
     Raises:
-        NotSquareError: If the tensor is not square.
+        NotSquareError: If the tensor is neither square nor a stack of square blocks.
 
     Example:
         >>> W = spectral_param.init.henaff_(torch.empty(5, 5))
         >>> torch.allclose(W @ W.mT, torch.eye(5), atol=1e-6)
         True
     """
-    check_square(tensor, "henaff_")
-    return _rotations_(tensor, _uniform(tensor, tensor.shape[-1] // 2, -math.pi, math.pi, generator))
+    blocks = _square_blocks(tensor, "henaff_")
+    _rotations_(blocks, _uniform(blocks, tensor.shape[-1] // 2, -math.pi, math.pi, generator))
+    return tensor
 
 
 def disc_(
@@ -119,7 +128,7 @@ def disc_(
     Eq. (5) of Helfrich and Ye (2020): t uniform in [0, π/2), γ uniform in [-1, 1).
 
     Args:
-        tensor: Square matrices ``(..., n, n)``, real or complex.
+        tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
         uniform: ``"modulus"``, the paper's: γ is uniform, so eigenvalues crowd at the centre (density
             proportional to 1/r). ``"area"``: γ = ±sqrt(u), uniform over the disc, which is what the
             paper's text says.
@@ -130,22 +139,23 @@ def disc_(
 
     Raises:
         ValueError: If ``uniform`` is something else.
-        NotSquareError: If the tensor is not square.
+        NotSquareError: If the tensor is neither square nor a stack of square blocks.
 
     Example:
         >>> T = spectral_param.init.disc_(torch.empty(64, 64))
         >>> bool(spectral_param.functional.spectral_radius(T) <= 1)
         True
     """
-    check_square(tensor, "disc_")
+    blocks = _square_blocks(tensor, "disc_")
     if uniform not in ("modulus", "area"):
         raise ValueError(f"uniform: expected 'modulus' or 'area', got {uniform!r}.")
     n = tensor.shape[-1]
-    angles = _uniform(tensor, n // 2, 0, math.pi / 2, generator)
-    moduli = _uniform(tensor, (n + 1) // 2, -1, 1, generator)
+    angles = _uniform(blocks, n // 2, 0, math.pi / 2, generator)
+    moduli = _uniform(blocks, (n + 1) // 2, -1, 1, generator)
     if uniform == "area":
         moduli = moduli.sign() * moduli.abs().sqrt()
-    return _rotations_(tensor, angles, moduli)
+    _rotations_(blocks, angles, moduli)
+    return tensor
 
 
 def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -162,7 +172,7 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
         The tensor.
 
     Raises:
-        NotAMatrixError: If the tensor has fewer than two dimensions or no entries.
+        NotAMatrixError: If the tensor is not one real matrix, or has no entries.
 
     Example:
         >>> C = spectral_param.init.truncated_orthogonal_(torch.empty(3, 7))
@@ -170,6 +180,11 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
         True
     """
     check_matrix(tensor, "truncated_orthogonal_")
+    if tensor.ndim != 2 or tensor.is_complex():
+        raise NotAMatrixError(
+            f"truncated_orthogonal_: expected one real matrix (m, n), got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}. Fill the matrices of a batch one by one."
+        )
     torch.nn.init.orthogonal_(tensor, generator=generator)
     return tensor
 
@@ -186,7 +201,7 @@ def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Gener
         The tensor.
 
     Raises:
-        NotSquareError: If the tensor is not square.
+        NotSquareError: If the tensor is neither square nor a stack of square blocks.
         ValueError: If the radius is not a positive finite number.
 
     Example:
@@ -194,10 +209,10 @@ def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Gener
         >>> round(spectral_param.functional.spectral_radius(W).item(), 5)
         0.9
     """
-    check_square(tensor, "spectral_radius_")
+    blocks = _square_blocks(tensor, "spectral_radius_")
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     with torch.no_grad():
         tensor.normal_(generator=generator)
-        tensor *= (radius / spectral_radius(tensor))[..., None, None]
+        blocks *= (radius / spectral_radius(blocks))[..., None, None]
     return tensor

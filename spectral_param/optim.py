@@ -42,17 +42,17 @@ def param_groups(
     for part in model.modules():
         if isinstance(part, ParametrizationList):
             originals = list(part.parameters(recurse=False))
-            for tensor, owner in zip(originals, _owners(part, len(originals)), strict=True):
-                if isinstance(owner, constrained):
+            for tensor, owners in zip(originals, _owners(part, len(originals)), strict=True):
+                if any(isinstance(owner, constrained) for owner in owners):
                     slow[id(tensor)] = tensor
     others = [parameter for parameter in model.parameters() if id(parameter) not in slow]
     groups = [{"params": others, "lr": lr}, {"params": list(slow.values()), "lr": constrained_lr}]
     return [group for group in groups if group["params"]]
 
 
-def _owners(parametrizations: ParametrizationList, count: int) -> list[nn.Module | None]:
-    """Return, for each original tensor, the parametrization that turns it into (part of) the weight."""
-    first = parametrizations[0]
+def _owners(parametrizations: ParametrizationList, count: int) -> list[tuple[nn.Module, ...]]:
+    """Return, for each original tensor, the parametrizations that it goes through."""
+    first, *later = parametrizations
     if isinstance(first, BlockTriangular):
-        return first.owners()
-    return [first] * count
+        return [tuple(later) if owner is None else (owner, *later) for owner in first.owners()]
+    return [(first, *later)] * count

@@ -51,6 +51,27 @@ def test_training_step_sees_each_new_weight() -> None:
             layer.parametrizations.weight.original.normal_()
 
 
+def penalty(function, T):
+    """A gradient penalty: the derivative of a derivative."""
+    T = T.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(T).square().sum(), T, create_graph=True)
+    return torch.autograd.grad(first.square().sum(), T)[0]
+
+
+def test_second_derivatives_of_the_radius_raise_when_compiled() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(sp.functional.spectral_radius, fullgraph=True, backend="eager")
+    with pytest.raises(NotImplementedError, match="second derivatives are not available"):
+        penalty(compiled, torch.randn(4, 4))
+
+
+def test_second_derivatives_of_cayley_are_right_when_compiled() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(sp.functional.cayley, fullgraph=True, backend="eager")
+    A = torch.randn(4, 4, dtype=torch.float64)
+    torch.testing.assert_close(penalty(compiled, A), penalty(sp.functional.cayley, A))
+
+
 @pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley])
 def test_export_after_removal(verb) -> None:
     layer = verb(torch.nn.Linear(6, 6))

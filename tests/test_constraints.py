@@ -87,6 +87,24 @@ def test_param_groups_without_constraints() -> None:
     assert len(sp.param_groups(torch.nn.Linear(2, 2), 1e-3, 1e-4)) == 1
 
 
+def test_param_groups_of_a_constraint_that_is_chained_second() -> None:
+    layer = torch.nn.Linear(4, 4)
+    parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+    parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    assert len(sp.param_groups(layer, 1e-3, 1e-4)) == 2
+
+
+def test_num_free_parameters_of_partly_frozen_blocks() -> None:
+    blocks = [(3, sp.ScaledCayley()), (2, None)]
+    layer = sp.block_triangular(torch.nn.Linear(5, 5, bias=False), "weight", blocks, coupling=True)
+    assert sp.num_free_parameters(layer) == 3 + 4 + 6
+    originals = list(layer.parameters())
+    originals[0].requires_grad_(False)
+    assert sp.num_free_parameters(layer) == 4 + 6
+    originals[1].requires_grad_(False)
+    assert sp.num_free_parameters(layer) == 6
+
+
 def test_num_free_parameters() -> None:
     complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
     assert sp.num_free_parameters(complex_layer) == 32

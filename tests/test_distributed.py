@@ -48,6 +48,7 @@ def worker(rank: int, folder: str) -> None:
     model = make_model()
     train(DistributedDataParallel(model), slice(rank, BATCH, 2))
     torch.save(model.state_dict(), f"{folder}/{rank}.pt")
+    dist.barrier()  # neither process may be gone while the other still talks to it
     dist.destroy_process_group()
 
 

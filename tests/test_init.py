@@ -72,6 +72,13 @@ def test_generator_decides(fill) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_])
+def test_gate_blocks(fill) -> None:
+    lstm = sp.scaled_cayley(torch.nn.LSTM(2, 4), "weight_hh_l0", init=fill)
+    assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-6
+    assert orthogonality_defect(fill(torch.empty(16, 4))).max() < 1e-6
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="0 <= count <= n = 3, got 4"):
         sp.init.cayley_(torch.empty(3, 3), negative_ones=4)
@@ -81,3 +88,5 @@ def test_bad_arguments() -> None:
         sp.init.spectral_radius_(torch.empty(3, 3), radius=0)
     with pytest.raises(sp.errors.NotSquareError):
         sp.init.henaff_(torch.empty(3, 4))
+    with pytest.raises(sp.errors.NotAMatrixError, match="one real matrix"):
+        sp.init.truncated_orthogonal_(torch.empty(2, 3, 3))

@@ -60,7 +60,8 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
     """
     largest = T.abs().amax(dim=(-2, -1), keepdim=True)
     exponent = torch.frexp(largest).exponent
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+    # One less, so that the scale of the largest finite numbers is still finite.
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)
 
 
 def dominant_eigentriple(T: Tensor) -> Eigentriple:  # T: (..., n, n)
@@ -75,6 +76,18 @@ def dominant_eigentriple(T: Tensor) -> Eigentriple:  # T: (..., n, n)
     Returns:
         The triple; no gradient flows through it.
     """
+    return dominant_eigentriple_and_moduli(T)[0]
+
+
+def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
+    """Compute the dominant eigentriple of each matrix, and the moduli of all its eigenvalues.
+
+    Args:
+        T: As for :func:`dominant_eigentriple`.
+
+    Returns:
+        The triple, and the moduli, largest first, relative to no particular scale: ``(..., n)``.
+    """
     n = T.shape[-1]
     T = T.detach().resolve_conj()
     # LAPACK's QR iteration ends the process on NaN input, so it must never see any.
@@ -84,17 +97,19 @@ def dominant_eigentriple(T: Tensor) -> Eigentriple:  # T: (..., n, n)
     scaled = (T / scale).reshape(-1, n, n)
 
     eigenvalues = torch.linalg.eigvals(scaled)
-    largest = eigenvalues.abs().argmax(dim=-1, keepdim=True)
+    moduli = eigenvalues.abs()
+    largest = moduli.argmax(dim=-1, keepdim=True)
     eigenvalue = eigenvalues.gather(-1, largest).squeeze(-1)
     right, left = _inverse_iteration(scaled.to(eigenvalue.dtype), eigenvalue)
 
     eigenvalue = eigenvalue.reshape(finite.shape) * scale[..., 0, 0]
     nan = torch.nan
-    return Eigentriple(
+    triple = Eigentriple(
         torch.where(finite, eigenvalue, nan),
         torch.where(finite[..., None], right.reshape(*finite.shape, n), nan),
         torch.where(finite[..., None], left.reshape(*finite.shape, n), nan),
     )
+    return triple, moduli.sort(dim=-1, descending=True).values.reshape(*finite.shape, n)
 
 
 def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,8 +123,8 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
     diagonal.copy_(torch.where(diagonal.abs() < eps, eps, diagonal))
 
     # A fixed start with no structure of its own: results do not depend on any random state.
-    angle = torch.arange(n, dtype=torch.float64, device=T.device).square()
-    start = torch.polar(torch.ones_like(angle), angle).to(T.dtype).expand(b, n)
+    angle = torch.arange(n, dtype=torch.float64).square()
+    start = torch.polar(torch.ones_like(angle), angle).to(T.device, T.dtype).expand(b, n)
     right, right_residual = _best_iterate(T, eigenvalue, lu, pivots, start, adjoint=False)
     # Starting from the right vector gives v = u, the well-conditioned choice, when λ is a
     # multiple but not defective eigenvalue (the identity, for instance).

@@ -11,9 +11,9 @@ The inverse need not be solved for again: WD⁻¹ = (I + A)⁻¹(I − A) = 2(I 
 
 .. math:: (I + A)^{-1} = \tfrac12 (I + W D^{-1}).
 
-With D unitary (D⁻¹ = Dᴴ), M = (W + D)ᴴ and dL = Re⟨G, dW⟩, the gradient with respect to A is
+With M = (W + D)ᴴ and dL = Re⟨G, dW⟩, the gradient with respect to A is
 
-.. math:: -\tfrac12\, D\, M\, G\, M ,
+.. math:: -\tfrac12\, D^{-H}\, M\, G\, M ,
 
 two matrix products, with only W saved. Its skew-Hermitian part is the Vᵀ − V of the paper, up to
 the factor 2 between a skew matrix and its lower triangle. The phases of a complex D = diag(e^{iθ})
@@ -32,22 +32,25 @@ from spectral_param.functional.checks import check_square
 from spectral_param.functional.precision import full_precision
 
 
+def _solve(A: Tensor, d: Tensor) -> Tensor:
+    identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    W: Tensor = torch.linalg.solve(identity + A, (identity - A) * d[..., None, :])
+    return W
+
+
 class _ScaledCayley(torch.autograd.Function):
-    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), |d| = 1, by the formulas above."""
+    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), by the formulas above."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(A: Tensor, d: Tensor, known: Tensor | None) -> Tensor:
-        if known is not None:
-            return known.clone()
-        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-        W: Tensor = torch.linalg.solve(identity + A, (identity - A) * d[..., None, :])
-        return W
+        return _solve(A, d) if known is None else known.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1], output)
+        ctx.save_for_forward(inputs[1], output)
 
     @staticmethod
     @full_precision
@@ -56,20 +59,11 @@ class _ScaledCayley(torch.autograd.Function):
         g_A = g_d = None
         if ctx.needs_input_grad[0]:
             M = (W + torch.diag_embed(d)).mH
-            g_A = (-0.5 * d)[..., :, None] * (M @ G @ M)
+            g_A = (-0.5 / d.conj())[..., :, None] * (M @ G @ M)
         if ctx.needs_input_grad[1]:
-            Q = W * d.conj()[..., None, :]
+            Q = W / d[..., None, :]
             g_d = (Q.conj() * G).sum(dim=-2)
         return g_A, g_d, None
-
-
-class _ScaledCayleyEager(_ScaledCayley):
-    """The same with forward-mode derivatives, which torch.compile does not accept."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _ScaledCayley.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[1], output)
 
     @staticmethod
     @full_precision
@@ -78,9 +72,9 @@ class _ScaledCayleyEager(_ScaledCayley):
         dW = torch.zeros_like(W)
         if dA is not None:
             N = W + torch.diag_embed(d)
-            dW = dW - 0.5 * N @ (d.conj()[..., :, None] * dA) @ N
+            dW = dW - 0.5 * N @ (dA / d[..., :, None]) @ N
         if dd is not None:
-            dW = dW + W * (d.conj() * dd)[..., None, :]
+            dW = dW + W * (dd / d)[..., None, :]
         return dW
 
 
@@ -95,7 +89,7 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
-        d: Diagonal of shape ``(..., n)``, entries of modulus 1: ±1 for real A.
+        d: Diagonal of shape ``(..., n)``; W is orthogonal for entries of modulus 1: ±1 for real A.
         known: The value of W for exactly these A and d, when it is already at hand: it is then not
             computed again, and the gradient is the same.
 
@@ -114,8 +108,11 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
                 [1., 0.]])
     """
     check_square(A, "scaled_cayley")
-    function = _ScaledCayley if torch.compiler.is_compiling() else _ScaledCayleyEager
-    W: Tensor = function.apply(A, d, known)  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():
+        # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
+        # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
+        return _solve(A, d)
+    W: Tensor = _ScaledCayley.apply(A, d, known)  # type: ignore[no-untyped-call]
     return W
 
 

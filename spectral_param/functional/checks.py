@@ -7,6 +7,8 @@ from torch import Tensor
 
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 
+LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
 
 def check_matrix(X: Tensor, name: str) -> None:
     """Raise unless X has matrices in its last two dimensions and entries that can be computed with.
@@ -40,8 +42,14 @@ def check_square(X: Tensor, name: str) -> None:
 
     Raises:
         NotSquareError: If the last two dimensions differ.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
     """
     check_matrix(X, name)
+    if X.dtype not in LAPACK_DTYPES:
+        raise UnsupportedDtypeError(
+            f"{name}: expected float32, float64, complex64 or complex128, got {X.dtype}, for which "
+            "LAPACK has no routines. Convert it first, for example with .float()."
+        )
     if X.shape[-1] != X.shape[-2]:
         raise NotSquareError(
             f"{name}: expected square matrices (..., n, n), got shape {tuple(X.shape)}. "

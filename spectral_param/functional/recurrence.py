@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.precision import full_precision
@@ -41,7 +42,10 @@ def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tens
         nonlinearity: A name, or any function of one tensor.
     """
     if nonlinearity == "modrelu":
-        return modrelu(z, z.real.new_zeros(()) if bias is None else bias)
+        if bias is None:
+            return modrelu(z, z.real.new_zeros(()))
+        # Module.to makes the real bias of a complex network complex.
+        return modrelu(z, bias.real if bias.is_complex() else bias)
     if bias is not None:
         z = z + bias
     if nonlinearity == "relu":
@@ -90,7 +94,7 @@ def rnn(
         All states, shaped like x with n features, and the last state of each sequence ``(B, n)``.
 
     Raises:
-        ValueError: If the activation is unknown or the sequence is empty.
+        ValueError: If the activation is unknown, the sequence is empty, or h0 does not fit.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -99,9 +103,14 @@ def rnn(
         tensor([1.0000, 1.5000, 1.7500])
     """
     check_nonlinearity(nonlinearity)
-    if x.shape[0] == 0:
-        raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
     sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
+    if not sizes:
+        raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
+    if h0.shape != (sizes[0], weight_hh.shape[-1]):
+        raise ValueError(
+            f"rnn: expected h0 of shape (batch, n) = {(sizes[0], weight_hh.shape[-1])}, got "
+            f"{tuple(h0.shape)}."
+        )
     rows = x.flatten(0, 1) if batch_sizes is None else x
     tensors = [t for t in (rows, h0, weight_ih, weight_hh, bias) if t is not None]
     if _has_fast_path(nonlinearity, tensors):
@@ -119,8 +128,20 @@ def _has_fast_path(nonlinearity: Nonlinearity, tensors: list[Tensor]) -> bool:
     """Return whether ``_Recurrence`` serves: named activation, ordinary real tensors of one dtype."""
     if torch.compiler.is_compiling() or nonlinearity not in get_args(Named):
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(not wrapped(t) and not t.is_complex() and t.dtype == tensors[0].dtype for t in tensors)
+    return all(
+        t.dtype == tensors[0].dtype
+        and not t.is_complex()
+        and t.numel() > 0
+        and not _is_batched(t)
+        and forward_ad.unpack_dual(t).tangent is None
+        for t in tensors
+    )
+
+
+def _is_batched(t: Tensor) -> bool:
+    """Return whether a transform of torch.func, or the older vmap of autograd, has wrapped t."""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
 
 
 @full_precision
@@ -195,9 +216,11 @@ class _Recurrence(torch.autograd.Function):
     @full_precision
     def backward(ctx: Any, g_states: Tensor, g_last: Tensor) -> tuple[Tensor | None, ...]:
         x, h0, weight_ih, weight_hh, _, states = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # create_graph=True: this backward pass will itself be differentiated.
-            return _reference_backward(ctx, g_states, g_last)
+        if torch.is_grad_enabled() or _is_batched(g_states) or _is_batched(g_last):
+            # create_graph=True, so this backward pass will itself be differentiated; or it is mapped
+            # over many gradients at once, which in-place steps cannot be.
+            with torch.enable_grad():
+                return _reference_backward(ctx, g_states, g_last)
         batch_sizes: list[int] = ctx.batch_sizes
         delta = _derivative(states, ctx.nonlinearity)
         # Row i: what the later steps send to the state of sequence i, at first the gradient of its
@@ -226,7 +249,10 @@ class _Recurrence(torch.autograd.Function):
 
 def _reference_backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph of their own, through the reference path."""
-    x, h0, weight_ih, weight_hh, bias = tensors = ctx.saved_tensors[:5]
+    # Aliases: the saved tensors may depend on each other (a state carried over, a shared weight), and
+    # only what goes through this call belongs into its gradient.
+    tensors: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:5]]
+    x, h0, weight_ih, weight_hh, bias = tensors
     outputs = rnn_reference(x, h0, weight_ih, weight_hh, bias, ctx.nonlinearity, ctx.batch_sizes)
     wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad, strict=False) if needed]
     found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
@@ -257,11 +283,28 @@ def _starts(batch_sizes: Sequence[int]) -> Tensor:
     return torch.tensor([0, *batch_sizes[:-1]]).cumsum(0)
 
 
+def _lengths(batch_sizes: Sequence[int]) -> Tensor:
+    """Return the number of steps of each sequence."""
+    return (torch.tensor(batch_sizes)[:, None] > torch.arange(batch_sizes[0])).sum(dim=0)
+
+
 def _last_rows(batch_sizes: Sequence[int], device: torch.device) -> Tensor:
     """Return the row of each sequence's last step."""
-    sequences = torch.arange(batch_sizes[0])
-    lengths = (torch.tensor(batch_sizes)[:, None] > sequences).sum(dim=0)
-    return (_starts(batch_sizes)[lengths - 1] + sequences).to(device)
+    starts = _starts(batch_sizes)[_lengths(batch_sizes) - 1]
+    return (starts + torch.arange(batch_sizes[0])).to(device)
+
+
+def reversal(batch_sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Return the permutation of rows that turns each sequence back to front; its own inverse.
+
+    Args:
+        batch_sizes: Rows of each step, not increasing.
+        device: Where to put it.
+    """
+    step = torch.arange(len(batch_sizes)).repeat_interleave(torch.tensor(batch_sizes))
+    sequence = torch.arange(len(step)) - _starts(batch_sizes)[step]
+    mirrored = _lengths(batch_sizes)[sequence] - 1 - step
+    return (_starts(batch_sizes)[mirrored] + sequence).to(device)
 
 
 def _previous(states: Tensor, batch_sizes: Sequence[int]) -> Tensor:

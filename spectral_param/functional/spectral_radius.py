@@ -207,6 +207,9 @@ def spectral_radius(T: Tensor) -> Tensor:
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
+    Under torch.compile only the first derivative in reverse mode is available: PyTorch gives operators of
+    this kind no forward mode, and a compiled ``torch.func.jvp`` passes over them with a zero.
+
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. With several
         eigenvalues of the largest modulus the gradient is that of one of them; it is zero where
@@ -215,7 +218,8 @@ def spectral_radius(T: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
-        UnsupportedDtypeError: If T is not floating point or complex.
+        UnsupportedDtypeError: If T is not float32, float64, complex64 or complex128.
+        NotImplementedError: For second derivatives of a compiled or exported graph.
 
     Example:
         >>> T = torch.tensor([[1.0, 5.0], [0.0, -3.0]], requires_grad=True)
@@ -250,6 +254,11 @@ def _compiled_radius_setup(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor
 
 
 def _compiled_radius_backward(ctx: Any, g_rho: Tensor, _: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "spectral_radius: second derivatives are not available in a compiled or exported graph, "
+            "where the first one is a constant. Differentiate twice in eager mode."
+        )
     (gradient,) = ctx.saved_tensors
     product: Tensor = g_rho[..., None, None] * gradient
     return product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param import constraints
 from spectral_param import init as init_
-from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, rnn
+from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, reversal, rnn
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
 InputMap = Literal["linear", "identity"]
@@ -97,21 +98,21 @@ class BlockRNNCell(nn.Module):
         self.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
         constraints.constrain(self, "weight_hh", constraint, init)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
 
         Args:
-            x: Input ``(batch, input_size)`` or ``(input_size,)``.
-            h: State ``(batch, hidden_size)`` or ``(hidden_size,)``; zeros by default.
+            input: ``(batch, input_size)`` or ``(input_size,)``.
+            hx: State ``(batch, hidden_size)`` or ``(hidden_size,)``; zeros by default.
 
         Returns:
-            State like h.
+            State like hx.
         """
         weight = self.weight_hh
-        x = x.to(weight.dtype)
+        x = input.to(weight.dtype)
         projected = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
-        if h is not None:
-            projected = projected + nn.functional.linear(h, weight)
+        if hx is not None:
+            projected = projected + nn.functional.linear(hx.to(weight.dtype), weight)
         return activate(projected, self.bias, self.nonlinearity)
 
     def extra_repr(self) -> str:
@@ -134,7 +135,7 @@ class BlockRNN(nn.Module):
         num_layers: Number of layers, each reading the states of the one before.
         coupling: Which blocks above the diagonal are trained instead of zero.
         nonlinearity: ``"modrelu"``, ``"relu"``, ``"tanh"``, ``"identity"``, or any callable. The named
-            ones are several times faster.
+            ones are several times faster. Each layer and direction has its own copy of a module.
         bias: Whether to train a bias.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.
@@ -201,7 +202,7 @@ class BlockRNN(nn.Module):
                 input_size if layer == 0 else self.hidden_size * self.num_directions,
                 blocks,
                 coupling,
-                nonlinearity,
+                copy.deepcopy(nonlinearity),
                 bias,
                 input_map,
                 init,
@@ -213,34 +214,33 @@ class BlockRNN(nn.Module):
         )
 
     def forward(
-        self, x: Tensor | PackedSequence, h_0: Tensor | None = None
+        self, input: Tensor | PackedSequence, hx: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Run the network over a batch of sequences.
 
         Args:
-            x: Input ``(time, batch, input_size)``, ``(batch, time, input_size)`` with
-                ``batch_first``, unbatched ``(time, input_size)``, or a ``PackedSequence``.
-            h_0: Initial states ``(layers · directions, batch, hidden_size)``, without ``batch`` for
+            input: ``(time, batch, input_size)``, ``(batch, time, input_size)`` with ``batch_first``,
+                unbatched ``(time, input_size)``, or a ``PackedSequence``.
+            hx: Initial states ``(layers · directions, batch, hidden_size)``, without ``batch`` for
                 unbatched input; zeros by default.
 
         Returns:
             The last layer's states at all times, shaped like the input with
-            ``directions · hidden_size`` features, and the last states h_n, shaped like h_0.
+            ``directions · hidden_size`` features, and the last states h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit or the sequence is empty.
         """
-        if isinstance(x, PackedSequence):
-            return self._forward_packed(x, h_0)
-        self._check_input(x)
-        batched = x.ndim == 3
-        if not batched:
-            x = x[:, None]
-        elif self.batch_first:
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        self._check_input(input)
+        batched = input.ndim == 3
+        x = input if batched else input[:, None]
+        if batched and self.batch_first:
             x = x.transpose(0, 1)
-        rows, sizes = x.flatten(0, 1), [x.shape[1]] * x.shape[0]
-        output, h_n = self._run(rows, sizes, self._initial_states(h_0, x.shape[1], batched))
-        output = output.unflatten(0, (x.shape[0], x.shape[1]))
+        time, batch = x.shape[:2]
+        output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx, batched)
+        output = output.unflatten(0, (time, batch))
         if not batched:
             return output[:, 0], h_n[:, 0]
         return (output.transpose(0, 1) if self.batch_first else output), h_n
@@ -258,69 +258,71 @@ class BlockRNN(nn.Module):
                 shown.append(f"{name}={value}")
         return ", ".join(shown)
 
-    def _forward_packed(self, x: PackedSequence, h_0: Tensor | None) -> tuple[PackedSequence, Tensor]:
+    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
         self._check_features(x.data)
-        sizes = x.batch_sizes.tolist()
-        h_0 = self._initial_states(h_0, sizes[0], batched=True)
-        if x.sorted_indices is not None:
-            h_0 = h_0.index_select(1, x.sorted_indices)
-        output, h_n = self._run(x.data, sizes, h_0)
+        if hx is not None and x.sorted_indices is not None:
+            hx = hx.index_select(1, x.sorted_indices)
+        output, h_n = self._run(x.data, x.batch_sizes.tolist(), hx)
         if x.unsorted_indices is not None:
             h_n = h_n.index_select(1, x.unsorted_indices)
-        packed = PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices)
-        return packed, h_n
+        return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
-    def _run(self, rows: Tensor, sizes: list[int], h_0: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(
+        self, rows: Tensor, sizes: list[int], hx: Tensor | None, batched: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
-        reverse = _reversal(sizes).to(rows.device) if self.bidirectional else None
+        cells = [cell for cell in self.cells if isinstance(cell, BlockRNNCell)]
+        weights = [cell.weight_hh for cell in cells]
+        if rows.is_complex() and not weights[0].is_complex():
+            raise ValueError(
+                f"input: expected real input for a network of {weights[0].dtype}, got {rows.dtype}. Give "
+                "the network a complex dtype, or split the input into real and imaginary parts."
+            )
+        states = self._initial_states(hx, sizes[0], weights[0], batched)
+        reverse = reversal(sizes, rows.device) if self.bidirectional else None
         last_states = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self.num_directions):
-                index = layer * self.num_directions + direction
-                cell = self.cells[index]
-                assert isinstance(cell, BlockRNNCell)
-                weight = cell.weight_hh
+                i = layer * self.num_directions + direction
+                cell, weight = cells[i], weights[i]
                 inputs = rows.to(weight.dtype)
                 backwards = direction == 1 and reverse is not None
-                states, last = rnn(
+                output, last = rnn(
                     inputs[reverse] if backwards else inputs,
-                    h_0[index],
+                    states[i],
                     cell.weight_ih,
                     weight,
                     cell.bias,
                     cell.nonlinearity,
                     sizes,
                 )
-                outputs.append(states[reverse] if backwards else states)
+                outputs.append(output[reverse] if backwards else output)
                 last_states.append(last)
             rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
             if layer < self.num_layers - 1:
                 rows = nn.functional.dropout(rows, self.dropout, self.training)
         return rows, torch.stack(last_states)
 
-    def _initial_states(self, h_0: Tensor | None, batch: int, batched: bool) -> Tensor:
-        cell = self.cells[0]
-        assert isinstance(cell, BlockRNNCell)
-        original = next(cell.parametrizations.parameters())  # type: ignore[union-attr]
+    def _initial_states(self, hx: Tensor | None, batch: int, like: Tensor, batched: bool) -> Tensor:
         count, n = len(self.cells), self.hidden_size
-        if h_0 is None:
-            return original.new_zeros(count, batch, n)
+        if hx is None:
+            return like.new_zeros(count, batch, n)
         names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
             names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
-        if h_0.shape != expected:
-            raise ValueError(f"h_0: expected shape {names} = {tuple(expected)}, got {tuple(h_0.shape)}.")
-        return h_0.to(original.dtype).reshape(count, batch, n)
+        if hx.shape != expected:
+            raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
+        return hx.to(like.dtype).reshape(count, batch, n)
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim not in (2, 3):
             raise ValueError(f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}.")
         self._check_features(x)
-        if 0 in x.shape:
+        if x.shape[1 if self.batch_first and x.ndim == 3 else 0] == 0:
             raise ValueError(
-                "input: expected at least one time step and one sequence, got shape "
-                f"{tuple(x.shape)}. Drop empty sequences before the network."
+                f"input: expected at least one time step, got shape {tuple(x.shape)}. "
+                "Drop empty sequences before the network."
             )
 
     def _check_features(self, x: Tensor) -> None:
@@ -329,13 +331,3 @@ class BlockRNN(nn.Module):
                 f"input: expected {self.input_size} features in the last dimension, got shape "
                 f"{tuple(x.shape)}."
             )
-
-
-def _reversal(sizes: list[int]) -> Tensor:
-    """Return the permutation of rows that turns each sequence back to front; its own inverse."""
-    batch = torch.tensor(sizes)
-    starts = batch.cumsum(0) - batch
-    lengths = (batch[:, None] > torch.arange(sizes[0])).sum(dim=0)
-    step = torch.arange(len(sizes)).repeat_interleave(batch)
-    sequence = torch.arange(int(batch.sum())) - starts[step]
-    return starts[lengths[sequence] - 1 - step] + sequence

@@ -20,8 +20,10 @@ class ScoRNN(BlockRNN):
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
-        negative_ones: Number or fraction of -1s in D. Half of them, the default, spreads the
-            eigenvalues over the unit circle; the paper tunes it in steps of a tenth.
+        num_layers: Number of layers.
+        negative_ones: Number or fraction of -1s in D. ``None``, the default, means half of them, which
+            spreads the eigenvalues over the unit circle, or trained phases for a complex dtype; the
+            paper tunes it in steps of a tenth.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -34,10 +36,12 @@ class ScoRNN(BlockRNN):
         self,
         input_size: int,
         hidden_size: int,
-        negative_ones: int | float | None = 0.5,
+        num_layers: int = 1,
+        *,
+        negative_ones: int | float | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(input_size, [(hidden_size, ScaledCayley(negative_ones))], **kwargs)
+        super().__init__(input_size, [(hidden_size, ScaledCayley(negative_ones))], num_layers, **kwargs)
 
 
 class ENRNN(BlockRNN):
@@ -51,9 +55,11 @@ class ENRNN(BlockRNN):
         input_size: Number of features of the input.
         long_size: Size q of the orthogonal block; 0 for none.
         short_size: Size of the normalised block; 0 for none.
+        num_layers: Number of layers.
         coupling: Whether the short-term state feeds the long-term one through W^(C).
-        negative_ones: Number or fraction of -1s in the D of the orthogonal block; the paper's are 0.3
-            (adding, copying), 0.6 (characters) and 1.0 (speech).
+        negative_ones: Number or fraction of -1s in the D of the orthogonal block, or ``None`` for half of
+            them, or for trained phases with a complex dtype. The paper's are 0.3 (adding, copying),
+            0.6 (characters) and 1.0 (speech).
         radius: Spectral radius of the short-term block.
         mode: ``"latched"`` as the paper trains, or another of
             :class:`spectral_param.SpectralRadiusNorm`.
@@ -75,8 +81,10 @@ class ENRNN(BlockRNN):
         input_size: int,
         long_size: int,
         short_size: int,
+        num_layers: int = 1,
+        *,
         coupling: bool = True,
-        negative_ones: int | float | None = 0.3,
+        negative_ones: int | float | None = None,
         radius: float | Tensor = 1.0,
         mode: Mode = "latched",
         **kwargs: Any,
@@ -88,4 +96,4 @@ class ENRNN(BlockRNN):
         used = [(size, parametrization) for size, parametrization in blocks if size != 0]
         if not used:
             raise ValueError("long_size, short_size: expected at least one that is not 0.")
-        super().__init__(input_size, used, coupling=coupling, **kwargs)
+        super().__init__(input_size, used, num_layers, coupling=coupling, **kwargs)

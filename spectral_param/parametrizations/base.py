@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.functional.checks import check_gate_blocks
+from spectral_param.functional.checks import check_gate_blocks, finfo_eps
 from spectral_param.parametrizations.memory import is_plain
 
 
@@ -36,12 +36,14 @@ def join_gates(W: Tensor, like: torch.Size) -> Tensor:  # the inverse of split_g
 
 
 def at_least_float32(X: Tensor) -> Tensor:
-    """Return X in a precision that LAPACK has: bfloat16 and float16 become float32.
+    """Return X in a precision that LAPACK has: half precisions become single.
 
     Args:
         X: A floating point or complex tensor.
     """
-    return X.float() if X.dtype in (torch.bfloat16, torch.float16) else X
+    if X.dtype in (torch.bfloat16, torch.float16):
+        return X.float()
+    return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
 def real_entries(X: Tensor) -> int:
@@ -73,7 +75,7 @@ def num_free_parameters(module: nn.Module) -> int:
     for part in module.modules():
         if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
             originals = list(part.parameters(recurse=False))
-            if originals and originals[0].requires_grad and counted.isdisjoint(originals):
+            if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
                 total += part[0].free_parameters(*originals)
             counted.update(originals)
     for parameter in module.parameters():
@@ -85,8 +87,9 @@ def num_free_parameters(module: nn.Module) -> int:
 class Parametrization(nn.Module, abc.ABC):
     """Abstract parametrization: ``forward(right_inverse(W)) == W`` for every W in the set.
 
-    Used with :func:`torch.nn.utils.parametrize.register_parametrization`. The first weight it is
-    given, at registration, is projected onto the set; a weight assigned later has to be in it.
+    Used with :func:`torch.nn.utils.parametrize.register_parametrization`, one instance for each
+    weight. The first weight it is given, at registration, is projected onto the set; a weight assigned
+    later has to be in it, and to have the same shape, dtype and device.
 
     A subclass writes :meth:`constrain`, :meth:`unconstrain`, :meth:`paper_start` and
     :meth:`free_parameters`. What a user calls is final.
@@ -94,7 +97,11 @@ class Parametrization(nn.Module, abc.ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self._registered = False
+        # The weight's shape, known from registration on; dtype and device as of the last read.
+        self._shape: torch.Size | None = None
+        self._kind: tuple[torch.dtype, torch.device] | None = None
+        # Precision of the weight being assigned, which decides what rounding may do to it.
+        self._eps = 0.0
         self._from_paper = False
         self._outputs: list[weakref.ref[Tensor]] = []
 
@@ -147,6 +154,7 @@ class Parametrization(nn.Module, abc.ABC):
         """
         W = self.constrain(*map(at_least_float32, originals)).to(originals[0].dtype)
         if is_plain(W):
+            self._kind = (W.dtype, W.device)
             self._outputs = [ref for ref in self._outputs if ref() is not None]
             self._outputs.append(weakref.ref(W))
         return W
@@ -163,18 +171,53 @@ class Parametrization(nn.Module, abc.ABC):
             NotSquareError: If W is neither square nor a stack of square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
             InManifoldError: If W is outside the set, except at registration.
+            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device.
         """
         check_gate_blocks(W, type(self).__name__)
+        return self.invert(W, finfo_eps(W.dtype))
+
+    def invert(self, W: Tensor, eps: float) -> Tensor | tuple[Tensor, ...]:
+        """Do what :meth:`right_inverse` does, for a weight that is accurate to eps only.
+
+        Args:
+            W: The weight.
+            eps: Relative rounding error that W may have: that of the dtype it was given in.
+
+        Returns:
+            Unconstrained tensors.
+        """
+        self._check_same_kind(W)
+        self._eps = eps
         weight = at_least_float32(W.detach())
         if self._from_paper:
             originals = self.paper_start(weight)
         else:
-            originals = self.unconstrain(weight, project=not self._registered)
-        self._registered = True
+            originals = self.unconstrain(weight, project=self._shape is None)
+        self._shape = W.shape
         self._from_paper = False
         if isinstance(originals, Tensor):
             return originals.to(W.dtype)
         return tuple(o.to(W.dtype) if o.is_complex() == W.is_complex() else o for o in originals)
+
+    def _check_same_kind(self, W: Tensor) -> None:
+        """Raise before anything changes, where PyTorch would only notice afterwards."""
+        name = type(self).__name__
+        if W.is_meta:
+            raise ValueError(
+                f"{name}: expected a weight with values, got one on the meta device. Materialise and "
+                "initialise the module first, then register the constraint."
+            )
+        if self._shape is not None and W.shape != self._shape:
+            raise ValueError(
+                f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
+                "the parametrization to change the shape."
+            )
+        if self._kind is not None and (W.dtype, W.device) != self._kind:
+            dtype, device = self._kind
+            raise ValueError(
+                f"{name}: expected a weight of {dtype} on {device}, got {W.dtype} on {W.device}. "
+                "Convert it first with .to(), or convert the module."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_outputs": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +98,7 @@ class BlockTriangular(Parametrization):
                 f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
                 f"{self.sizes}, got shape {tuple(W.shape)}."
             )
-        self._gates = W.shape[-2] // n
+        gates = W.shape[-2] // n
         W = split_gates(W)
         if not project:
             self._check_zeros(W)
@@ -108,7 +109,7 @@ class BlockTriangular(Parametrization):
         except ValueError:
             self.blocks.load_state_dict(before, strict=False)
             raise
-        self._counts = tuple(map(len, found))
+        self._counts, self._gates = tuple(map(len, found)), gates
         couplings = tuple(self._part(W, i, j) for i, j in self.coupling)
         return (*itertools.chain.from_iterable(found), *couplings)
 
@@ -124,17 +125,15 @@ class BlockTriangular(Parametrization):
         return originals
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the sum over the blocks and couplings."""
+        """Return the sum over the blocks and couplings, frozen ones left out."""
         tensors = iter(originals)
         total = 0
         for block, count in zip(self.blocks, self._counts, strict=True):
             own = [next(tensors) for _ in range(count)]
-            total += (
-                block.free_parameters(*own)
-                if isinstance(block, Parametrization)
-                else sum(map(real_entries, own))
-            )
-        return total + sum(map(real_entries, tensors))
+            if any(map(_is_trained, own)):
+                known = isinstance(block, Parametrization)
+                total += block.free_parameters(*own) if known else sum(map(real_entries, own))
+        return total + sum(real_entries(coupling) for coupling in tensors if _is_trained(coupling))
 
     def owners(self) -> list[nn.Module | None]:
         """Return, for each original, the parametrization of its block; None for a coupling."""
@@ -162,10 +161,12 @@ class BlockTriangular(Parametrization):
             raise ValueError(f"coupling: expected each pair once, got {chosen}.")
         return chosen
 
-    @staticmethod
-    def _invert(block: nn.Module, part: Tensor) -> tuple[Tensor, ...]:
-        inverse = getattr(block, "right_inverse", None)
-        found = part if inverse is None else inverse(part)
+    def _invert(self, block: nn.Module, part: Tensor) -> tuple[Tensor, ...]:
+        if isinstance(block, Parametrization):
+            found = block.invert(part, self._eps)
+        else:
+            inverse: Any = getattr(block, "right_inverse", None)
+            found = part if inverse is None else inverse(part)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
     def _part(self, W: Tensor, i: int, j: int) -> Tensor:
@@ -181,3 +182,7 @@ class BlockTriangular(Parametrization):
                         f"BlockTriangular: expected zeros in block ({i}, {j}), where there is no "
                         "coupling, got other entries. Set them to zero, or add the coupling if i < j."
                     )
+
+
+def _is_trained(X: Tensor) -> bool:
+    return X.requires_grad or not isinstance(X, nn.Parameter)

@@ -34,8 +34,8 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._keys: tuple[Tensor, ...] = ()
-        self._values: tuple[Tensor, ...] = ()
+        # Keys and values in one attribute, so that another thread sees both or neither.
+        self._entry: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
 
     def recall(self, *keys: Tensor) -> tuple[Tensor, ...] | None:
         """Return what was stored for exactly these values, or None.
@@ -43,13 +43,14 @@ class Memory:
         Args:
             keys: Tensors a result is wanted for.
         """
-        if not self._keys or not is_plain(*keys) or len(keys) != len(self._keys):
+        stored_keys, values = self._entry
+        if not stored_keys or not is_plain(*keys) or len(keys) != len(stored_keys):
             return None
-        for key, stored in zip(keys, self._keys, strict=True):
+        for key, stored in zip(keys, stored_keys, strict=True):
             alike = key.dtype == stored.dtype and key.device == stored.device
             if not (alike and torch.equal(key, stored)):
                 return None
-        return self._values
+        return values
 
     def store(self, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         """Keep copies of the keys and the values, detached from any graph.
@@ -62,5 +63,7 @@ class Memory:
             return
         # A tensor made in inference mode could not be saved for a later backward pass.
         with torch.inference_mode(False):
-            self._keys = tuple(key.detach().clone() for key in keys)
-            self._values = tuple(value.detach().clone() for value in values)
+            self._entry = (
+                tuple(key.detach().clone() for key in keys),
+                tuple(value.detach().clone() for value in values),
+            )

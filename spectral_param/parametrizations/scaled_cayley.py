@@ -10,7 +10,6 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.functional.cayley import cayley_inverse, scaled_cayley
-from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
 from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
 from spectral_param.parametrizations.memory import Memory
@@ -73,12 +72,13 @@ class ScaledCayley(Parametrization):
         T = split_gates(T)
         A = (T - T.mH) / 2
         if theta is not None:
-            phases = theta.reshape(T.shape[:-1])
+            # Module.to makes real parameters of a complex module complex, Module.double leaves T.
+            phases = (theta.real if theta.is_complex() else theta).to(T.real.dtype).reshape(T.shape[:-1])
             d = torch.polar(torch.ones_like(phases), phases)
         else:
-            if self.signs is None:
-                self.signs = torch.ones_like(T[..., 0]).reshape(shape[:-1])
-            d = self.signs.to(T.dtype).reshape(T.shape[:-1])
+            d = torch.ones_like(T[..., 0])
+            if self.signs is not None:
+                d = self.signs.to(T.device, T.dtype).reshape(T.shape[:-1])
         known = self._memory.recall(A, d)
         W = scaled_cayley(A, d, known=None if known is None else known[0])
         if known is None:
@@ -96,14 +96,13 @@ class ScaledCayley(Parametrization):
                 "ScaledCayley: expected a finite weight, got NaN or infinite entries. No orthogonal "
                 "matrix is near to that: initialise the weight first."
             )
-        if project:
-            W = self._nearest_orthogonal(W)
-        elif (defect := _orthogonality_defect(W)) > 10 * W.shape[-1] * finfo_eps(W.dtype):
+        if not project and (defect := _orthogonality_defect(W)) > 10 * W.shape[-1] * self._eps:
             raise InManifoldError(
                 "ScaledCayley: expected an orthogonal (unitary) weight, got one with "
                 f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
                 "parametrization, set the weight and register it again, which takes the nearest one."
             )
+        W = self._nearest_orthogonal(W) if project or self._eps > torch.finfo(W.dtype).eps else W
         matrices = W.reshape(-1, *W.shape[-2:])
         choose = pivot_phases if W.is_complex() else self._choose_signs
         d = torch.stack([choose(matrix) for matrix in matrices]).reshape(W.shape[:-1])

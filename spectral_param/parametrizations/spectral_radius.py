@@ -7,7 +7,7 @@ import warnings
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param.eigen import Eigentriple
@@ -37,9 +37,9 @@ class SpectralRadiusNorm(Parametrization):
     (AAAI 2020), section 3.1. The gradient is Prop. 3.2 with 1/ρ in place of the printed 1/(ρ + ε) in
     front of its second term; both agree for ε = 0.
 
-    Weights of shape ``(..., n, n)`` real or complex; one of shape ``(k·n, n)``, as LSTM and GRU hold,
-    is k blocks, each normalised by itself. Costs one eigenvalue decomposition per optimizer step,
-    however often the weight is read.
+    Weights of shape ``(..., n, n)`` real or complex; any of shape ``(k·n, n)``, as LSTM and GRU hold,
+    is taken for k blocks, each normalised by itself. Costs one eigenvalue decomposition per optimizer
+    step, however often the weight is read (under torch.compile: per read).
 
     Degenerate matrices are defined, too:
 
@@ -59,8 +59,10 @@ class SpectralRadiusNorm(Parametrization):
         mode: ``"equal"``: ρ(W) = r always. ``"at_most"``: T is scaled only where ρ(T) > r.
             ``"latched"``: like ``"at_most"`` until the first time that ρ(T) > r in training, and like
             ``"equal"`` from then on, as the paper trains (section 4); each matrix of a batch by
-            itself, saved in the ``state_dict``. Assigning a weight opens the latch again.
-        eps: ε ≥ 0. 0, the default, is what the authors ran; a positive one makes ρ(W) < r.
+            itself, saved in the ``state_dict``. Assigning a weight opens the latch again. Inside
+            torch.func's transforms, which promise no side effects, the latch is read and never closed.
+        eps: ε ≥ 0. 0, the default, is what the authors ran; a positive one makes ρ(W) < r. Modes other
+            than ``"equal"`` then scale T where ρ(T) + ε > r.
         solver: ``"dense"`` computes all eigenvalues through LAPACK, ``"auto"`` chooses: today it
             always chooses ``"dense"``.
 
@@ -93,17 +95,16 @@ class SpectralRadiusNorm(Parametrization):
                 raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
         if not (math.isfinite(eps) and eps >= 0):
             raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. The usual one is 0.")
-        values = torch.as_tensor(radius, dtype=torch.float64)
+        if isinstance(radius, nn.Parameter):
+            raise ValueError("radius: expected a number or a tensor, got a Parameter. It is not trained.")
+        values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError(
                 f"radius: expected finite positive numbers, got {radius!r}. "
                 "For a weight that forgets at once, use a small radius, not zero."
             )
-        self.radius: float | Tensor
-        if isinstance(radius, Tensor) and radius.ndim > 0:
-            self.register_buffer("radius", radius.detach().clone(), persistent=False)
-        else:
-            self.radius = float(radius)
+        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        self.radius = values.clone() if values.ndim > 0 else values.item()
         self.mode = mode
         self.eps = eps
         self.solver = solver
@@ -118,9 +119,9 @@ class SpectralRadiusNorm(Parametrization):
         radius = self._radius_for(T)
         rho, defective = self._spectral_radius(T)
         active = self._active(rho, radius)
-        nilpotent = rho <= _rounding(T)
+        nilpotent = rho <= _rounding(T, finfo_eps(T.dtype))
         scaled = active & ~nilpotent
-        factor = torch.where(scaled, radius / torch.where(scaled, rho + self.eps, 1), 1)
+        factor = torch.where(scaled, radius / torch.where(scaled, self._shifted(rho), 1), 1)
         if defective is not None and not self._warned:
             self._warn(active & nilpotent, active & defective)
         return join_gates(T * factor[..., None, None], like=shape)
@@ -131,22 +132,24 @@ class SpectralRadiusNorm(Parametrization):
         W = split_gates(W)
         radius = self._radius_for(W)
         triple = eigentriple(W)
-        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple)
-        nilpotent = rho <= _rounding(W)
-        too_large = rho > radius + tolerance
-        outside = too_large
+        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple, self._eps)
+        nilpotent = rho <= _rounding(W, self._eps)
+        # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
+        edge = radius - _tolerance(W, triple, finfo_eps(W.dtype)) if self.eps > 0 else radius + tolerance
+        outside = rho > edge
         if self.mode == "equal" and self.eps == 0:
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
         if not project and bool(outside.any()):
             self._raise_outside(rho, radius)
 
         factor = torch.where(outside, radius / rho, 1)
-        if self.mode == "equal" and self.eps > 0:
-            # T = c W with r c ρ / (c ρ + ε) = 1 for a W inside the open ball ρ < r.
-            gap = torch.maximum(radius - rho, tolerance)
-            factor = torch.where(outside | nilpotent, factor, self.eps / gap)
+        if self.eps > 0:
+            # T = cW is mapped to W for c = ε/(r - ρ). Where T is not scaled, below r - ε, c is 1.
+            c = self.eps / torch.where(outside, 1, radius - rho)
+            c = c if self.mode == "equal" else c.clamp(min=1)
+            factor = torch.where(outside | nilpotent, factor, c)
         if self.mode == "latched":
-            self.latched = too_large
+            self.latched = outside
         self._memory = Memory()
         self._warned = False
         return join_gates(W * factor[..., None, None], like=shape)
@@ -167,6 +170,10 @@ class SpectralRadiusNorm(Parametrization):
         """Return the arguments, for ``repr``."""
         chosen = "dense" if self.solver == "auto" else self.solver
         return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
+
+    def _shifted(self, rho: Tensor) -> Tensor:
+        """Return ρ + ε, of rho's dtype also where torch.func's dual numbers would promote a scalar."""
+        return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
     def _radius_for(self, T: Tensor) -> Tensor:  # -> broadcasts against (..., k) or (...)
         radius = torch.as_tensor(self.radius, dtype=T.real.dtype, device=T.device)
@@ -193,14 +200,16 @@ class SpectralRadiusNorm(Parametrization):
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
-        above = ~(rho <= radius)
+        # Rounding alone neither scales a weight nor closes a latch.
+        limit = radius * (1 + 32 * finfo_eps(rho.dtype))
+        above = ~(self._shifted(rho) <= limit)
         if self.mode == "at_most":
             return above
         if self.latched is None:
             self.latched = torch.zeros_like(rho, dtype=torch.bool)
         # torch.func's transforms promise no side effects, so inside them the latch is only read.
         if self.training and (is_plain(rho) or torch.compiler.is_compiling()):
-            self.latched.logical_or_(rho > radius)
+            self.latched.logical_or_(self._shifted(rho) > limit)
         return above | self.latched
 
     def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
@@ -219,11 +228,11 @@ class SpectralRadiusNorm(Parametrization):
         warnings.warn(
             f"SpectralRadiusNorm: {reason} in this precision, until T moves away from such matrices.",
             DegenerateEigenvalueWarning,
-            stacklevel=2,
+            stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
         )
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
-        relation = "=" if self.mode == "equal" and self.eps == 0 else "<="
+        relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
         raise InManifoldError(
             f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
             f"{_readable(radius)}, got {_readable(rho)}. Assign weight * (radius / "
@@ -241,14 +250,13 @@ def _condition_reciprocal(triple: Eigentriple) -> Tensor:
     return (triple.left.conj() * triple.right).sum(dim=-1).detach().abs()
 
 
-def _rounding(T: Tensor) -> Tensor:  # (..., n, n) -> (...)
+def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max|T_ij|, at and below which an eigenvalue cannot be told from zero."""
-    n = T.shape[-1]
     largest: Tensor = T.detach().abs().amax(dim=(-2, -1))
-    return n * finfo_eps(T.dtype) * largest
+    return T.shape[-1] * eps * largest
 
 
-def _tolerance(W: Tensor, triple: Eigentriple) -> Tensor:  # -> (...)
+def _tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
     """Return how far ρ may be off for rounding alone: ten roundings, times λ's condition number."""
     floor = degenerate_threshold(W.dtype)
-    return 10 * _rounding(W) / _condition_reciprocal(triple).clamp(min=floor)
+    return 10 * _rounding(W, eps) / _condition_reciprocal(triple).clamp(min=floor)

@@ -50,6 +50,14 @@ def test_derivatives_for_any_matrix_not_only_skew_ones() -> None:
     assert gradgradcheck(cayley, (A,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_derivatives_for_any_diagonal(dtype) -> None:
+    A = torch.randn(3, 3, dtype=dtype, requires_grad=True)
+    d = (2 + torch.rand(3, dtype=dtype)).requires_grad_()
+    assert gradcheck(scaled_cayley, (A, d), check_forward_ad=True)
+    assert gradgradcheck(scaled_cayley, (A, d))
+
+
 def test_gradient_is_theorem_3_2() -> None:
     """dL/dA = Vᵀ - V, V = (I + A)^{-T} dL/dW (D + Wᵀ): A's independent entries count twice."""
     n = 6

@@ -110,6 +110,17 @@ def test_double_backward_with_unused_and_frozen_inputs() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_one_matrix_in_both_roles_with_create_graph() -> None:
+    x, h0, _, W, b = arguments([2] * 4, 3, 3, torch.float64)
+    outputs = [
+        torch.autograd.grad(
+            rnn(x.unflatten(0, (4, 2)), h0, W, W, b)[0].square().sum(), W, create_graph=create_graph
+        )[0]
+        for create_graph in (False, True)
+    ]
+    torch.testing.assert_close(*outputs)
+
+
 def test_torch_func_takes_the_reference_path() -> None:
     x, h0, U, W, b = (a.detach() for a in arguments([2] * 4, 2, 3, torch.float64))
     x = x.unflatten(0, (4, 2))
@@ -156,6 +167,8 @@ def test_bad_input() -> None:
         rnn(x, h0, U, W, nonlinearity="gelu")
     with pytest.raises(ValueError, match="sequence of length 0"):
         rnn(x[:0], h0, U, W)
+    with pytest.raises(ValueError, match=r"h0 of shape \(batch, n\) = \(1, 4\), got \(5, 4\)"):
+        rnn(x, h0.expand(5, 4), U, W)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])

@@ -247,13 +247,19 @@ def test_zero_radius(T) -> None:
         (torch.zeros(0, 0), NotAMatrixError, "non-empty"),
         (torch.zeros(3, 4), NotSquareError, r"square matrices .* got shape \(3, 4\)"),
         (torch.zeros(3, 3, dtype=torch.int64), UnsupportedDtypeError, "torch.int64"),
+        (torch.zeros(3, 3, dtype=torch.bfloat16), UnsupportedDtypeError, r"torch.bfloat16.*\.float"),
     ],
-    ids=["vector", "empty", "rectangular", "integer"],
+    ids=["vector", "empty", "rectangular", "integer", "bfloat16"],
 )
 def test_bad_input(function, T, error, match) -> None:
     with pytest.raises(error, match=match):
         function(T)
     assert issubclass(error, ValueError)
+
+
+@pytest.mark.parametrize("c", [3e38, 1e-38])
+def test_ends_of_the_range(c) -> None:
+    torch.testing.assert_close(spectral_radius(c * torch.eye(2)), torch.tensor(c))
 
 
 def test_conjugate_view_input() -> None:

@@ -1,10 +1,13 @@
 """BlockRNN: torch.nn.RNN's interface and results, and what goes beyond them."""
 
 import copy
+import warnings
 
 import geotorch
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
@@ -233,6 +236,73 @@ def test_blocks_of_another_library_and_free_blocks() -> None:
     rnn(torch.randn(5, 2, 2))[0].sum().backward()
 
 
+def test_runs_after_removal_of_the_parametrization() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    x = torch.randn(5, 3, 2)
+    expected = rnn(x)[0]
+    parametrize.remove_parametrizations(rnn.cells[0], "weight_hh")
+    assert torch.equal(rnn(x)[0], expected)
+    exported = torch.export.export(rnn, (x,)).module()
+    torch.testing.assert_close(exported(x)[0], expected)
+
+
+def test_states_carried_over_with_create_graph() -> None:
+    """The first gradient is the same, whether a second one is prepared or not."""
+    rnn = sp.nn.ENRNN(2, 4, 3, dtype=torch.float64)
+    torch.nn.init.normal_(rnn.cells[0].bias, std=0.1)
+    x = torch.randn(6, 3, 2, dtype=torch.float64)
+
+    def gradients(create_graph):
+        _, h = rnn(x[:3])
+        loss = rnn(x[3:], h)[0].square().sum()
+        return torch.autograd.grad(loss, list(rnn.parameters()), create_graph=create_graph)
+
+    for plain, differentiable in zip(gradients(False), gradients(True), strict=True):
+        torch.testing.assert_close(plain, differentiable)
+
+
+def test_vectorised_jacobian_and_forward_mode() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3, dtype=torch.float64)
+    x = torch.randn(3, 1, 2, dtype=torch.float64)
+
+    def function(x):
+        return rnn(x)[0]
+
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(function, x, vectorize=True), jacobian(function, x))
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(x, x))).tangent
+    torch.testing.assert_close(tangent, torch.func.jvp(function, (x,), (x,))[1])
+
+
+def test_empty_batch_as_torch_nn_rnn() -> None:
+    output, h_n = sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 0, 2))
+    assert output.shape == (5, 0, 7)
+    assert h_n.shape == (1, 0, 7)
+
+
+@pytest.mark.parametrize("make", [lambda **k: sp.nn.ScoRNN(2, 5, **k), lambda **k: sp.nn.ENRNN(2, 5, 3, **k)])
+def test_complex_network_with_defaults_and_conversion(make) -> None:
+    rnn = make(dtype=torch.complex64)
+    x = torch.randn(4, 3, 2)
+    rnn(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        rnn.to(torch.complex128)
+    assert rnn(x.double())[0].dtype == torch.complex128
+    assert orthogonality_defect(rnn.cells[0].weight_hh[:5, :5]).max() < 1e-6
+
+
+def test_a_module_as_activation_is_copied_for_each_layer() -> None:
+    rnn = sp.nn.BlockRNN(2, BLOCKS, 2, nonlinearity=torch.nn.PReLU())
+    assert rnn.cells[0].nonlinearity is not rnn.cells[1].nonlinearity
+
+
+def test_complex_input_for_a_real_network() -> None:
+    with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
+        sp.nn.ENRNN(2, 4, 3)(torch.randn(4, 3, 2, dtype=torch.complex64))
+
+
 # Bad input ----------------------------------------------------------------------------------------
 
 
@@ -242,7 +312,6 @@ def test_blocks_of_another_library_and_free_blocks() -> None:
         (torch.randn(2), "2 .unbatched. or 3 dimensions"),
         (torch.randn(4, 3, 5), "2 features"),
         (torch.randn(0, 3, 2), "at least one time step"),
-        (torch.randn(4, 0, 2), "one sequence"),
     ],
 )
 def test_bad_sequences(x, match) -> None:
@@ -252,7 +321,7 @@ def test_bad_sequences(x, match) -> None:
 
 @pytest.mark.parametrize("h_0", [torch.zeros(3, 7), torch.zeros(1, 2, 7), torch.zeros(1, 3, 6)])
 def test_bad_initial_state(h_0) -> None:
-    with pytest.raises(ValueError, match=r"h_0: expected shape .* \(1, 3, 7\)"):
+    with pytest.raises(ValueError, match=r"hx: expected shape .* \(1, 3, 7\)"):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 3, 2), h_0)
 
 

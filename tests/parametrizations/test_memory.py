@@ -1,10 +1,13 @@
 """One decomposition for each forward pass of a layer, counted where PyTorch dispatches it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
+from spectral_param.parametrizations.memory import Memory
 
 
 class Count(TorchDispatchMode):
@@ -76,6 +79,21 @@ def test_one_in_inference_mode() -> None:
             layer(torch.randn(5, 2, 6))
     assert counter.count == 1
     layer(torch.randn(5, 2, 6))[0].sum().backward()
+
+
+def test_threads_that_read_while_the_weight_changes() -> None:
+    memory = Memory()
+
+    def work(value):
+        for _ in range(2000):
+            key = torch.full((4,), float(value))
+            found = memory.recall(key)
+            if found is not None:
+                assert torch.equal(found[0], 2 * key)
+            memory.store((key,), (2 * key,))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_none_while_the_weight_stays() -> None:

@@ -114,8 +114,13 @@ def test_radius_for_each_matrix_of_a_batch() -> None:
     module = sp.testing.Holder(torch.randn(3, 4, 4))
     register_parametrization(module, "weight", sp.SpectralRadiusNorm(radius=wanted))
     torch.testing.assert_close(radii(module.weight).flatten(), wanted)
-    module.double()
-    assert parametrization(module).radius.dtype == torch.float64
+
+
+def test_radius_from_a_list_survives_a_trip_through_bfloat16() -> None:
+    module = sp.testing.Holder(torch.randn(2, 4, 4))
+    register_parametrization(module, "weight", sp.SpectralRadiusNorm(radius=[0.5, 0.9]))
+    module.bfloat16().double()
+    assert radii(module.weight).flatten().tolist() == pytest.approx([0.5, 0.9], abs=1e-12)
 
 
 def test_radius_for_each_gate() -> None:
@@ -142,6 +147,7 @@ def test_eps_is_the_papers() -> None:
         ({"radius": -1.0}, "radius: expected finite positive"),
         ({"radius": float("nan")}, "radius: expected finite positive"),
         ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
+        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. It is not trained"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
         ({"solver": "power"}, "solver: expected one of auto, dense, got 'power'"),
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
@@ -279,6 +285,32 @@ def test_scale_does_not_matter(scale) -> None:
     layer = constrained(T)
     set_original(layer, scale * T)
     torch.testing.assert_close(layer.weight, constrained(T).weight)
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+@pytest.mark.parametrize("rho", [0.3, 0.85, 0.95, 0.999])
+def test_assignment_with_eps(mode, rho) -> None:
+    """Every weight inside the open disc is reached, near its edge too, and the map is continuous."""
+    W = with_radius((6, 6), torch.float64, rho)
+    layer = constrained(torch.randn(6, 6, dtype=torch.float64), mode=mode, eps=0.1)
+    layer.weight = W
+    torch.testing.assert_close(layer.weight, W, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+def test_with_eps_the_edge_is_outside(mode) -> None:
+    for _ in range(20):
+        Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+        layer = constrained(Q, mode=mode, eps=0.1)
+        torch.testing.assert_close(layer.weight, Q / 1.1)
+        with pytest.raises(InManifoldError, match="spectral radius < 1, got 1"):
+            layer.weight = Q
+
+
+def test_rounding_alone_does_not_close_a_latch() -> None:
+    for _ in range(20):
+        Q = torch.linalg.qr(torch.randn(6, 6)).Q
+        assert not parametrization(constrained(Q, mode="latched")).latched.any()
 
 
 # Reading the weight -------------------------------------------------------------------------------

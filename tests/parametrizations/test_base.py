@@ -1,0 +1,60 @@
+"""What every parametrization of the library refuses before anything changes."""
+
+import pytest
+import torch
+from torch.nn.utils.parametrize import register_parametrization
+
+import spectral_param as sp
+from spectral_param.testing import Holder
+from tests.cases import make_blocks, orthogonal, with_radius
+
+KINDS = {
+    "ScaledCayley": (lambda shape: sp.ScaledCayley(), orthogonal),
+    "SpectralRadiusNorm": (
+        lambda shape: sp.SpectralRadiusNorm(mode="latched"),
+        lambda shape, dtype: with_radius(shape, dtype, 0.9),
+    ),
+    "BlockTriangular": (make_blocks, lambda shape, dtype: torch.eye(shape[-1], dtype=dtype)),
+}
+
+
+def constrained(name, weight):
+    module = Holder(weight.clone())
+    register_parametrization(module, "weight", KINDS[name][0](tuple(weight.shape)))
+    return module
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_assignment_of_another_dtype(name) -> None:
+    module = constrained(name, torch.randn(4, 4))
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"weight of torch\.float32 on cpu, got torch\.float64"):
+        module.weight = KINDS[name][1]((4, 4), torch.float64)
+    assert torch.equal(module.weight, before)
+    module.double()
+    module.weight  # noqa: B018  # from the next read on it is a float64 weight
+    module.weight = KINDS[name][1]((4, 4), torch.float64)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_assignment_of_another_shape(name) -> None:
+    module = constrained(name, torch.randn(16, 4))
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"shape \(16, 4\), got \(4, 4\)"):
+        module.weight = KINDS[name][1]((4, 4), torch.float32)
+    assert torch.equal(module.weight, before)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_meta_device(name) -> None:
+    with pytest.raises(ValueError, match=r"got one on the meta device\. Materialise"):
+        constrained(name, torch.empty(4, 4, device="meta"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
+    module = constrained(name, torch.randn(8, 8).to(dtype))
+    W = module.weight.detach().clone()
+    module.weight = W
+    torch.testing.assert_close(module.weight, W, atol=0.05, rtol=0.05)
