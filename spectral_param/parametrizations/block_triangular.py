@@ -131,8 +131,10 @@ class BlockTriangular(Parametrization):
         for block, count in zip(self.blocks, self._counts, strict=True):
             own = [next(tensors) for _ in range(count)]
             if any(map(_is_trained, own)):
-                known = isinstance(block, Parametrization)
-                total += block.free_parameters(*own) if known else sum(map(real_entries, own))
+                if isinstance(block, Parametrization):
+                    total += block.free_parameters(*own)
+                else:
+                    total += sum(map(real_entries, own))
         return total + sum(real_entries(coupling) for coupling in tensors if _is_trained(coupling))
 
     def owners(self) -> list[nn.Module | None]:
