@@ -16,7 +16,8 @@ from spectral_param.parametrizations import (
     SpectralRadiusNorm,
 )
 from spectral_param.parametrizations.block_triangular import Blocks, Coupling
-from spectral_param.parametrizations.spectral_radius import Mode, Solver
+from spectral_param.parametrizations.eigentriple_memory import Solver
+from spectral_param.parametrizations.spectral_radius import Mode
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -92,7 +93,7 @@ def spectral_radius(
         radius: The spectral radius, a number or a tensor.
         mode: ``"equal"``, ``"at_most"`` or ``"latched"``.
         eps: Added to the spectral radius in the division.
-        solver: ``"auto"`` or ``"dense"``.
+        solver: ``"auto"``, ``"dense"`` or ``"tracking"``.
         init: Where to start; see :func:`spectral_param.constraints.constrain`.
 
     Returns:

@@ -52,6 +52,10 @@ class Memory:
                 return None
         return values
 
+    def entry(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the last keys and values, both empty before the first."""
+        return self._entry
+
     def store(self, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         """Keep copies of the keys and the values, detached from any graph.
 

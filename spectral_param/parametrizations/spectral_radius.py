@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param.eigen import Eigentriple
+from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.spectral_radius import (
     degenerate_threshold,
-    eigentriple,
     spectral_radius,
 )
 from spectral_param.parametrizations.base import (
@@ -24,10 +23,10 @@ from spectral_param.parametrizations.base import (
     real_entries,
     split_gates,
 )
-from spectral_param.parametrizations.memory import Memory, is_plain
+from spectral_param.parametrizations.eigentriple_memory import EigentripleMemory, Solver
+from spectral_param.parametrizations.memory import is_plain
 
 Mode = Literal["equal", "at_most", "latched"]
-Solver = Literal["auto", "dense"]
 
 
 class SpectralRadiusNorm(Parametrization):
@@ -63,8 +62,11 @@ class SpectralRadiusNorm(Parametrization):
             torch.func's transforms, which promise no side effects, the latch is read and never closed.
         eps: ε ≥ 0. 0, the default, is what the authors ran; a positive one makes ρ(W) < r. Modes other
             than ``"equal"`` then scale T where ρ(T) + ε > r.
-        solver: ``"dense"`` computes all eigenvalues through LAPACK, ``"auto"`` chooses: today it
-            always chooses ``"dense"``.
+        solver: ``"dense"`` computes all eigenvalues through LAPACK. ``"tracking"`` follows the dominant
+            one from step to step, proves each result, and asks LAPACK when a proof fails (see
+            "How it is followed from step to step" in the derivation). λ is right to working precision,
+            u and v in the gradient to its root. ``"auto"``: ``"tracking"`` from n = 96 on, where it is
+            faster.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -109,7 +111,7 @@ class SpectralRadiusNorm(Parametrization):
         self.eps = eps
         self.solver = solver
         self.register_buffer("latched", None)
-        self._memory = Memory()
+        self._eigentriples = EigentripleMemory(solver)
         self._warned = False
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]  # T: (..., k n, n)
@@ -131,7 +133,7 @@ class SpectralRadiusNorm(Parametrization):
         shape = W.shape
         W = split_gates(W)
         radius = self._radius_for(W)
-        triple = eigentriple(W)
+        triple = dominant_eigentriple(W)
         rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple, self._eps)
         nilpotent = rho <= _rounding(W, self._eps)
         # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
@@ -150,7 +152,7 @@ class SpectralRadiusNorm(Parametrization):
             factor = torch.where(outside | nilpotent, factor, c)
         if self.mode == "latched":
             self.latched = outside
-        self._memory = Memory()
+        self._eigentriples.forget()
         self._warned = False
         return join_gates(W * factor[..., None, None], like=shape)
 
@@ -166,9 +168,23 @@ class SpectralRadiusNorm(Parametrization):
         """Return the number of entries of T, a complex one counted as two."""
         return real_entries(T)
 
+    def get_extra_state(self) -> Tensor:
+        """Return what tracking needs to go on from a checkpoint to the same bits; else an empty tensor."""
+        return self._eigentriples.pack()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on from a checkpoint.
+
+        Args:
+            state: What :meth:`get_extra_state` returned.
+        """
+        self._eigentriples.unpack(state)
+
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        chosen = "dense" if self.solver == "auto" else self.solver
+        chosen: str = self.solver
+        if self.solver == "auto" and self._shape is not None:
+            chosen = "auto: tracking" if self._eigentriples.tracks(self._shape[-1]) else "auto: dense"
         return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
 
     def _shifted(self, rho: Tensor) -> Tensor:
@@ -190,10 +206,7 @@ class SpectralRadiusNorm(Parametrization):
         """Return ρ(T), and where its eigenvalue is defective unless that cannot be looked at."""
         if torch.compiler.is_compiling():
             return spectral_radius(T), None
-        known = self._memory.recall(T)
-        triple = eigentriple(T, None if known is None else Eigentriple(*known))
-        if known is None:
-            self._memory.store((T,), triple)
+        triple = self._eigentriples.read(T)
         return triple.eigenvalue.abs(), _condition_reciprocal(triple) <= degenerate_threshold(T.dtype)
 
     def _active(self, rho: Tensor, radius: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def test_eps_is_the_papers() -> None:
         ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
         ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. It is not trained"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
-        ({"solver": "power"}, "solver: expected one of auto, dense, got 'power'"),
+        ({"solver": "power"}, "solver: expected one of auto, dense, tracking, got 'power'"),
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
     ],
 )
@@ -195,7 +195,7 @@ def test_state_dict_of_another_size() -> None:
 
 def test_repr_says_what_it_does() -> None:
     assert repr(sp.SpectralRadiusNorm(0.9)) == (
-        "SpectralRadiusNorm(radius=0.9, mode='equal', eps=0.0, solver='dense')"
+        "SpectralRadiusNorm(radius=0.9, mode='equal', eps=0.0, solver='auto')"
     )
 
 

@@ -1,0 +1,124 @@
+"""The eigentriples behind a constrained weight: computed, tracked, remembered and saved."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spectral_param.eigen import Eigentriple, tracking
+from spectral_param.functional.spectral_radius import eigentriple
+from spectral_param.parametrizations.memory import Memory, is_plain
+
+Solver = Literal["auto", "dense", "tracking"]
+
+# Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
+TRACKED_SIZE = 96
+
+
+class EigentripleMemory:
+    """Gives the dominant eigentriples of matrices that change a little from read to read.
+
+    Args:
+        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+        self._memory = Memory()
+        self._tracked: list[tracking.State] = []
+        # Packed state from a checkpoint, until the first read tells the matrices that it is for.
+        self._saved: Tensor | None = None
+
+    def tracks(self, n: int) -> bool:
+        """Return whether matrices of this size are tracked.
+
+        Args:
+            n: The size.
+        """
+        return self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+
+    def forget(self) -> None:
+        """Forget the last triples, since T is about to be another one."""
+        self._memory, self._saved = Memory(), None
+
+    def read(self, T: Tensor) -> Eigentriple:
+        """Return the differentiable eigentriples of T, computed only if T is not the last one.
+
+        Args:
+            T: Matrices of shape ``(..., n, n)``.
+        """
+        if not is_plain(T):
+            return eigentriple(T)
+        if self._saved is not None:
+            self._restore(T)
+        known = self._memory.recall(T)
+        if known is None and self.tracks(T.shape[-1]):
+            known = self._track(T)
+            self._memory.store((T,), known)
+        if known is not None:
+            return eigentriple(T, Eigentriple(*known))
+        triple = eigentriple(T)
+        self._memory.store((T,), triple)
+        return triple
+
+    def pack(self) -> Tensor:
+        """Return the state as a float64 vector, empty without tracking.
+
+        It holds the blocks that are followed, and the last triple with the fingerprint of its T: a weight
+        that was read before saving is not computed again after it, and must not be after loading.
+        """
+        if self._saved is not None:
+            return self._saved
+        keys, triple = self._memory.entry()
+        if not self._tracked or not keys:
+            return torch.zeros(0, dtype=torch.float64)
+        last = torch.cat([torch.view_as_real(part).double().flatten().cpu() for part in triple])
+        return torch.cat([_fingerprint(keys[0]), last, tracking.pack(self._tracked)])
+
+    def unpack(self, packed: Tensor) -> None:
+        """Go on from a packed state.
+
+        Args:
+            packed: What :meth:`pack` returned.
+        """
+        self._memory, self._tracked = Memory(), []
+        self._saved = packed if len(packed) else None
+
+    def _restore(self, T: Tensor) -> None:
+        """Take up the saved state if it is for matrices like T."""
+        assert self._saved is not None
+        saved, self._saved = self._saved.cpu().double(), None
+        batch, n = T.shape[:-2], T.shape[-1]
+        sizes = [2, *(2 * math.prod(shape) for shape in (batch, (*batch, n), (*batch, n)))]
+        if len(saved) < sum(sizes):
+            return
+        mark, *parts, blocks = saved.split([*sizes, len(saved) - sum(sizes)])
+        self._tracked = tracking.unpack(blocks, T.detach().reshape(-1, n, n))
+        if self._tracked and torch.equal(mark, _fingerprint(T)):
+            shapes = (batch, (*batch, n), (*batch, n))
+            triple = (
+                torch.view_as_complex(part.reshape(*shape, 2)).to(T.device, T.dtype.to_complex())
+                for part, shape in zip(parts, shapes, strict=True)
+            )
+            self._memory.store((T,), tuple(triple))
+
+    def _track(self, T: Tensor) -> tuple[Tensor, ...]:
+        """Return the eigentriple of each matrix by itself, from what the last call left."""
+        matrices = T.reshape(-1, *T.shape[-2:])
+        states: list[tracking.State | None] = [*self._tracked]
+        if len(states) != len(matrices):
+            states = [None] * len(matrices)
+        found = [tracking.track(*pair) for pair in zip(matrices, states, strict=True)]
+        self._tracked = [state for _, state in found]
+        columns = zip(*(triple for triple, _ in found), strict=True)
+        return tuple(torch.stack(column).reshape(T.shape[:-2] + column[0].shape) for column in columns)
+
+
+def _fingerprint(T: Tensor) -> Tensor:
+    """Return two numbers that tell T from other tensors, for want of a copy of it."""
+    entries = (torch.view_as_real(T) if T.is_complex() else T).detach().double().flatten().cpu()
+    weights = torch.arange(len(entries), dtype=torch.float64).cos()
+    return torch.stack([entries @ weights, entries @ weights.square()])

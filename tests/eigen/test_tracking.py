@@ -1,0 +1,285 @@
+"""The tracked eigentriple: as right as LAPACK at every step, on trajectories made to mislead it."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import spectral_param as sp
+from spectral_param.eigen import tracking
+from spectral_param.errors import DegenerateEigenvalueWarning
+from tests import matrices
+
+N, STEPS = 80, 40
+
+
+class Trajectories:
+    """T at each step, by name. All but the drift have a spectrum that was put in by hand."""
+
+    def __init__(self, dtype):
+        self.rng = np.random.default_rng(0)
+        self.complex = dtype.is_complex
+        self.Q = self.orthogonal()
+        self.N = 0.3 * np.triu(matrices.ginibre(N, self.rng), 1)
+        self.rest = self.rng.uniform(-0.5, 0.5, N)
+        self.drifting = self.ginibre()
+        self.targets = [self.with_head(np.eye(1) * r) for r in (1.0, 3.0)] + [
+            self.ginibre(),
+            self.orthogonal(),
+        ]
+
+    def ginibre(self):
+        G = matrices.ginibre(N, self.rng)
+        return G + 1j * matrices.ginibre(N, self.rng) if self.complex else G
+
+    def orthogonal(self):
+        return np.linalg.qr(self.ginibre() if self.complex else matrices.ginibre(N, self.rng))[0]
+
+    def with_head(self, *blocks):
+        D = np.diag(self.rest).astype(complex if self.complex else float) + self.N
+        k = 0
+        for block in blocks:
+            D[k : k + len(block), k : k + len(block)] = block
+            k += len(block)
+        return self.Q @ D @ self.Q.conj().T
+
+    def pair(self, r, t):
+        """Eigenvalues r e^{±it}; without the conjugate, which would be a tie, for complex matrices."""
+        if self.complex:
+            return np.array([[r * np.exp(1j * t)]])
+        return r * np.array([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]])
+
+    def overtaken(self, t):
+        return self.with_head(self.pair(1, 0.7), self.pair(0.6 + 0.0203 * t, 2.1))
+
+    def drift(self, t):
+        self.drifting = self.drifting + 0.02 * self.ginibre()
+        return self.drifting
+
+    def near_defective(self, t):
+        return self.with_head(np.array([[1.0, 1.0], [1e-3 * (1 - t / 30) ** 2, 1.0]]))
+
+    def collision(self, t):
+        return self.with_head(np.array([[1.0, 1e-2], [4e-4 * (t - 30), 1.0]]))
+
+    def jump(self, t):
+        return self.targets[(t // 10) % 4] + 1e-4 * t * self.targets[2]
+
+    def appearing(self, t):
+        return self.with_head(np.eye(1), np.eye(1) * (0.1 if t % 20 < 10 else 1.3))
+
+    def tiny(self, t):
+        return 1e-20 * self.overtaken(t)
+
+    def huge(self, t):
+        return 1e20 * self.overtaken(t)
+
+
+NAMES = ["overtaken", "drift", "near_defective", "collision", "jump", "appearing", "tiny", "huge"]
+
+
+@pytest.fixture
+def dense_calls(monkeypatch):
+    calls = []
+    dense = tracking.dominant_eigentriple_and_moduli
+    monkeypatch.setattr(tracking, "dominant_eigentriple_and_moduli", lambda T: calls.append(1) or dense(T))
+    return calls
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.float64, 1e-12), (torch.complex128, 1e-12)],
+)
+def test_every_step_agrees_with_float64_lapack(name, dtype, tolerance) -> None:
+    trajectory = getattr(Trajectories(dtype), name)
+    state = None
+    for t in range(STEPS):
+        T = torch.from_numpy(np.asarray(trajectory(t))).to(dtype)
+        triple, state = tracking.track(T, state)
+        double = T.to(torch.complex128 if dtype.is_complex else torch.float64).numpy()
+        expected = np.abs(np.linalg.eigvals(double)).max()
+        error = abs(triple.eigenvalue.abs().item() / expected - 1)
+        if error > tolerance:
+            # LAPACK in this precision cannot do better: first order in the condition number.
+            sensitivity = np.linalg.norm(double, 2) / expected * matrices.dominant_condition(double)
+            assert error <= tolerance * sensitivity, f"step {t}"
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("overtaken", 2), ("appearing", 25), ("collision", 12), ("drift", 12)]
+)
+def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
+    """A solver that always fell back would pass every other test here."""
+    trajectory = getattr(Trajectories(torch.float32), name)
+    state = None
+    for t in range(STEPS):
+        _, state = tracking.track(torch.from_numpy(trajectory(t)).float(), state)
+    assert 1 <= len(dense_calls) <= most
+
+
+@pytest.mark.parametrize("name", ["overtaken", "appearing", "drift"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-2), (torch.float64, 1e-6), (torch.complex128, 1e-6)]
+)
+def test_gradients_agree_with_the_dense_solver(name, dtype, tolerance) -> None:
+    trajectory = getattr(Trajectories(dtype), name)
+    layers = [
+        sp.spectral_radius(torch.nn.Linear(N, N, False, dtype=dtype), solver=s) for s in ("tracking", "dense")
+    ]
+    for t in range(STEPS):
+        T = torch.from_numpy(trajectory(t)).to(dtype)
+        G = torch.randn(N, N, dtype=dtype)
+        gradients = []
+        for layer in layers:
+            original = layer.parametrizations.weight.original
+            original.data.copy_(T)
+            gradients.append(torch.autograd.grad((layer.weight * G).real.sum(), original)[0])
+        difference = torch.linalg.matrix_norm(gradients[0] - gradients[1])
+        assert difference <= tolerance * torch.linalg.matrix_norm(gradients[1]), f"step {t}"
+
+
+def test_gradcheck() -> None:
+    parametrization = sp.SpectralRadiusNorm(solver="tracking").eval()
+    T = torch.randn(18, 18, dtype=torch.float64, requires_grad=True)
+    T.data[0] += 1  # separates an eigenvalue
+    assert gradcheck(parametrization, (T,))
+
+
+def test_audit_finds_what_the_blocks_do_not_hold() -> None:
+    T = torch.diag(torch.cat([torch.tensor([2.0]), torch.linspace(1, 0.1, 49)]))
+    identity = torch.eye(50)
+    for first, expected in ((0, True), (1, False)):
+        block = identity[:, first : first + 16]
+        ritz = tracking._rayleigh_ritz(block, T @ block, block, T @ block)
+        power = tracking._power(T, 0)
+        generator = torch.Generator().manual_seed(0)
+        assert tracking._audit(power, block, block, ritz, generator) is expected
+
+
+def test_not_finite_in_between() -> None:
+    trajectory = Trajectories(torch.float32)
+    state = None
+    for t in range(20):
+        T = torch.from_numpy(trajectory.overtaken(t)).float()
+        if t % 5 == 3:
+            T[1, 2] = (torch.nan, torch.inf)[t % 2]
+        triple, state = tracking.track(T, state)
+        assert triple.eigenvalue.isnan() == (t % 5 == 3)
+
+
+def test_small_zero_and_nilpotent_matrices() -> None:
+    for T in (torch.randn(5, 5), torch.zeros(40, 40), torch.diag(torch.ones(39), 1), torch.randn(1, 1)):
+        state = None
+        for _ in range(4):
+            triple, state = tracking.track(T, state)
+            torch.testing.assert_close(triple.eigenvalue.abs(), torch.linalg.eigvals(T).abs().max())
+
+
+def trained(steps, layer=None, read_before_saving=False, state=None):
+    """Train a layer and return it; ``state`` restores it first."""
+    torch.manual_seed(1)
+    layer = sp.spectral_radius(torch.nn.Linear(N, N, bias=False), solver="tracking")
+    if state is not None:
+        layer.load_state_dict(state)
+    for t in steps:
+        generator = torch.Generator().manual_seed(t)
+        x = torch.randn(8, N, generator=generator)
+        layer.zero_grad()
+        (layer(x) - x.flip(-1)).square().mean().backward()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter -= 0.5 * parameter.grad
+    if read_before_saving:
+        layer(torch.zeros(1, N))
+    return layer
+
+
+@pytest.mark.parametrize("read_before_saving", [False, True])
+def test_resume_bit_for_bit(read_before_saving, dense_calls) -> None:
+    half = trained(range(15), read_before_saving=read_before_saving)
+    state = copy.deepcopy(half.state_dict())
+    resumed = trained(range(15, 30), state=state)
+    whole = trained(range(15), read_before_saving=read_before_saving)
+    for t in range(15, 30):
+        x = torch.randn(8, N, generator=torch.Generator().manual_seed(t))
+        whole.zero_grad()
+        (whole(x) - x.flip(-1)).square().mean().backward()
+        with torch.no_grad():
+            for parameter in whole.parameters():
+                parameter -= 0.5 * parameter.grad
+    assert torch.equal(resumed.weight, whole.weight)
+    assert len(dense_calls) < 30, "most steps are tracked"
+
+
+def test_state_dict_holds_tensors_and_fits_other_solvers() -> None:
+    layer = trained(range(5))
+    state = layer.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    dense = sp.spectral_radius(torch.nn.Linear(N, N, bias=False), solver="dense")
+    dense.load_state_dict(state)
+    torch.testing.assert_close(dense.weight, layer.weight)
+    layer.load_state_dict(dense.state_dict())
+    torch.testing.assert_close(dense.weight, layer.weight)
+
+
+def test_copies_compute_the_same_bits() -> None:
+    layer = trained(range(5))
+    clone = copy.deepcopy(layer)
+    for each in (layer, clone):
+        each.parametrizations.weight.original.data.mul_(1.01).add_(1e-3)
+    assert torch.equal(layer.weight, clone.weight)
+
+
+def test_matrices_of_a_batch_by_themselves() -> None:
+    batch = torch.randn(3, 40, 40)
+    together = sp.SpectralRadiusNorm(solver="tracking")
+    alone = [sp.SpectralRadiusNorm(solver="tracking") for _ in range(3)]
+    for t in range(6):
+        T = batch + 0.01 * t
+        W = together(T)
+        for i in range(3):
+            assert torch.equal(W[i], alone[i](T[i]))
+
+
+def test_conversion_and_assignment_start_anew() -> None:
+    layer = trained(range(5))
+    layer.double()
+    rho = torch.linalg.eigvals(layer.weight).abs().max().item()
+    assert rho == pytest.approx(1, abs=1e-12)
+    W = torch.linalg.qr(torch.randn(N, N, dtype=torch.float64)).Q
+    layer.weight = W
+    torch.testing.assert_close(layer.weight, W)
+
+
+def test_defective_matrix_is_left_to_lapack() -> None:
+    T = torch.zeros(60, 60)
+    T[:2, :2] = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    module = sp.SpectralRadiusNorm(solver="tracking")
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        for t in range(4):
+            module(T * (1 + 0.1 * t))
+    assert [w.category for w in record] == [DegenerateEigenvalueWarning]
+
+
+def test_pack_is_lossless() -> None:
+    for dtype in (torch.float32, torch.complex128):
+        T = torch.randn(2, 30, 30, dtype=dtype)
+        states = [tracking.track(t, tracking.track(t, None)[1])[1] for t in T]
+        for a, b in zip(tracking.unpack(tracking.pack(states), T), states, strict=True):
+            assert torch.equal(a.right, b.right)
+            assert torch.equal(a.left, b.left)
+            assert [getattr(a, name) for name in tracking._NUMBERS] == [
+                getattr(b, name) for name in tracking._NUMBERS
+            ]
+        assert tracking.unpack(tracking.pack(states), T[:, :20, :20]) == []
+
+
+def test_auto_says_what_it_chose() -> None:
+    for n, chosen in ((64, "dense"), (128, "tracking")):
+        layer = sp.spectral_radius(torch.nn.Linear(n, n))
+        assert f"solver='auto: {chosen}'" in repr(layer)
