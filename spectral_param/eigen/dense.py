@@ -14,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Two solves reach working accuracy from almost any start; the third is for a start that lies
-# almost in the complement of the eigenvector. The best of the iterates is kept.
-_SOLVES = 3
+# One solve reaches working accuracy from almost any start, a second one from the few others.
+_SOLVES = 2
 
 
 class Eigentriple(NamedTuple):
@@ -125,14 +124,14 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
     # A fixed start with no structure of its own: results do not depend on any random state.
     angle = torch.arange(n, dtype=torch.float64).square()
     start = torch.polar(torch.ones_like(angle), angle).to(T.device, T.dtype).expand(b, n)
-    right, right_residual = _best_iterate(T, eigenvalue, lu, pivots, start, adjoint=False)
+    right, right_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=False)
     # Starting from the right vector gives v = u, the well-conditioned choice, when λ is a
     # multiple but not defective eigenvalue (the identity, for instance).
     start = torch.where(right_residual[:, None].isfinite(), right, start)
-    left, left_residual = _best_iterate(T, eigenvalue, lu, pivots, start, adjoint=True)
+    left, left_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=True)
 
-    # Long Jordan chains make the triangular solves overflow. LAPACK's back-transformation scales
-    # against that, so those few matrices get their vectors from the full decomposition.
+    # Long Jordan chains make the triangular solves overflow, and a second solve can undo what the first
+    # achieved for very non-normal T. Those few get their vectors from the full decomposition.
     tolerance = 100 * n * eps
     failed = ~((right_residual <= tolerance) & (left_residual <= tolerance))
     if failed.any():
@@ -142,25 +141,19 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
     return right, left
 
 
-def _best_iterate(
-    T: Tensor, eigenvalue: Tensor, lu: Tensor, pivots: Tensor, start: Tensor, adjoint: bool
+def _solve_repeatedly(
+    T: Tensor, eigenvalue: Tensor, lu: Tensor, pivots: Tensor, x: Tensor, adjoint: bool
 ) -> tuple[Tensor, Tensor]:
-    """Iterate x <- (T - λI)^-1 x (or its adjoint); return the unit x of least residual, and that."""
-    if adjoint:
-        T, eigenvalue = physical_conj(T.mT), physical_conj(eigenvalue)
-    x = best = start / torch.linalg.vector_norm(start, dim=-1, keepdim=True)
-    least = torch.full(eigenvalue.shape, torch.inf, dtype=T.real.dtype, device=T.device)
+    """Iterate x <- (T - λI)^-1 x, or its adjoint; return the unit x and its residual."""
     for _ in range(_SOLVES):
         x = torch.linalg.lu_solve(lu, pivots, x[..., None], adjoint=adjoint)[..., 0]
-        # Two normalisations: the first, by the largest entry, keeps the second from overflowing.
+        # First by the largest entry, so that the norm does not overflow.
         x = x / x.abs().amax(dim=-1, keepdim=True)
-        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        defect = (T @ x[..., None])[..., 0] - eigenvalue[:, None] * x
-        residual = torch.linalg.vector_norm(defect, dim=-1)
-        better = residual < least
-        best = torch.where(better[:, None], x, best)
-        least = torch.where(better, residual, least)
-    return best, least
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    if adjoint:
+        T, eigenvalue = physical_conj(T.mT), physical_conj(eigenvalue)
+    defect = (T @ x[..., None])[..., 0] - eigenvalue[:, None] * x
+    return x, torch.linalg.vector_norm(defect, dim=-1)
 
 
 def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:

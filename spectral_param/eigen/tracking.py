@@ -9,11 +9,14 @@ eigenvalues, and each result has to prove itself before it is believed:
 2. *Fresh directions.* Each step replaces the last columns of both blocks by random ones. An eigenvalue
    that outgrows λ from outside the blocks is amplified against everything else out there by
    (its modulus / the rest)^sweeps, and shows as a Ritz value.
-3. *Audits.* On the first result after each dense one, and every few steps, random vectors z are pushed
-   through T' = T with the leading invariant subspaces projected out. A random direction sees the norm
-   of a matrix to within a factor: with 4 of them, max ‖T'^k z‖ < δ‖T'^k‖/sqrt(n) has a probability
-   below (cδ)^4. So if c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is
-   larger, and inside the block the largest Ritz value was taken.
+   It cannot show one of many that outgrow λ together, in one step; that takes
+3. *Audits.* On the first result after each dense one, every few steps, and whenever T has moved by as
+   much as could bring an outside eigenvalue up to λ (by ‖ΔT‖ for a normal T: a third of that here),
+   random vectors z are pushed through T' = T with the leading invariant subspaces projected out. A
+   random direction sees the norm of a matrix to within a factor: with 4 of them,
+   max ‖T'^k z‖ < δ‖T'^k‖/sqrt(n) has a probability below (cδ)^4. So if
+   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger, and inside
+   the block the largest Ritz value was taken.
 
 When a proof fails the answer comes from LAPACK. The dense result also tells how well the spectrum is
 separated, and with it what the next attempt would cost: where the leading eigenvalues crowd together,
@@ -69,6 +72,8 @@ class State:
         warm: Whether the blocks are those of a recent matrix.
         effort: Factor on the number of sweeps: grows when they were not enough, shrinks slowly.
         audit_in: Calls until the next audit.
+        moved: How far T has moved since the last audit, relative to |λ|.
+        allowance: How far it may.
         failures: Attempts that failed one after the other.
         wait: Calls without an attempt still to come.
     """
@@ -80,6 +85,8 @@ class State:
     warm: bool = False
     effort: float = 1.0
     audit_in: int = 0
+    moved: float = 0.0
+    allowance: float = 0.0
     failures: int = 0
     wait: int = 0
 
@@ -95,13 +102,14 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
+def track(T: Tensor, state: State | None, previous: Tensor | None = None) -> tuple[Eigentriple, State]:
     """Return the dominant eigentriple of one matrix, and the state for the next call.
 
     Args:
         T: Matrix ``(n, n)``, float32, float64, complex64 or complex128.
         state: What the last call returned; None for the first one. One of another size, dtype or
             device is not used.
+        previous: The T of the last call. It saves audits: without it T may have moved anywhere.
     """
     T = T.detach().resolve_conj()
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
@@ -113,11 +121,12 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
+        movement = _movement(T, previous, state.step)
         largest = _largest(T)
         # A finite matrix of ordinary size needs no scaling, which would cost a copy of it.
         scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** math.frexp(largest)[1] if largest > 0 else math.nan
         if math.isfinite(largest) and math.isfinite(scale):
-            triple, state = _attempt(T if scale == 1 else T / scale, state, *plan)
+            triple, state = _attempt(T if scale == 1 else T / scale, state, *plan, movement / scale)
             if triple is not None:
                 return triple._replace(eigenvalue=triple.eigenvalue * scale), state
     triple, moduli = dominant_eigentriple_and_moduli(T)
@@ -133,6 +142,20 @@ def _largest(T: Tensor) -> float:
     return max(-float(low), float(high))
 
 
+def _movement(T: Tensor, previous: Tensor | None, step: int) -> float:
+    """Return about ‖T - previous‖₂, from below: two steps of the power method."""
+    if previous is None or previous.shape != T.shape:
+        return math.inf
+    difference = T - previous
+    generator = torch.Generator().manual_seed(-step)
+    z = torch.randn(len(T), dtype=T.dtype, generator=generator).to(T.device)
+    for _ in range(2):
+        z = z / torch.linalg.vector_norm(z).clamp(min=torch.finfo(T.dtype).tiny)
+        y = difference @ z
+        z = difference.mH @ y
+    return float(torch.linalg.vector_norm(y))
+
+
 def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to take then; None for not to try."""
     if state.wait > 0 or not state.separation < 1:
@@ -146,38 +169,48 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
-    """Follow the blocks to this T. The triple is None where a proof fails."""
+def _attempt(
+    T: Tensor, state: State, squarings: int, sweeps: int, movement: float
+) -> tuple[Eigentriple | None, State]:
+    """Follow the blocks to this T, which is ``movement`` away from the last. None where proofs fail."""
     power = _power(T, squarings)
-    P = power.matrix
     generator = torch.Generator().manual_seed(state.step)
     right = _with_fresh_columns(state.right, state.warm, generator)
     left = _with_fresh_columns(state.left, state.warm, generator)
+    count, failed_audits = sweeps, 0
     for round_ in range(ROUNDS):
-        count = (sweeps if round_ == 0 else MIN_SWEEPS) - 1
-        right, left = _iterate(P, right, count), _iterate(P.mH, left, count)
+        right = _iterate(power.matrix, right, count - 1)
+        left = _iterate(power.matrix.mH, left, count - 1)
         # The last sweep is the product that the Ritz values need anyway.
         T_right, T_left = T @ right, T.mH @ left
         ritz = _rayleigh_ritz(right, T_right, left, T_left)
-        if ritz.proven:
+        if ritz is None or failed_audits > 1:
             break
+        count = MIN_SWEEPS
+        if ritz.proven:
+            moved = state.moved + movement / ritz.moduli[0]
+            due = state.audit_in <= 0 or not moved <= state.allowance
+            if not due or _audit(power, right, left, ritz, generator):
+                followed = dataclasses.replace(
+                    state,
+                    right=T_right,
+                    left=T_left,
+                    warm=True,
+                    separation=ritz.separation,
+                    effort=min(4.0, state.effort * (0.98 if round_ == 0 else 1.2)),
+                    audit_in=(AUDIT_EVERY if due else state.audit_in) - 1,
+                    moved=0.0 if due else moved,
+                    allowance=ritz.allowance if due else state.allowance,
+                    failures=0,
+                )
+                return ritz.triple, followed
+            # What was to be projected out may not have converged: go on as far again.
+            count, failed_audits = 2 * sweeps, failed_audits + 1
         right, left = T_right, T_left
-    audited = state.audit_in <= 0
-    proven = ritz.proven and (not audited or _audit(power, right, left, ritz, generator))
-    if not proven:
-        failures = state.failures + 1
-        wait = min(2**failures, LONGEST_WAIT)
-        return None, dataclasses.replace(state, failures=failures, wait=wait)
-    state = dataclasses.replace(
-        state,
-        right=T_right,
-        left=T_left,
-        warm=True,
-        separation=ritz.separation,
-        effort=min(4.0, state.effort * (0.98 if round_ == 0 else 1.2)),
-    )
-    audit_in = AUDIT_EVERY if audited else state.audit_in - 1
-    return ritz.triple, dataclasses.replace(state, audit_in=audit_in, failures=0)
+    failures = state.failures + 1
+    wait = min(2 ** (failures + 1), LONGEST_WAIT)
+    # The blocks may lack just the direction that now leads: begin again from random ones.
+    return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,11 +258,21 @@ class _Ritz:
         # The last columns have not converged and show too small a modulus: leave a quarter out.
         return self.moduli[3 * COLUMNS // 4 - 1] / self.moduli[0] if self.moduli[0] > 0 else 1.0
 
+    @property
+    def allowance(self) -> float:
+        """How far T may move, relative to |λ|, until what an audit just found may have changed."""
+        return (1 - self.moduli[max(_cuts(self.moduli))] / self.moduli[0]) / 3
 
-def _rayleigh_ritz(right: Tensor, T_right: Tensor, left: Tensor, T_left: Tensor) -> _Ritz:
-    """Return the dominant Ritz pair of both blocks as a triple, and whether it is accurate."""
+
+def _rayleigh_ritz(right: Tensor, T_right: Tensor, left: Tensor, T_left: Tensor) -> _Ritz | None:
+    """Return the dominant Ritz pair of both blocks as a triple, and whether it is accurate.
+
+    None where the blocks are not finite.
+    """
     # The small eigenvalue problems are for the host, whatever the device: one transfer for both.
     small = torch.stack([right.mH @ T_right, left.mH @ T_left]).cpu()
+    if not bool(small.isfinite().all()):
+        return None
     values, vectors = torch.linalg.eig(small)
     order = values[0].abs().argsort(descending=True, stable=True)
     first = order[0]
@@ -337,7 +380,7 @@ def _audit_beyond(
 
 # Saved with the model -----------------------------------------------------------------------------
 
-_NUMBERS = ("separation", "step", "warm", "effort", "audit_in", "failures", "wait")
+_NUMBERS = ("separation", "step", "warm", "effort", "audit_in", "moved", "allowance", "failures", "wait")
 
 
 def pack(states: list[State]) -> Tensor:
@@ -367,22 +410,13 @@ def unpack(packed: Tensor, T: Tensor) -> list[State]:
     if packed.numel() != m * len(_NUMBERS) + math.prod(shape):
         return []
     numbers, entries = packed.cpu().double().split([m * len(_NUMBERS), math.prod(shape)])
+    if bool(numbers.isnan().any()):
+        return []
     entries = entries.reshape(shape).to(T.real.dtype).to(T.device)
     blocks = torch.view_as_complex(entries) if T.is_complex() else entries
     states = []
     for values, (right, left) in zip(numbers.reshape(m, -1).tolist(), blocks, strict=True):
-        separation, step, warm, effort, audit_in, failures, wait = values
-        states.append(
-            State(
-                right,
-                left,
-                separation,
-                int(step),
-                bool(warm),
-                effort,
-                int(audit_in),
-                int(failures),
-                int(wait),
-            )
-        )
+        separation, step, warm, effort, audit_in, moved, allowance, failures, wait = values
+        counts = (int(audit_in), moved, allowance, int(failures), int(wait))
+        states.append(State(right, left, separation, int(step), bool(warm), effort, *counts))
     return states

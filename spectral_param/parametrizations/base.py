@@ -95,11 +95,17 @@ class Parametrization(nn.Module, abc.ABC):
     :meth:`free_parameters`. What a user calls is final.
     """
 
+    _like: Tensor
+    _like_real: Tensor
+
     def __init__(self) -> None:
         super().__init__()
-        # The weight's shape, known from registration on; dtype and device as of the last read.
+        # The weight's shape, known from registration on. Its dtype and device are those of an empty
+        # buffer, which Module.to and its kin convert as they do the weight; another one stands for
+        # originals that are real beside a complex weight.
         self._shape: torch.Size | None = None
-        self._kind: tuple[torch.dtype, torch.device] | None = None
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self.register_buffer("_like_real", torch.empty(0), persistent=False)
         # Precision of the weight being assigned, which decides what rounding may do to it.
         self._eps = 0.0
         self._from_paper = False
@@ -154,7 +160,6 @@ class Parametrization(nn.Module, abc.ABC):
         """
         W = self.constrain(*map(at_least_float32, originals)).to(originals[0].dtype)
         if is_plain(W):
-            self._kind = (W.dtype, W.device)
             self._outputs = [ref for ref in self._outputs if ref() is not None]
             self._outputs.append(weakref.ref(W))
         return W
@@ -174,7 +179,13 @@ class Parametrization(nn.Module, abc.ABC):
             ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device.
         """
         check_gate_blocks(W, type(self).__name__)
-        return self.invert(W, finfo_eps(W.dtype))
+        self._check_same_kind(W)
+        if self._shape is None:
+            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
+        originals = self.invert(W, finfo_eps(W.dtype))
+        if isinstance(originals, Tensor):
+            return originals
+        return tuple(o.to((self._like if o.is_complex() else self._like_real).dtype) for o in originals)
 
     def invert(self, W: Tensor, eps: float) -> Tensor | tuple[Tensor, ...]:
         """Do what :meth:`right_inverse` does, for a weight that is accurate to eps only.
@@ -186,7 +197,6 @@ class Parametrization(nn.Module, abc.ABC):
         Returns:
             Unconstrained tensors.
         """
-        self._check_same_kind(W)
         self._eps = eps
         weight = at_least_float32(W.detach())
         if self._from_paper:
@@ -212,10 +222,10 @@ class Parametrization(nn.Module, abc.ABC):
                 f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
                 "the parametrization to change the shape."
             )
-        if self._kind is not None and (W.dtype, W.device) != self._kind:
-            dtype, device = self._kind
+        if self._shape is not None and (W.dtype, W.device) != (self._like.dtype, self._like.device):
             raise ValueError(
-                f"{name}: expected a weight of {dtype} on {device}, got {W.dtype} on {W.device}. "
+                f"{name}: expected a weight of {self._like.dtype} on {self._like.device}, got {W.dtype} on "
+                f"{W.device}. "
                 "Convert it first with .to(), or convert the module."
             )
 

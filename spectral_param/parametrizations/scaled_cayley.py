@@ -100,7 +100,7 @@ class ScaledCayley(Parametrization):
             raise InManifoldError(
                 "ScaledCayley: expected an orthogonal (unitary) weight, got one with "
                 f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
-                "parametrization, set the weight and register it again, which takes the nearest one."
+                "parametrization, set the weight and register a new instance, which takes the nearest one."
             )
         W = self._nearest_orthogonal(W) if project or self._eps > torch.finfo(W.dtype).eps else W
         matrices = W.reshape(-1, *W.shape[-2:])

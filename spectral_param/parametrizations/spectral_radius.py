@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -180,6 +180,11 @@ class SpectralRadiusNorm(Parametrization):
         """
         self._eigentriples.unpack(state)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A checkpoint without a tracked state, of a plain dictionary of tensors for instance, is complete.
+        state_dict.setdefault(f"{prefix}_extra_state", torch.zeros(0, dtype=torch.float64))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         chosen: str = self.solver
@@ -250,7 +255,7 @@ class SpectralRadiusNorm(Parametrization):
             f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
             f"{_readable(radius)}, got {_readable(rho)}. Assign weight * (radius / "
             "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
-            "set the weight and register it again, which projects it."
+            "set the weight and register a new instance, which projects it."
         )
 
 

@@ -26,6 +26,10 @@ class Trajectories:
         self.N = 0.3 * np.triu(matrices.ginibre(N, self.rng), 1)
         self.rest = self.rng.uniform(-0.5, 0.5, N)
         self.drifting = self.ginibre()
+        self.leader = self.ginibre()[:40, :40] * 0.3
+        self.leader[0, :] = 0
+        self.leader[0, 0] = 1
+        self.crowd = np.linalg.qr(self.ginibre()[40:, 40:])[0]
         self.targets = [self.with_head(np.eye(1) * r) for r in (1.0, 3.0)] + [
             self.ginibre(),
             self.orthogonal(),
@@ -71,6 +75,16 @@ class Trajectories:
     def appearing(self, t):
         return self.with_head(np.eye(1), np.eye(1) * (0.1 if t % 20 < 10 else 1.3))
 
+    def decoupled_crowd(self, t):
+        """Many eigenvalues outgrow the leader in one step, in a block that it knows nothing of."""
+        T = np.zeros_like(self.crowd, shape=(N, N))
+        T[:40, :40] = self.leader
+        T[40:, 40:] = self.crowd * (0.3 if t % 30 < 14 else 1.3)
+        return T
+
+    def hidden_crowd(self, t):
+        return self.Q @ self.decoupled_crowd(t) @ self.Q.conj().T
+
     def tiny(self, t):
         return 1e-20 * self.overtaken(t)
 
@@ -78,7 +92,18 @@ class Trajectories:
         return 1e20 * self.overtaken(t)
 
 
-NAMES = ["overtaken", "drift", "near_defective", "collision", "jump", "appearing", "tiny", "huge"]
+NAMES = [
+    "overtaken",
+    "drift",
+    "near_defective",
+    "collision",
+    "jump",
+    "appearing",
+    "decoupled_crowd",
+    "hidden_crowd",
+    "tiny",
+    "huge",
+]
 
 
 @pytest.fixture
@@ -96,10 +121,11 @@ def dense_calls(monkeypatch):
 )
 def test_every_step_agrees_with_float64_lapack(name, dtype, tolerance) -> None:
     trajectory = getattr(Trajectories(dtype), name)
-    state = None
+    state = previous = None
     for t in range(STEPS):
         T = torch.from_numpy(np.asarray(trajectory(t))).to(dtype)
-        triple, state = tracking.track(T, state)
+        triple, state = tracking.track(T, state, previous)
+        previous = T
         double = T.to(torch.complex128 if dtype.is_complex else torch.float64).numpy()
         expected = np.abs(np.linalg.eigvals(double)).max()
         error = abs(triple.eigenvalue.abs().item() / expected - 1)
@@ -115,9 +141,11 @@ def test_every_step_agrees_with_float64_lapack(name, dtype, tolerance) -> None:
 def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
     """A solver that always fell back would pass every other test here."""
     trajectory = getattr(Trajectories(torch.float32), name)
-    state = None
+    state = previous = None
     for t in range(STEPS):
-        _, state = tracking.track(torch.from_numpy(trajectory(t)).float(), state)
+        T = torch.from_numpy(trajectory(t)).float()
+        _, state = tracking.track(T, state, previous)
+        previous = T
     assert 1 <= len(dense_calls) <= most
 
 
@@ -264,6 +292,38 @@ def test_defective_matrix_is_left_to_lapack() -> None:
         for t in range(4):
             module(T * (1 + 0.1 * t))
     assert [w.category for w in record] == [DegenerateEigenvalueWarning]
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_a_new_weight_is_not_taken_for_the_old_one_moved(load) -> None:
+    """After an assignment, or a checkpoint without the tracked state, nothing old is believed."""
+    trajectory = Trajectories(torch.float64)
+    first, second = (torch.from_numpy(trajectory.hidden_crowd(t)) for t in (0, 20))
+    layer = sp.spectral_radius(torch.nn.Linear(N, N, False, dtype=torch.float64), solver="tracking")
+    for t in range(14):
+        layer.parametrizations.weight.original.data.copy_(first + 1e-6 * t)
+        layer.weight  # noqa: B018
+    if load:
+        layer.load_state_dict({"parametrizations.weight.original": second}, strict=True)
+    else:
+        layer.weight = second / 1.3
+    assert torch.linalg.eigvals(layer.weight).abs().max().item() == pytest.approx(1, abs=1e-10)
+
+
+def test_a_damaged_state_is_not_used() -> None:
+    layer = trained(range(5))
+    for size in (0, 3, len(layer.state_dict()["parametrizations.weight.0._extra_state"])):
+        state = layer.state_dict()
+        state["parametrizations.weight.0._extra_state"] = torch.full((size,), torch.nan, dtype=torch.float64)
+        other = trained(range(2), state=state)
+        assert torch.linalg.eigvals(other.weight).abs().max().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_averaged_checkpoints_are_computed_anew() -> None:
+    a, b = trained(range(5), read_before_saving=True), trained(range(7), read_before_saving=True)
+    mean = {key: (value + b.state_dict()[key]) / 2 for key, value in a.state_dict().items()}
+    a.load_state_dict(mean)
+    assert torch.linalg.eigvals(a.weight).abs().max().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_pack_is_lossless() -> None:

@@ -1,5 +1,7 @@
 """What every parametrization of the library refuses before anything changes."""
 
+import warnings
+
 import pytest
 import torch
 from torch.nn.utils.parametrize import register_parametrization
@@ -31,9 +33,23 @@ def test_assignment_of_another_dtype(name) -> None:
     with pytest.raises(ValueError, match=r"weight of torch\.float32 on cpu, got torch\.float64"):
         module.weight = KINDS[name][1]((4, 4), torch.float64)
     assert torch.equal(module.weight, before)
-    module.double()
-    module.weight  # noqa: B018  # from the next read on it is a float64 weight
+    module.double()  # and from here on, read or not, it is a float64 weight
     module.weight = KINDS[name][1]((4, 4), torch.float64)
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"weight of torch\.float64 on cpu, got torch\.float32"):
+        module.weight = KINDS[name][1]((4, 4), torch.float32)
+    assert torch.equal(module.weight, before)
+
+
+def test_assignment_to_a_converted_complex_weight() -> None:
+    for convert in (lambda m: m.to(torch.complex128), lambda m: m.double()):
+        module = constrained("ScaledCayley", torch.eye(4, dtype=torch.complex64))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            convert(module)
+        W = orthogonal((4, 4), module.weight.dtype)
+        module.weight = W
+        torch.testing.assert_close(module.weight, W)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1,0 +1,1 @@
+"""What constraints and recurrences cost, measured beside their peers."""

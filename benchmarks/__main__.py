@@ -1,0 +1,84 @@
+"""``python -m benchmarks``: check, then time all cases, and write the numbers as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import geotorch
+import torch
+
+import spectral_param as sp
+from benchmarks.cases import Case, cases
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def measure(case: Case, repeats: int) -> dict[str, Any]:
+    """Return seconds per unit of each contender: all in turn, again and again, so that drift is shared.
+
+    Args:
+        case: The case.
+        repeats: How often each is timed, after one call that is not.
+    """
+    times: dict[str, list[float]] = {name: [] for name in case.contenders}
+    for repeat in range(repeats + 1):
+        for name, run in case.contenders.items():
+            began = time.perf_counter()
+            run()
+            if repeat > 0:
+                times[name].append((time.perf_counter() - began) / case.units.get(name, 1))
+    return {
+        name: {"median": statistics.median(t), "least": min(t), "most": max(t)} for name, t in times.items()
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return what the numbers depend on."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip() or "unknown",
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "geotorch": geotorch.__version__,
+        "spectral_param": sp.__version__,
+    }
+
+
+def main() -> None:
+    """Run all cases and write the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each contender")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
+    parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
+    arguments = parser.parse_args()
+    results = {"environment": environment(), "repeats": arguments.repeats, "cases": {}}
+    for case in cases(arguments.quick):
+        found = measure(case, arguments.repeats)
+        results["cases"][case.name] = found
+        ours = next(iter(found.values()))["median"]
+        print(case.name)
+        for name, row in found.items():
+            spread = f"{1e3 * row['least']:.3f} to {1e3 * row['most']:.3f}"
+            print(f"  {name:40} {1e3 * row['median']:10.3f} ms  ({spread})  {row['median'] / ours:7.2f}")
+        temporary = arguments.output.with_suffix(".tmp")
+        temporary.write_text(json.dumps(results, indent=1) + "\n")
+        temporary.replace(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

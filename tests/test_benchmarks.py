@@ -1,0 +1,46 @@
+"""The benchmarks run, and the page of costs says what the committed numbers say."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as runner
+from benchmarks import cases, table
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def text(monkeypatch, tmp_path):
+    """A text to train on where the real ones are not."""
+    (tmp_path / "shakespeare").mkdir()
+    (tmp_path / "shakespeare" / "input.txt").write_text("to be or not to be, that is the question. " * 2000)
+    monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
+
+
+def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) -> None:
+    output = tmp_path / "cpu.json"
+    arguments = ["benchmarks", "--quick", "--repeats", "1", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", arguments)
+    runner.main()
+    results = json.loads(output.read_text())
+    assert len(results["cases"]) == 6
+    assert set(results["environment"]) >= {"commit", "torch", "cores", "threads"}
+    assert all(
+        row["least"] <= row["median"] <= row["most"] for c in results["cases"].values() for row in c.values()
+    )
+    assert "training step on characters" in table.page(results)
+    assert "tracked" in capsys.readouterr().out
+
+
+def test_page_is_that_of_the_committed_numbers() -> None:
+    results = json.loads((ROOT / "benchmarks/results/cpu.json").read_text())
+    assert (ROOT / "docs/costs.md").read_text() == table.page(results)
+
+
+def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SPECTRAL_PARAM_DATA", os.fspath(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"expected ptb/ptb.train.txt.*or name another folder"):
+        cases.characters(10)
