@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -64,19 +65,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="timed calls of each contender")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
+    parser.add_argument("--first", type=int, help="only so many cases; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
     arguments = parser.parse_args()
-    results = {"environment": environment(), "repeats": arguments.repeats, "cases": {}}
-    for case in cases(arguments.quick):
+    earlier: dict[str, Any] = {}
+    if arguments.first and arguments.output.is_file():
+        earlier = json.loads(arguments.output.read_text())
+    results: dict[str, Any] = {}
+    for case in itertools.islice(cases(arguments.quick), arguments.first):
         found = measure(case, arguments.repeats)
-        results["cases"][case.name] = found
+        results[case.name] = {
+            "environment": environment(),
+            "repeats": arguments.repeats,
+            "contenders": found,
+        }
         ours = next(iter(found.values()))["median"]
         print(case.name)
         for name, row in found.items():
             spread = f"{1e3 * row['least']:.3f} to {1e3 * row['most']:.3f}"
             print(f"  {name:40} {1e3 * row['median']:10.3f} ms  ({spread})  {row['median'] / ours:7.2f}")
         temporary = arguments.output.with_suffix(".tmp")
-        temporary.write_text(json.dumps(results, indent=1) + "\n")
+        temporary.write_text(
+            json.dumps(results | {k: v for k, v in earlier.items() if k not in results}, indent=1) + "\n"
+        )
         temporary.replace(arguments.output)
 
 

@@ -39,8 +39,9 @@ def cases(quick: bool) -> Iterator[Case]:
     Args:
         quick: Whether to shrink everything, to test the machinery.
     """
-    trajectory = short_term_matrices(steps=20 if quick else 320, n=64 if quick else 720)
-    yield eigen_on_trajectory(trajectory)
+    steps, n = (20, 64) if quick else (320, 720)
+    for carried in (True, False):
+        yield eigen_on_trajectory(steps, n, carried)
     for n in (16, 64) if quick else (16, 32, 64, 128, 256, 512):
         yield constrained_step(n)
     for n in (32,) if quick else (512, 1024):
@@ -104,41 +105,51 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(sp.param_groups(model, 1e-3, 1e-4, constrained=sp.ScaledCayley))
 
 
-def _character_step(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, text: Tensor) -> None:
-    output, _ = model["rnn"](model["embed"](text[:-1]))
+def _character_step(
+    model: nn.ModuleDict, optimizer: torch.optim.Optimizer, text: Tensor, state: Tensor | None = None
+) -> Tensor:
+    output, state = model["rnn"](model["embed"](text[:-1]), state)
     loss = nn.functional.cross_entropy(model["head"](output).flatten(0, 1), text[1:].flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    return state
 
 
-def short_term_matrices(steps: int, n: int) -> Tensor:
-    """Return T of W^(S) at each step of training an ENRNN on characters.
+def short_term_matrices(steps: int, n: int, carried: bool) -> Tensor:
+    """Return T of W^(S) at each step of training an ENRNN on characters, 32 streams, 50 characters a step.
 
     Args:
         steps: Number of optimizer steps.
         n: Size of the short-term state.
+        carried: Whether the last state of a step is the first one of the next, as in the paper, or zero.
     """
     torch.manual_seed(0)
-    text = characters(32 * 51 * steps).reshape(steps, 32, 51)
+    length = 50 * steps + 1
+    text = characters(32 * length).reshape(32, length).mT
     model = character_model(310 * n // 720, n, "auto")
     optimizer = _optimizer(model)
-    matrices = []
-    for part in text:
+    matrices, state = [], None
+    for step in range(steps):
         matrices.append(model["rnn"].cells[0].parametrizations.weight_hh.original1.detach().clone())
-        _character_step(model, optimizer, part.mT)
+        part = text[50 * step : 50 * step + 51]
+        state = _character_step(model, optimizer, part, state if carried else None).detach()
     return torch.stack(matrices)
 
 
-def eigen_on_trajectory(trajectory: Tensor) -> Case:
+def eigen_on_trajectory(steps: int, n: int, carried: bool) -> Case:
     """ρ(T) forward and backward on matrices of a real training run.
 
     Args:
-        trajectory: ``(steps, n, n)``.
+        steps: Number of optimizer steps.
+        n: Size of the short-term state.
+        carried: Whether the run carries its state over. The leading eigenvalues separate if it does, and
+            crowd together if it does not.
 
     Returns:
         The case.
     """
+    trajectory = short_term_matrices(steps, n, carried)
     leaves = [T.clone().requires_grad_() for T in trajectory]
     sample = leaves[:: max(1, len(leaves) // 16)]
 
@@ -165,12 +176,12 @@ def eigen_on_trajectory(trajectory: Tensor) -> Case:
 
     exact = torch.stack([torch.linalg.eigvals(T.double()).abs().max() for T in trajectory])
     _close(torch.tensor(tracked(), dtype=torch.float64) / exact, torch.ones_like(exact), 1e-5, "tracked ρ")
-    gradient = sample[-1].grad.clone() if len(sample) else None
+    gradient = sample[-1].grad.clone()
     by_autograd()
     _close(gradient, sample[-1].grad, 2e-2, "gradient of ρ")
-    steps, n = trajectory.shape[:2]
     return Case(
-        f"spectral radius, forward and backward, n = {n}, {steps} steps of ENRNN training",
+        f"spectral radius, forward and backward, n = {n}, {steps} steps of ENRNN training, state "
+        f"{'carried over' if carried else 'set to zero'}",
         {"tracked": tracked, "autograd through torch.linalg.eigvals": by_autograd, "dense": dense},
         {
             "tracked": len(leaves),

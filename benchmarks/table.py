@@ -13,27 +13,21 @@ HEAD = """# What it costs
 
 <!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
 
-Medians of {repeats} calls of each contender, all in turn in one process; the spread is that of the
-calls. Before anything is timed, results and gradients are compared with a reference. The numbers are
-those of one machine on one day; the ratios, in the last column, hold more widely. `make bench` measures
-them anew.
-
-{environment}
+Medians of several calls of each contender, all in turn in one process; the spread is that of the calls.
+Before anything is timed, results and gradients are compared with a reference. The numbers are those of
+one machine on one day; the ratios, in the last column, hold more widely. `make bench` measures them anew.
 """
 
 
-def page(results: dict) -> str:
+def page(results: dict[str, dict]) -> str:
     """Return the page.
 
     Args:
         results: What ``python -m benchmarks`` wrote.
     """
-    environment = ", ".join(
-        f"{name} {value[:12] if name == 'commit' else value}"
-        for name, value in results["environment"].items()
-    )
-    parts = [HEAD.format(repeats=results["repeats"], environment=environment)]
-    for case, rows in results["cases"].items():
+    parts = [HEAD]
+    for case, result in results.items():
+        rows = result["contenders"]
         ours = next(iter(rows.values()))["median"]
         parts.append(f"## {case[0].upper()}{case[1:]}\n")
         parts.append("| | milliseconds | spread | relative to ours |\n|---|---:|---:|---:|")
@@ -41,7 +35,11 @@ def page(results: dict) -> str:
             spread = f"{_milliseconds(row['least'])} to {_milliseconds(row['most'])}"
             relative = row["median"] / ours
             parts.append(f"| {name} | {_milliseconds(row['median'])} | {spread} | {relative:.3g} |")
-        parts.append("")
+        environment = (
+            f"{name} {value[:12] if name == 'commit' else value}"
+            for name, value in result["environment"].items()
+        )
+        parts.append(f"\n{result['repeats']} repeats; {', '.join(environment)}.\n")
     return "\n".join(parts)
 
 

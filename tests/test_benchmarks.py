@@ -26,12 +26,11 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     monkeypatch.setattr("sys.argv", arguments)
     runner.main()
     results = json.loads(output.read_text())
-    assert len(results["cases"]) == 6
-    assert set(results["environment"]) >= {"commit", "torch", "cores", "threads"}
-    assert all(
-        row["least"] <= row["median"] <= row["most"] for c in results["cases"].values() for row in c.values()
-    )
-    assert "training step on characters" in table.page(results)
+    assert len(results) == 7
+    assert all(set(r["environment"]) >= {"commit", "torch", "cores", "threads"} for r in results.values())
+    rows = [row for result in results.values() for row in result["contenders"].values()]
+    assert all(row["least"] <= row["median"] <= row["most"] for row in rows)
+    assert "Training step on characters" in table.page(results)
     assert "tracked" in capsys.readouterr().out
 
 
