@@ -31,6 +31,7 @@ from spectral_param.functional.precision import full_precision
 
 Named = Literal["modrelu", "relu", "tanh", "identity"]
 Nonlinearity = Named | Callable[[Tensor], Tensor]
+NAMES = get_args(Named)
 
 
 def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
@@ -64,9 +65,9 @@ def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
     Raises:
         ValueError: If it is neither.
     """
-    if nonlinearity not in get_args(Named) and not callable(nonlinearity):
+    if nonlinearity not in NAMES and not callable(nonlinearity):
         raise ValueError(
-            f"nonlinearity: expected one of {', '.join(get_args(Named))} or a callable, got {nonlinearity!r}."
+            f"nonlinearity: expected one of {', '.join(NAMES)} or a callable, got {nonlinearity!r}."
         )
 
 
@@ -126,7 +127,7 @@ def rnn(
 
 def _has_fast_path(nonlinearity: Nonlinearity, tensors: list[Tensor]) -> bool:
     """Return whether ``_Recurrence`` serves: named activation, ordinary real tensors of one dtype."""
-    if torch.compiler.is_compiling() or nonlinearity not in get_args(Named):
+    if torch.compiler.is_compiling() or nonlinearity not in NAMES:
         return False
     return all(
         t.dtype == tensors[0].dtype
