@@ -185,7 +185,7 @@ def _attempt(
         # The last sweep is the product that the Ritz values need anyway.
         T_right, T_left = T @ right, T.mH @ left
         ritz = _rayleigh_ritz(right, T_right, left, T_left)
-        if ritz is None or failed_audits > 1:
+        if ritz is None:
             break
         count = MIN_SWEEPS
         if ritz.proven:
@@ -207,6 +207,8 @@ def _attempt(
                 return ritz.triple, followed
             # What was to be projected out may not have converged: go on as far again.
             count, failed_audits = 2 * sweeps, failed_audits + 1
+            if failed_audits > 1:
+                break
         right, left = T_right, T_left
     failures = state.failures + 1
     wait = min(2 ** (failures + 1), LONGEST_WAIT)

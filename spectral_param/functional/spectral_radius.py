@@ -65,13 +65,29 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
     return x[..., :, None] * physical_conj(y)[..., None, :]
 
 
-def _is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    return _inner(v, u).detach().abs() <= degenerate_threshold(u.dtype)
+def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return |vᴴu|, the reciprocal of the condition number of the eigenvalue; no gradient flows through.
+
+    Args:
+        u: Unit right eigenvectors.
+        v: Unit left eigenvectors.
+    """
+    return _inner(v, u).detach().abs()
+
+
+def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`.
+
+    Args:
+        u: Unit right eigenvectors.
+        v: Unit left eigenvectors.
+    """
+    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
 def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """Return g/s̄ v uᴴ, the gradient with respect to a complex T for gradient g of λ."""
-    degenerate = _is_degenerate(u, v)
+    degenerate = is_degenerate(u, v)
     weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, _inner(v, u))))
     return _outer(weight[..., None] * v, u)
 
@@ -116,7 +132,7 @@ class _DominantEigen(torch.autograd.Function):
         ctx: Any, g_eigenvalue: Tensor | None, g_right: Tensor | None, g_left: Tensor | None
     ) -> tuple[Tensor | None, None]:
         T, eigenvalue, u, v = ctx.saved_tensors
-        degenerate = _is_degenerate(u, v)
+        degenerate = is_degenerate(u, v)
         terms = []
         if g_eigenvalue is not None:
             terms.append(_eigenvalue_gradient(g_eigenvalue, u, v))
@@ -136,7 +152,7 @@ class _DominantEigen(torch.autograd.Function):
     def jvp(ctx: Any, dT: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor]:
         T, eigenvalue, u, v = ctx.saved_tensors
         dT = dT.to(u.dtype)
-        degenerate = _is_degenerate(u, v)
+        degenerate = is_degenerate(u, v)
         dTu = (dT @ u[..., None])[..., 0]
         dTHv = (dT.mH @ v[..., None])[..., 0]
         d_eigenvalue = torch.where(degenerate, 0, _inner(v, dTu) / torch.where(degenerate, 1, _inner(v, u)))

@@ -14,7 +14,9 @@ from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.spectral_radius import (
+    condition_reciprocal,
     degenerate_threshold,
+    is_degenerate,
     spectral_radius,
 )
 from spectral_param.parametrizations.base import (
@@ -212,7 +214,7 @@ class SpectralRadiusNorm(Parametrization):
         if torch.compiler.is_compiling():
             return spectral_radius(T), None
         triple = self._eigentriples.read(T)
-        return triple.eigenvalue.abs(), _condition_reciprocal(triple) <= degenerate_threshold(T.dtype)
+        return triple.eigenvalue.abs(), is_degenerate(triple.right, triple.left)
 
     def _active(self, rho: Tensor, radius: Tensor) -> Tensor:
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
@@ -263,11 +265,6 @@ def _readable(values: Tensor) -> str:
     return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 
-def _condition_reciprocal(triple: Eigentriple) -> Tensor:
-    """Return |vᴴu|, the reciprocal of the condition number of the eigenvalue."""
-    return (triple.left.conj() * triple.right).sum(dim=-1).detach().abs()
-
-
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max|T_ij|, at and below which an eigenvalue cannot be told from zero."""
     largest: Tensor = T.detach().abs().amax(dim=(-2, -1))
@@ -277,4 +274,4 @@ def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
 def _tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
     """Return how far ρ may be off for rounding alone: ten roundings, times λ's condition number."""
     floor = degenerate_threshold(W.dtype)
-    return 10 * _rounding(W, eps) / _condition_reciprocal(triple).clamp(min=floor)
+    return 10 * _rounding(W, eps) / condition_reciprocal(triple.right, triple.left).clamp(min=floor)
