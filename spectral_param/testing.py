@@ -61,6 +61,7 @@ class Case:
             inside.
         outside: Returns a weight outside the set; None where all weights are in it, or where the
             parametrization does not look.
+        dtypes: What the parametrization is for; the others it refuses.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Case:
     member: Callable[[Shape, torch.dtype], Tensor]
     violation: Callable[[Tensor], Tensor]
     outside: Callable[[Shape, torch.dtype], Tensor] | None = None
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 class Holder(nn.Module):

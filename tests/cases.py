@@ -9,7 +9,6 @@ from torch import Tensor
 import spectral_param as sp
 from spectral_param.testing import Case, Shape
 
-DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
 
 
@@ -122,5 +121,5 @@ PRODUCT = [
     pytest.param(case, shape, dtype, id=f"{case.name}-{'x'.join(map(str, shape))}-{str(dtype)[6:]}")
     for case in CASES
     for shape in SHAPES
-    for dtype in DTYPES
+    for dtype in case.dtypes
 ]

@@ -144,12 +144,15 @@ class BlockRNN(nn.Module):
         input_map: ``"linear"`` or ``"identity"``: the first layer's input map. Later layers of an
             identity one read theirs through the identity, too.
         init: Where the recurrent matrices start: ``"paper"``, a tensor, or a function.
+        real_output: For a complex dtype: whether the output has the real parts of the states and, after
+            them, the imaginary parts, twice as many real features. The states h_n stay complex.
         device: Device of the parameters.
         dtype: Their dtype; complex ones give complex states.
 
     Attributes:
         cells: One cell for each layer and direction, in the order of h_n.
         block_sizes: Sizes of the blocks; ``output.split(rnn.block_sizes, dim=-1)`` separates them.
+        output_size: Number of features of the output.
 
     Raises:
         ValueError: If an argument does not fit.
@@ -176,6 +179,7 @@ class BlockRNN(nn.Module):
         bidirectional: bool = False,
         input_map: InputMap = "linear",
         init: constraints.Init = "paper",
+        real_output: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -189,6 +193,11 @@ class BlockRNN(nn.Module):
                 "input_map: 'identity' expects one direction or one layer; two directions give the next "
                 "layer twice as many features as it has states. Take 'linear'."
             )
+        if real_output and not (dtype is not None and dtype.is_complex):
+            raise ValueError(
+                f"real_output: expected a complex dtype, got {dtype}. Real states are real as they are; "
+                "leave it False, or take dtype=torch.complex64."
+            )
         self.input_size = input_size
         self.num_layers = num_layers
         self.batch_first = batch_first
@@ -197,6 +206,8 @@ class BlockRNN(nn.Module):
         self.num_directions = 2 if bidirectional else 1
         self.block_sizes = tuple(size for size, _ in blocks)
         self.hidden_size = sum(self.block_sizes)
+        self.real_output = real_output
+        self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
         self.cells = nn.ModuleList(
             BlockRNNCell(
                 input_size if layer == 0 else self.hidden_size * self.num_directions,
@@ -225,8 +236,9 @@ class BlockRNN(nn.Module):
                 unbatched input; zeros by default.
 
         Returns:
-            The last layer's states at all times, shaped like the input with
-            ``directions · hidden_size`` features, and the last states h_n, shaped like hx.
+            The last layer's states at all times, shaped like the input with ``output_size`` =
+            ``directions · hidden_size`` features (twice that with ``real_output``), and the last states
+            h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit or the sequence is empty.
@@ -253,6 +265,7 @@ class BlockRNN(nn.Module):
             ("batch_first", False),
             ("dropout", 0.0),
             ("bidirectional", False),
+            ("real_output", False),
         ):
             if (value := getattr(self, name)) != default:
                 shown.append(f"{name}={value}")
@@ -302,6 +315,8 @@ class BlockRNN(nn.Module):
             rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
             if layer < self.num_layers - 1:
                 rows = nn.functional.dropout(rows, self.dropout, self.training)
+        if self.real_output:
+            rows = torch.cat([rows.real, rows.imag], dim=-1)
         return rows, torch.stack(last_states)
 
     def _initial_states(self, hx: Tensor | None, batch: int, like: Tensor, batched: bool) -> Tensor:

@@ -298,6 +298,20 @@ def test_a_module_as_activation_is_copied_for_each_layer() -> None:
     assert rnn.cells[0].nonlinearity is not rnn.cells[1].nonlinearity
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_real_output_of_a_complex_network(bidirectional) -> None:
+    kwargs = {"num_layers": 2, "bidirectional": bidirectional, "dtype": torch.complex64}
+    x = torch.randn(5, 3, 2)
+    torch.manual_seed(0)
+    states, h_n = sp.nn.ScoRNN(2, 4, **kwargs)(x)
+    torch.manual_seed(0)
+    rnn = sp.nn.ScoRNN(2, 4, real_output=True, **kwargs)
+    output, h_n_real = rnn(x)
+    assert output.shape[-1] == rnn.output_size == 2 * states.shape[-1]
+    torch.testing.assert_close(torch.complex(*output.chunk(2, dim=-1)), states)
+    torch.testing.assert_close(h_n_real, h_n)
+
+
 def test_complex_input_for_a_real_network() -> None:
     with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(4, 3, 2, dtype=torch.complex64))
@@ -342,6 +356,7 @@ def test_bad_initial_state_for_unbatched_input() -> None:
         ({"coupling": [(0, 5)]}, "coupling: expected pairs"),
         ({"input_map": "identity"}, "input_size to be the hidden size 7, got 2"),
         ({"input_map": "random"}, "input_map: expected 'linear' or 'identity'"),
+        ({"real_output": True}, "real_output: expected a complex dtype"),
         ({"init": "henaff"}, "init: expected None, 'paper', a tensor or a function"),
     ],
 )
