@@ -1,0 +1,70 @@
+"""Stiefel: a mark, which projects at registration and refuses what its optimizer could not use."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
+
+import spectral_param as sp
+from spectral_param.parametrizations import Stiefel
+from tests.cases import orthogonal, orthogonality_defect
+
+DTYPES = [torch.float64, torch.complex128]
+
+
+def marked(W):
+    layer = torch.nn.Linear(W.shape[-1], W.shape[-2], bias=False, dtype=W.dtype)
+    layer.weight.data = W.clone()
+    return register_parametrization(layer, "weight", Stiefel())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_registration_takes_the_nearest(dtype) -> None:
+    W = torch.randn(5, 5, dtype=dtype)
+    U, _, Vh = torch.linalg.svd(W)
+    torch.testing.assert_close(marked(W).weight, U @ Vh)
+    inside = orthogonal((5, 5), dtype)
+    torch.testing.assert_close(marked(inside).weight, inside)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_assignment(dtype) -> None:
+    layer = marked(torch.randn(15, 5, dtype=dtype))
+    assert orthogonality_defect(layer.weight).max() < 1e-12
+    inside = orthogonal((15, 5), dtype)
+    layer.weight = inside
+    assert torch.equal(layer.weight, inside)
+    with pytest.raises(sp.errors.InManifoldError, match=r"expected an orthogonal .* Assign its polar factor"):
+        layer.weight = 1.1 * inside
+    with pytest.raises(sp.errors.NotFiniteError, match="expected a finite weight"):
+        layer.weight = inside * torch.nan
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weight_is_the_original_in_other_memory(dtype) -> None:
+    layer = marked(torch.randn(4, 4, dtype=dtype))
+    original = layer.parametrizations.weight.original
+    assert torch.equal(layer.weight, original)
+    assert layer.weight.data_ptr() != original.data_ptr()
+    layer.weight.abs().sum().backward()
+    torch.testing.assert_close(original.grad, original.detach().sgn())
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, 3 * 10), (torch.complex128, 3 * 25)])
+def test_free_parameters_are_the_dimension_of_the_manifold(dtype, expected) -> None:
+    assert sp.num_free_parameters(marked(torch.randn(15, 5, dtype=dtype))) == expected
+
+
+def test_copies_state_and_removal() -> None:
+    layer = marked(torch.randn(4, 4))
+    layer.weight  # noqa: B018
+    twin = copy.deepcopy(layer)
+    assert torch.equal(twin.weight, layer.weight)
+    other = marked(torch.randn(4, 4))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.weight, layer.weight)
+    expected = layer.weight.detach()
+    remove_parametrizations(layer, "weight")
+    assert torch.equal(layer.weight, expected)
+    assert [group["stiefel"] for group in sp.optim.stiefel_groups(twin, 1.0, 0.1)] == [True]
