@@ -44,6 +44,12 @@ def test_without_biases_and_with_a_start_of_ones_own() -> None:
     rnn(torch.randn(4, 3, 2))[0].sum().backward()
 
 
+def test_compiles_into_one_graph() -> None:
+    rnn = sp.nn.GORU(2, 5)
+    x = torch.randn(4, 3, 2)
+    torch.testing.assert_close(torch.compile(rnn, fullgraph=True, backend="eager")(x)[0], rnn(x)[0])
+
+
 def test_parameters() -> None:
     # Three input maps, two gate maps, three biases, one orthogonal matrix.
     assert sp.num_free_parameters(sp.nn.GORU(2, 5)) == 3 * 10 + 2 * 25 + 15 + 10
@@ -63,5 +69,5 @@ def test_bad_arguments(args, kwargs, match) -> None:
 
 
 def test_complex_input() -> None:
-    with pytest.raises(ValueError, match="expected real input for a network of torch.float32"):
+    with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
         sp.nn.GORU(2, 5)(torch.randn(4, 3, 2, dtype=torch.complex64))

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_descends_to_the_nearest_unitary_matrix_and_stays_unitary(dtype) -> None
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert all(b <= a + 1e-12 for a, b in zip(losses, losses[1:], strict=False))
+    assert all(b <= a + 1e-12 for a, b in itertools.pairwise(losses))
     assert losses[-1] < 1e-6 * losses[0]
     assert orthogonality_defect(W.detach()).max() < 1e-12
 
