@@ -113,7 +113,8 @@ class ScuRNN(BlockRNN):
         num_layers: Number of layers.
         real_output: Whether the output has the real parts of the states and, after them, the imaginary
             parts, ``2·hidden_size`` real features. The states h_n stay complex.
-        dtype: ``torch.complex64`` or ``torch.complex128``.
+        dtype: ``torch.complex64`` or ``torch.complex128``; by default that of the default dtype's
+            precision, ``torch.complex64`` as a rule.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
@@ -132,9 +133,10 @@ class ScuRNN(BlockRNN):
         num_layers: int = 1,
         *,
         real_output: bool = True,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         if not dtype.is_complex:
             raise ValueError(
                 f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. The real counterpart "
@@ -160,7 +162,7 @@ class FullCapacityURNN(BlockRNN):
         real_output: For a complex dtype: whether the output has the real parts of the states and, after
             them, the imaginary parts. ``None``, the default, means so if the dtype is complex.
         dtype: Complex for unitary matrices and a complex state, as in the paper, or real for orthogonal
-            ones and a real state.
+            ones and a real state. By default complex, in the precision of the default dtype.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -179,9 +181,10 @@ class FullCapacityURNN(BlockRNN):
         num_layers: int = 1,
         *,
         real_output: bool | None = None,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         if real_output is None:
             real_output = dtype.is_complex
         blocks = [(hidden_size, Stiefel())]

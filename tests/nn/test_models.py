@@ -226,6 +226,12 @@ def test_real_and_imaginary_parts_of_complex_states(make, dtype) -> None:
     torch.testing.assert_close(h_n, h_n_too)
 
 
+@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.FullCapacityURNN])
+def test_complex_networks_take_the_precision_of_the_default_dtype(make, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
+    assert make(2, 5, dtype=None).cells[0].weight_hh.dtype == torch.complex128
+
+
 def test_scurnn_refuses_a_real_dtype() -> None:
     with pytest.raises(ValueError, match=r"expected torch.complex64 or .* got torch.float32.*ScoRNN"):
         sp.nn.ScuRNN(2, 5, dtype=torch.float32)
