@@ -4,7 +4,7 @@ r"""A whole sequence of the gated orthogonal recurrence (Jing et al. 2017).
     r_t &= σ(V_r x_t + R h_{t-1} + b_r), \qquad z_t = σ(V_z x_t + Z h_{t-1} + b_z), \\
     h_t &= z_t ⊙ h_{t-1} + (1 - z_t) ⊙ \mathrm{modReLU}(V x_t + r_t ⊙ (U h_{t-1}), b).
 
-The authors' code agrees with the paper in this, with one bias b, that of modReLU.
+As in the authors' code, the bias b is that of modReLU and there is no other one beside it.
 """
 
 from __future__ import annotations

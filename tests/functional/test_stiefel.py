@@ -44,6 +44,16 @@ def test_change_of_the_loss_is_that_of_the_derivation(dtype) -> None:
     assert change < 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_not_finite_gives_nan(dtype, bad) -> None:
+    W, G = orthogonal((2, 4, 4), dtype), torch.randn(2, 4, 4, dtype=dtype)
+    G[0, 0, 1] = bad
+    stepped = stiefel_step(W, G, 0.1)
+    assert not stepped[0].isfinite().any()
+    assert orthogonality_defect(stepped[1]).max() < 1e-5
+
+
 def test_bad_matrices() -> None:
     with pytest.raises(errors.NotSquareError, match="stiefel_step: expected square matrices"):
         stiefel_step(torch.ones(3, 2), torch.ones(3, 2), 0.1)
