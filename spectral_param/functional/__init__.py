@@ -1,16 +1,20 @@
 """The mathematics as pure functions of tensors, each with its derivation next to the code."""
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
+from spectral_param.functional.goru import goru
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.recurrence import rnn
 from spectral_param.functional.spectral_radius import dominant_eigen, spectral_radius
+from spectral_param.functional.stiefel import stiefel_step
 
 __all__ = [
     "cayley",
     "cayley_inverse",
     "dominant_eigen",
+    "goru",
     "modrelu",
     "rnn",
     "scaled_cayley",
     "spectral_radius",
+    "stiefel_step",
 ]

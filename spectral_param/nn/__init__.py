@@ -1,7 +1,25 @@
 """Layers: used like those of ``torch.nn``."""
 
 from spectral_param.nn.block_rnn import BlockRNN, BlockRNNCell
-from spectral_param.nn.models import ENRNN, ScoRNN
+from spectral_param.nn.gated import GRU, LSTM
+from spectral_param.nn.goru import GORU, GORUCell
+from spectral_param.nn.models import ENRNN, IRNN, FullCapacityURNN, RNNOrth, ScoRNN, ScuRNN
 from spectral_param.nn.modrelu import ModReLU
+from spectral_param.nn.sequence_layer import SequenceLayer
 
-__all__ = ["ENRNN", "BlockRNN", "BlockRNNCell", "ModReLU", "ScoRNN"]
+__all__ = [
+    "ENRNN",
+    "GORU",
+    "GRU",
+    "IRNN",
+    "LSTM",
+    "BlockRNN",
+    "BlockRNNCell",
+    "FullCapacityURNN",
+    "GORUCell",
+    "ModReLU",
+    "RNNOrth",
+    "ScoRNN",
+    "ScuRNN",
+    "SequenceLayer",
+]

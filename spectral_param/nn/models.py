@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from spectral_param.nn.block_rnn import BlockRNN
-from spectral_param.parametrizations import ScaledCayley, SpectralRadiusNorm
+from spectral_param.parametrizations import ScaledCayley, SpectralRadiusNorm, Stiefel
 from spectral_param.parametrizations.spectral_radius import Mode
 
 
@@ -97,3 +98,145 @@ class ENRNN(BlockRNN):
         if not used:
             raise ValueError("long_size, short_size: expected at least one that is not 0.")
         super().__init__(input_size, used, num_layers, coupling=coupling, **kwargs)
+
+
+class ScuRNN(BlockRNN):
+    r"""Unitary recurrence by the scaled Cayley transform with trained phases, and a complex state.
+
+    Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural Networks using Scaled Cayley
+    Transform" (AAAI 2019): modReLU. A starts as in scoRNN, the phases uniform in [0, 2π). The input may
+    be real. The authors also train the initial state; here it is given as ``hx``.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units, each a complex number.
+        num_layers: Number of layers.
+        real_output: Whether the output has the real parts of the states and, after them, the imaginary
+            parts, ``2·hidden_size`` real features. The states h_n stay complex.
+        dtype: ``torch.complex64`` or ``torch.complex128``; by default that of the default dtype's
+            precision, ``torch.complex64`` as a rule.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Raises:
+        ValueError: If the dtype is not complex.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ScuRNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape, output.dtype, h_n.dtype
+        (torch.Size([64, 8, 64]), torch.float32, torch.complex64)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool = True,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+        if not dtype.is_complex:
+            raise ValueError(
+                f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. The real counterpart "
+                "of this network is spectral_param.nn.ScoRNN."
+            )
+        blocks = [(hidden_size, ScaledCayley())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class FullCapacityURNN(BlockRNN):
+    r"""Unitary recurrence whose matrix is trained as it is, by steps that keep it unitary.
+
+    Wisdom, Powers, Hershey, Le Roux and Atlas, "Full-Capacity Unitary Recurrent Neural Networks"
+    (NeurIPS 2016): modReLU. Train it with :class:`spectral_param.optim.StiefelRMSprop`, for which
+    :func:`spectral_param.optim.stiefel_groups` finds the matrix; another optimizer does not keep it
+    unitary. It starts uniform by Haar's measure, the authors' as a product of reflections and Fourier
+    transforms; they also train the initial state, which is given here as ``hx``.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        real_output: For a complex dtype: whether the output has the real parts of the states and, after
+            them, the imaginary parts. ``None``, the default, means so if the dtype is complex.
+        dtype: Complex for unitary matrices and a complex state, as in the paper, or real for orthogonal
+            ones and a real state. By default complex, in the precision of the default dtype.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.FullCapacityURNN(2, 16)
+        >>> groups = spectral_param.optim.stiefel_groups(rnn, lr=1e-3, stiefel_lr=1e-4)
+        >>> optimizer = spectral_param.optim.StiefelRMSprop(groups)
+        >>> output, h_n = rnn(torch.randn(50, 4, 2))
+        >>> output.shape, output.dtype
+        (torch.Size([50, 4, 32]), torch.float32)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool | None = None,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+        if real_output is None:
+            real_output = dtype.is_complex
+        blocks = [(hidden_size, Stiefel())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class RNNOrth(BlockRNN):
+    """Recurrence without a constraint that starts orthogonal.
+
+    Henaff, Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks" (ICML 2016); the
+    RNN-orth of Kerg et al. (2019), who give it modReLU. It starts as :func:`spectral_param.init.henaff_`
+    fills.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``nonlinearity="tanh"`` for
+            instance.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.RNNOrth(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+
+
+class IRNN(BlockRNN):
+    """Recurrence without a constraint that starts as the identity, with ReLU.
+
+    Le, Jaitly and Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units"
+    (2015). Input weights start Gaussian with a standard deviation of 0.001.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`; ``nonlinearity`` is
+            ``"relu"`` and ``init`` is ``torch.nn.init.eye_`` if not given.
+
+    Example:
+        >>> rnn = spectral_param.nn.IRNN(1, 32)
+        >>> torch.equal(rnn.cells[0].weight_hh, torch.eye(32))
+        True
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
+        kwargs = {"nonlinearity": "relu", "init": nn.init.eye_, **kwargs}
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+        for name, weight in self.named_parameters():
+            if name.endswith("weight_ih"):
+                nn.init.normal_(weight, std=0.001)

@@ -4,11 +4,13 @@ from spectral_param.parametrizations.base import Parametrization, num_free_param
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
+from spectral_param.parametrizations.stiefel import Stiefel
 
 __all__ = [
     "BlockTriangular",
     "Parametrization",
     "ScaledCayley",
     "SpectralRadiusNorm",
+    "Stiefel",
     "num_free_parameters",
 ]

@@ -1,4 +1,4 @@
-"""What optimizers need to know about constrained weights."""
+"""Parameter groups: which tensors are constrained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.parametrizations import BlockTriangular, Parametrization
+from spectral_param.parametrizations import BlockTriangular, Parametrization, Stiefel
 
 
 def param_groups(
@@ -38,16 +38,51 @@ def param_groups(
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.001, 0.0001]
     """
-    slow: dict[int, nn.Parameter] = {}
+    marked, others = _split(model, constrained)
+    groups = [{"params": others, "lr": lr}, {"params": marked, "lr": constrained_lr}]
+    return [group for group in groups if group["params"]]
+
+
+def stiefel_groups(model: nn.Module, lr: float, stiefel_lr: float) -> list[dict[str, Any]]:
+    """Return the groups for :class:`spectral_param.optim.StiefelRMSprop`.
+
+    Args:
+        model: Any model. The matrices behind :class:`spectral_param.parametrizations.Stiefel`, as
+            :class:`spectral_param.nn.FullCapacityURNN` has them, are those to be kept orthogonal.
+        lr: Learning rate of everything else.
+        stiefel_lr: Learning rate of these matrices. On MNIST, the full-capacity uRNN's authors take a
+            hundredth or a thousandth of the other one.
+
+    Returns:
+        One or two groups, as from :func:`spectral_param.param_groups`; that of the matrices has
+        ``"stiefel": True``.
+
+    Example:
+        >>> rnn = spectral_param.nn.FullCapacityURNN(2, 16)
+        >>> groups = spectral_param.optim.stiefel_groups(rnn, lr=1e-3, stiefel_lr=1e-4)
+        >>> [group["stiefel"] for group in groups], groups[1]["params"][0].shape
+        ([False, True], torch.Size([16, 16]))
+    """
+    marked, others = _split(model, Stiefel)
+    groups: list[dict[str, Any]] = [
+        {"params": others, "lr": lr, "stiefel": False},
+        {"params": marked, "lr": stiefel_lr, "stiefel": True},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _split(
+    model: nn.Module, constrained: type[nn.Module] | tuple[type[nn.Module], ...]
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters behind the given parametrizations, and the others."""
+    found: dict[int, nn.Parameter] = {}
     for part in model.modules():
         if isinstance(part, ParametrizationList):
             originals = list(part.parameters(recurse=False))
             for tensor, owners in zip(originals, _owners(part, len(originals)), strict=True):
                 if any(isinstance(owner, constrained) for owner in owners):
-                    slow[id(tensor)] = tensor
-    others = [parameter for parameter in model.parameters() if id(parameter) not in slow]
-    groups = [{"params": others, "lr": lr}, {"params": list(slow.values()), "lr": constrained_lr}]
-    return [group for group in groups if group["params"]]
+                    found[id(tensor)] = tensor
+    return list(found.values()), [p for p in model.parameters() if id(p) not in found]
 
 
 def _owners(parametrizations: ParametrizationList, count: int) -> list[tuple[nn.Module, ...]]:
