@@ -81,3 +81,17 @@ def check_gate_blocks(X: Tensor, name: str) -> None:
 def finfo_eps(dtype: torch.dtype) -> float:
     """Return the spacing of floating point numbers at 1 for a real or complex dtype."""
     return float(torch.finfo(dtype).eps)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether these are ordinary tensors, whose values can be looked at and kept.
+
+    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.functional.checks import check_gate_blocks, finfo_eps
-from spectral_param.parametrizations.memory import is_plain
+from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
 
 
 def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged

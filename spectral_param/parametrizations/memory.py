@@ -10,19 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are ordinary tensors, whose values can be looked at and kept.
-
-    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
-
-    Args:
-        tensors: The tensors to look at.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)
+from spectral_param.functional.checks import is_plain
 
 
 class Memory:
