@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.parametrizations import BlockTriangular, Parametrization
+from spectral_param.parametrizations import Parametrization
 
 
 def param_groups(
@@ -42,17 +42,18 @@ def param_groups(
     for part in model.modules():
         if isinstance(part, ParametrizationList):
             originals = list(part.parameters(recurse=False))
-            for tensor, owners in zip(originals, _owners(part, len(originals)), strict=True):
-                if any(isinstance(owner, constrained) for owner in owners):
+            for tensor in originals:
+                if any(isinstance(owner, constrained) for owner in _owners(part, tensor)):
                     slow[id(tensor)] = tensor
     others = [parameter for parameter in model.parameters() if id(parameter) not in slow]
     groups = [{"params": others, "lr": lr}, {"params": list(slow.values()), "lr": constrained_lr}]
     return [group for group in groups if group["params"]]
 
 
-def _owners(parametrizations: ParametrizationList, count: int) -> list[tuple[nn.Module, ...]]:
-    """Return, for each original tensor, the parametrizations that it goes through."""
+def _owners(parametrizations: ParametrizationList, tensor: nn.Parameter) -> list[nn.Module]:
+    """Return the parametrizations that an original tensor goes through."""
     first, *later = parametrizations
-    if isinstance(first, BlockTriangular):
-        return [tuple(later) if owner is None else (owner, *later) for owner in first.owners()]
-    return [(first, *later)] * count
+    if not isinstance(first, Parametrization):
+        return [first, *later]
+    parts = first.parts(*parametrizations.parameters(recurse=False))
+    return [part for part, originals in parts if any(o is tensor for o in originals)] + later

@@ -3,12 +3,18 @@
 from spectral_param.parametrizations.base import Parametrization, num_free_parameters
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
+from spectral_param.parametrizations.schur_form import SchurForm, penalty
+from spectral_param.parametrizations.skew_exponential import SkewExponential, rebase
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 
 __all__ = [
     "BlockTriangular",
     "Parametrization",
     "ScaledCayley",
+    "SchurForm",
+    "SkewExponential",
     "SpectralRadiusNorm",
     "num_free_parameters",
+    "penalty",
+    "rebase",
 ]
