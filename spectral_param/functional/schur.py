@@ -149,11 +149,14 @@ def departure(blocks: SchurBlocks) -> Tensor:
 
 
 def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
-    """Multiply the departure from normality, and nothing else.
+    """Return blocks whose departure from normality is multiplied, with nothing else changed.
 
     Args:
         blocks: Of the exact form.
         factor: Positive numbers ``(..., 1)``.
+
+    Returns:
+        The new blocks.
     """
     T = blocks.T * factor[..., None]
     log_shear = (blocks.log_shear.sinh() * factor).asinh()
@@ -175,7 +178,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
         ImportError: If scipy is not installed.
     """
     try:
-        from scipy.linalg import schur
+        from scipy.linalg import schur  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError(
             "SchurForm: expected scipy, whose real Schur decomposition reads the form off a given weight. "

@@ -123,7 +123,7 @@ class SkewExponential(Parametrization):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
         """Keep the base orthogonal to the precision that a conversion asks for, float32 or better."""
         base = self.base
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if base is not None and self.base is not None and self.base.dtype != base.dtype:
             wanted = torch.promote_types(self.base.dtype, torch.float32)
             self.base = _polar_factor(base.to(self.base.device, wanted))
@@ -141,8 +141,8 @@ def rebase(model: nn.Module) -> None:
     Call it between an optimizer step and the next forward pass. Every weight stays what it is, to
     rounding. The optimizer does not know: moments that it has gathered were directions at the old base.
     They fade within a few steps (ten for a momentum of 0.9) and differ from those at the new base by
-    terms of the size of A; the author's code keeps them. To drop them, remove the entry of the original tensor
-    from ``optimizer.state``.
+    terms of the size of A; the author's code keeps them. To drop them, remove the entry of the original
+    tensor from ``optimizer.state``.
 
     Args:
         model: Any model; those inside :class:`spectral_param.SchurForm` and
