@@ -196,7 +196,7 @@ def schur_form(
 
     Example:
         >>> rnn = spectral_param.schur_form(torch.nn.RNN(8, 64), "weight_hh_l0", radius=0.99, init="paper")
-        >>> round(spectral_param.functional.spectral_radius(rnn.weight_hh_l0).item(), 4)
+        >>> round(spectral_param.functional.spectral_radius(rnn.weight_hh_l0).item(), 3)
         0.985
     """
     constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)

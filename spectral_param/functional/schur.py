@@ -116,12 +116,11 @@ def schur_form(
 
     Example:
         >>> P, T = torch.eye(3), torch.ones(3, 3)
-        >>> gamma, theta = torch.tensor([1.0, 0.0, 0.5]), torch.full((3,), torch.pi / 2)
+        >>> gamma, theta = torch.tensor([2.0, 0.0, 0.5]), torch.full((3,), torch.pi / 3)
         >>> pairs = torch.tensor([True, False, False])
-        >>> V = spectral_param.functional.schur_form(P, T, gamma, theta, torch.zeros(3), pairs)
-        >>> V.round(decimals=2)
-        tensor([[-0.0000, -1.0000,  0.0000],
-                [ 1.0000, -0.0000,  0.0000],
+        >>> spectral_param.functional.schur_form(P, T, gamma, theta, torch.zeros(3), pairs)
+        tensor([[ 1.0000, -1.7321,  0.0000],
+                [ 1.7321,  1.0000,  0.0000],
                 [ 1.0000,  1.0000,  0.5000]])
     """
     if log_shear is None:

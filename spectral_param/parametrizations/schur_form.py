@@ -225,7 +225,7 @@ class SchurForm(Parametrization):
             originals: The tensors the optimizer trains.
 
         Returns:
-            Complex, of the weight's shape without columns: row by row, conjugate ones side by side.
+            Complex tensor of the weight's shape without columns, conjugate ones side by side.
 
         Example:
             >>> layer = spectral_param.schur_form(torch.nn.Linear(4, 4), init="paper")
