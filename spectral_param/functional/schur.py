@@ -43,7 +43,7 @@ from spectral_param.functional.precision import full_precision, product
 
 
 class SchurBlocks(NamedTuple):
-    """What a block lower triangular matrix is made of; all but ``log_shear`` of both forms."""
+    """What Λ + T is made of; the paper's form does not read ``log_shear``."""
 
     T: Tensor  # (..., n, n)
     gamma: Tensor  # (..., n)

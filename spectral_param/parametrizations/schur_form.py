@@ -27,6 +27,7 @@ from spectral_param.functional.schur import (
 from spectral_param.functional.spectral_radius import condition_reciprocal, degenerate_threshold
 from spectral_param.parametrizations.base import (
     Parametrization,
+    at_least_float32,
     join_gates,
     real_entries,
     split_gates,
@@ -69,7 +70,7 @@ class SchurForm(Parametrization):
     Args:
         P: The parametrization of P: of this library or another, with a ``right_inverse``. It is copied,
             so the given instance stays unused. ``None``: ``SkewExponential(start="cayley")``, the
-            paper's expRNN as its authors start it.
+            paper's expRNN as its authors start it; ``SkewExponential(start="henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
         radius: Bounds the spectral radius, with ``form="exact"``: γ = radius · sin(g), and g is trained
             instead of γ. On the bound the derivative vanishes, but only as the root of the distance:
@@ -213,7 +214,7 @@ class SchurForm(Parametrization):
         Args:
             originals: The tensors the optimizer trains.
         """
-        blocks, _ = self._blocks(originals)
+        blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
         second = blocks.pairs.roll(1, -1)
         return self.delta * torch.where(second, 0, (1 - blocks.gamma.abs()).square()).sum()
 
@@ -233,7 +234,7 @@ class SchurForm(Parametrization):
             >>> weight[0].eigenvalues(*weight.parameters(recurse=False)).abs()
             tensor([1., 1., 1., 1.])
         """
-        blocks, _ = self._blocks(originals)
+        blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
         T, gamma, theta, _, pairs = blocks
         sine = torch.where(pairs, gamma * theta.sin(), 0)
         inside = torch.zeros_like(sine)

@@ -14,7 +14,6 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDtypeError
-from spectral_param.functional.schur import departure
 from spectral_param.testing import Holder
 from tests import matrices
 from tests.cases import orthogonality_defect, radii
@@ -385,8 +384,10 @@ def test_inside_a_block_triangular_weight() -> None:
     module.weight.square().sum().backward()
 
 
-def test_departure_is_a_plain_function_of_the_originals() -> None:
-    module = constrained(torch.randn(6, 6, dtype=torch.float64))
+def test_penalty_and_eigenvalues_in_half_precision() -> None:
+    module = constrained(0.5 * torch.randn(4, 4, dtype=torch.bfloat16), delta=1.0)
     schur, originals = parts(module)
-    blocks, _ = schur._blocks(tuple(originals))
-    assert departure(blocks).sqrt().item() == pytest.approx(henrici(module.weight.detach().numpy()), abs=1e-7)
+    eigenvalues = schur.eigenvalues(*originals)
+    assert eigenvalues.dtype == torch.complex64
+    assert torch.equal(eigenvalues, schur.eigenvalues(*(original.float() for original in originals)))
+    assert sp.penalty(module).dtype == torch.float32

@@ -89,7 +89,8 @@ def test_conversions_keep_the_weight_orthogonal(start, via) -> None:
     assert orthogonality_defect(base).max() < 20 * torch.finfo(base.dtype).eps
     module.to(torch.float64)
     assert orthogonality_defect(module.weight).max() < 1e-14
-    assert (module.weight - before).abs().max() < 0.1 if via == torch.bfloat16 else 1e-5
+    # bfloat16 rounds A, single precision A and the base.
+    assert (module.weight - before).abs().max() < (0.1 if via == torch.bfloat16 else 1e-5)
 
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
