@@ -9,14 +9,24 @@
 """
 
 from spectral_param import errors, functional, init, nn, optim, testing
-from spectral_param.constraints import block_triangular, scaled_cayley, spectral_radius
+from spectral_param.constraints import (
+    block_triangular,
+    scaled_cayley,
+    schur_form,
+    skew_exponential,
+    spectral_radius,
+)
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
     BlockTriangular,
     Parametrization,
     ScaledCayley,
+    SchurForm,
+    SkewExponential,
     SpectralRadiusNorm,
     num_free_parameters,
+    penalty,
+    rebase,
 )
 
 __version__ = "0.1.0"
@@ -25,6 +35,8 @@ __all__ = [
     "BlockTriangular",
     "Parametrization",
     "ScaledCayley",
+    "SchurForm",
+    "SkewExponential",
     "SpectralRadiusNorm",
     "block_triangular",
     "errors",
@@ -34,7 +46,11 @@ __all__ = [
     "num_free_parameters",
     "optim",
     "param_groups",
+    "penalty",
+    "rebase",
     "scaled_cayley",
+    "schur_form",
+    "skew_exponential",
     "spectral_radius",
     "testing",
 ]

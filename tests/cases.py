@@ -65,6 +65,13 @@ def make_blocks(shape: Shape) -> sp.BlockTriangular:
     return sp.BlockTriangular(blocks, coupling=True)
 
 
+def stability_violation(W: Tensor) -> Tensor:
+    """Spectral radius <= 0.9, departure from normality sqrt(|W|² - Σ|λ|²) <= 6."""
+    eigenvalues = torch.linalg.eigvals(blocks_of(W))
+    departure = blocks_of(W).square().sum(dim=(-2, -1)) - eigenvalues.abs().square().sum(dim=-1)
+    return torch.maximum(torch.relu(radii(W) / 0.9 - 1), torch.relu(departure / 36 - 1))
+
+
 CASES = (
     Case(
         name="SpectralRadiusNorm",
@@ -114,6 +121,29 @@ CASES = (
         member=block_member,
         violation=block_violation,
         outside=lambda shape, dtype: torch.randn(shape, dtype=dtype),
+    ),
+    Case(
+        name="SkewExponential",
+        make=lambda shape: sp.SkewExponential(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-bounded",
+        make=lambda shape: sp.SchurForm(radius=0.9, departure=6.0),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
+        violation=stability_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-paper",
+        make=lambda shape: sp.SchurForm(sp.ScaledCayley(), form="paper"),
+        member=lambda shape, dtype: torch.randn(shape, dtype=dtype),
+        violation=lambda W: torch.where(W.isfinite(), 0.0, torch.inf).amax(dim=(-2, -1)),
+        dtypes=(torch.float32, torch.float64),
     ),
 )
 

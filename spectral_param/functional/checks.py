@@ -57,6 +57,21 @@ def check_square(X: Tensor, name: str) -> None:
         )
 
 
+def check_real(X: Tensor, name: str, remedy: str) -> None:
+    """Raise if X is complex.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+        remedy: What to do about it, a sentence.
+
+    Raises:
+        UnsupportedDtypeError: If X is complex.
+    """
+    if X.is_complex():
+        raise UnsupportedDtypeError(f"{name}: expected a real tensor, got {X.dtype}. {remedy}")
+
+
 def check_gate_blocks(X: Tensor, name: str) -> None:
     """Raise unless X holds matrices of shape (k·n, n): k square blocks on top of each other.
 

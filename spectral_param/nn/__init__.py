@@ -3,7 +3,7 @@
 from spectral_param.nn.block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn.gated import GRU, LSTM
 from spectral_param.nn.goru import GORU, GORUCell
-from spectral_param.nn.models import ENRNN, IRNN, FullCapacityURNN, RNNOrth, ScoRNN, ScuRNN
+from spectral_param.nn.models import ENRNN, IRNN, NNRNN, ExpRNN, FullCapacityURNN, RNNOrth, ScoRNN, ScuRNN
 from spectral_param.nn.modrelu import ModReLU
 from spectral_param.nn.sequence_layer import SequenceLayer
 
@@ -13,8 +13,10 @@ __all__ = [
     "GRU",
     "IRNN",
     "LSTM",
+    "NNRNN",
     "BlockRNN",
     "BlockRNNCell",
+    "ExpRNN",
     "FullCapacityURNN",
     "GORUCell",
     "ModReLU",

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.nn.block_rnn import BlockRNN
-from spectral_param.parametrizations import ScaledCayley, SpectralRadiusNorm, Stiefel
+from spectral_param.parametrizations import (
+    ScaledCayley,
+    SchurForm,
+    SkewExponential,
+    SpectralRadiusNorm,
+    Stiefel,
+)
+from spectral_param.parametrizations.schur_form import Form
+from spectral_param.parametrizations.skew_exponential import Start
 from spectral_param.parametrizations.spectral_radius import Mode
 
 
@@ -240,3 +248,81 @@ class IRNN(BlockRNN):
         for name, weight in self.named_parameters():
             if name.endswith("weight_ih"):
                 nn.init.normal_(weight, std=0.001)
+
+
+class ExpRNN(BlockRNN):
+    r"""Orthogonal recurrence by the exponential map.
+
+    Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML 2019):
+    modReLU, :math:`W = e^A` with A skew-symmetric, trained more slowly than the rest (by a tenth). With
+    :func:`spectral_param.rebase` every K steps it is dtriv, of Lezcano-Casado, "Trivializations for
+    Gradient-Based Optimization on Manifolds" (NeurIPS 2019). Real dtypes only.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        start: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ExpRNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        start: Start = "henaff",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, [(hidden_size, SkewExponential(start))], num_layers, **kwargs)
+
+
+class NNRNN(BlockRNN):
+    r"""Recurrence of given eigenvalues that need not be normal, by the real Schur form.
+
+    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): modReLU, start of section
+    4. The paper adds :func:`spectral_param.penalty` to the loss, and its authors train P more slowly than
+    the rest, and give T a weight decay. Real dtypes only.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        P: The parametrization of the orthogonal matrix; None for ``SkewExponential(start="cayley")``.
+        form: ``"exact"``, or ``"paper"`` for its literal form, whose eigenvalues leave γ e^{±iθ} in
+            training.
+        radius: Bound of the spectral radius, or None.
+        departure: Bound of the departure from normality, or None.
+        delta: δ of the penalty.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.NNRNN(1, 32)
+        >>> output, h_n = rnn(torch.randn(64, 8, 1))
+        >>> loss = output[-1].square().mean() + spectral_param.penalty(rnn)
+        >>> slow = spectral_param.SkewExponential  # P alone
+        >>> groups = spectral_param.param_groups(rnn, lr=5e-4, constrained_lr=1e-6, constrained=slow)
+        >>> optimizer = torch.optim.RMSprop(groups)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        P: nn.Module | None = None,
+        form: Form = "exact",
+        radius: float | None = None,
+        departure: float | None = None,
+        delta: float = 1e-4,
+        **kwargs: Any,
+    ) -> None:
+        constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)
+        super().__init__(input_size, [(hidden_size, constraint)], num_layers, **kwargs)

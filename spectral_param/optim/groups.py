@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.parametrizations import BlockTriangular, Parametrization, Stiefel
+from spectral_param.parametrizations import Parametrization, Stiefel
 
 
 def param_groups(
@@ -79,15 +79,16 @@ def _split(
     for part in model.modules():
         if isinstance(part, ParametrizationList):
             originals = list(part.parameters(recurse=False))
-            for tensor, owners in zip(originals, _owners(part, len(originals)), strict=True):
-                if any(isinstance(owner, constrained) for owner in owners):
+            for tensor in originals:
+                if any(isinstance(owner, constrained) for owner in _owners(part, tensor)):
                     found[id(tensor)] = tensor
     return list(found.values()), [p for p in model.parameters() if id(p) not in found]
 
 
-def _owners(parametrizations: ParametrizationList, count: int) -> list[tuple[nn.Module, ...]]:
-    """Return, for each original tensor, the parametrizations that it goes through."""
+def _owners(parametrizations: ParametrizationList, tensor: nn.Parameter) -> list[nn.Module]:
+    """Return the parametrizations that an original tensor goes through."""
     first, *later = parametrizations
-    if isinstance(first, BlockTriangular):
-        return [tuple(later) if owner is None else (owner, *later) for owner in first.owners()]
-    return [(first, *later)] * count
+    if not isinstance(first, Parametrization):
+        return [first, *later]
+    parts = first.parts(*parametrizations.parameters(recurse=False))
+    return [part for part, originals in parts if any(o is tensor for o in originals)] + later

@@ -3,6 +3,8 @@
 from spectral_param.parametrizations.base import Parametrization, num_free_parameters
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
+from spectral_param.parametrizations.schur_form import SchurForm, penalty
+from spectral_param.parametrizations.skew_exponential import SkewExponential, rebase
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 from spectral_param.parametrizations.stiefel import Stiefel
 
@@ -10,7 +12,11 @@ __all__ = [
     "BlockTriangular",
     "Parametrization",
     "ScaledCayley",
+    "SchurForm",
+    "SkewExponential",
     "SpectralRadiusNorm",
     "Stiefel",
     "num_free_parameters",
+    "penalty",
+    "rebase",
 ]

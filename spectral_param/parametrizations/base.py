@@ -144,6 +144,17 @@ class Parametrization(nn.Module, abc.ABC):
             originals: The tensors the optimizer trains.
         """
 
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return the parametrizations that this one is made of, itself alone or nested ones, too.
+
+        Args:
+            originals: The tensors the optimizer trains.
+
+        Returns:
+            Pairs of a parametrization and the originals that it reads.
+        """
+        return [(self, originals)]
+
     def start_from_paper(self) -> None:
         """Ignore the next weight except for its shape, and start as the paper does.
 
