@@ -8,7 +8,7 @@
 1.0
 """
 
-from spectral_param import errors, functional, init, nn, optim, testing
+from spectral_param import analysis, errors, functional, init, nn, optim, testing
 from spectral_param.constraints import block_triangular, scaled_cayley, spectral_radius
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
@@ -26,6 +26,7 @@ __all__ = [
     "Parametrization",
     "ScaledCayley",
     "SpectralRadiusNorm",
+    "analysis",
     "block_triangular",
     "errors",
     "functional",
