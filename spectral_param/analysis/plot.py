@@ -19,13 +19,13 @@ _GREY = "#767676"
 _DYNAMIC_RANGE = 1e-4
 
 
-def plot_eigenvalues(values: Tensor, ax: Axes | None = None, label: str | None = None) -> Axes:
+def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw eigenvalues in the complex plane, with the unit circle.
 
     Args:
         values: From :func:`eigenvalues`, of one matrix or of a batch.
         ax: Where to draw; new axes by default.
-        label: For a legend.
+        kwargs: For ``Axes.scatter``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -37,20 +37,20 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, label: str | None =
     circle = torch.polar(torch.ones(361), torch.linspace(0, 2 * torch.pi, 361))
     ax.plot(_array(circle.real), _array(circle.imag), color=_GREY, linewidth=1, zorder=1)
     points = values.flatten()
-    ax.scatter(_array(points.real), _array(points.imag), s=14, alpha=0.8, label=label, zorder=2)
+    ax.scatter(_array(points.real), _array(points.imag), **{"s": 14, "zorder": 2, **kwargs})
     ax.set_aspect("equal")
     ax.set_xlabel(r"$\mathrm{Re}\,\lambda$")
     ax.set_ylabel(r"$\mathrm{Im}\,\lambda$")
     return ax
 
 
-def plot_singular_values(values: Tensor, ax: Axes | None = None, label: str | None = None) -> Axes:
+def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw singular values in descending order.
 
     Args:
         values: From :func:`singular_values`: ``(..., n)``, one curve for each matrix.
         ax: Where to draw; new axes by default.
-        label: For a legend.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -59,22 +59,20 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, label: str | No
         ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
-    _curves(ax, torch.arange(1, values.shape[-1] + 1), values, label)
+    _curves(ax, torch.arange(1, values.shape[-1] + 1), values, **kwargs)
     ax.set_xlabel("index")
     ax.set_ylabel("singular value")
     return ax
 
 
-def plot_recording(
-    recorder: Recorder, ax: Axes | None = None, label: str | None = None, ylabel: str = ""
-) -> Axes:
+def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "", **kwargs: Any) -> Axes:
     """Draw what a recorder saw over training, for instance orthogonality or departure from normality.
 
     Args:
         recorder: Its values may have a shape: one curve for each entry.
         ax: Where to draw; new axes by default.
-        label: For a legend.
         ylabel: What was measured.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes. The scale is linear; ``ax.set_yscale("log")`` for errors.
@@ -84,7 +82,7 @@ def plot_recording(
     """
     ax = _axes(ax)
     values = recorder.values
-    _curves(ax, recorder.steps, values.reshape(len(values), -1).mT, label)
+    _curves(ax, recorder.steps, values.reshape(len(values), -1).mT, **kwargs)
     ax.set_xlabel("optimizer step")
     ax.set_ylabel(ylabel)
     return ax
@@ -150,13 +148,13 @@ def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = N
     return ax
 
 
-def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, label: str | None = None) -> Axes:
+def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw the norms of the loss gradients over time, as figure 5 of the scoRNN paper does.
 
     Args:
         norms: Of one block, from :func:`loss_gradient_norms`: ``(..., T)``. The mean is taken over a batch.
         ax: Where to draw; new axes by default.
-        label: For a legend.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -166,21 +164,21 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, label: str |
     """
     ax = _axes(ax)
     mean = norms.reshape(-1, norms.shape[-1]).mean(dim=0)
-    _curves(ax, torch.arange(len(mean)), mean, label)
+    _curves(ax, torch.arange(len(mean)), mean, **kwargs)
     ax.set_yscale("log")
     ax.set_xlabel("t")
     ax.set_ylabel(r"$\|\partial L/\partial h_t\|_2$")
     return ax
 
 
-def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, label: str | None = None) -> Axes:
+def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw Fisher memory curves, or bounds on them.
 
     Args:
         memory: From :func:`fisher_memory` or :func:`fisher_memory_bound`: ``(..., steps + 1)``, one curve for
             each matrix. Where it is 0, the logarithmic scale has no point.
         ax: Where to draw; new axes by default.
-        label: For a legend.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -189,7 +187,7 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, label: str | None
         ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
-    _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), label)
+    _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), **kwargs)
     ax.set_yscale("log")
     ax.set_xlabel("k")
     ax.set_ylabel("Fisher memory J(k)")
@@ -218,13 +216,13 @@ def plot_schur_form(Theta: Tensor, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, label: str | None = None) -> Axes:
+def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw the mean magnitude of each sub-diagonal, as figure 3(c) of the nnRNN paper does.
 
     Args:
         magnitudes: From :func:`subdiagonal_magnitudes`: ``(..., n - 1)``, one curve for each matrix.
         ax: Where to draw; new axes by default.
-        label: For a legend.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -233,21 +231,20 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, label: str | N
         ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
-    _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, label)
-    ax.set_ylim(bottom=0)
+    _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, **kwargs)
     ax.set_xlabel("sub-diagonal k")
     ax.set_ylabel("mean magnitude")
     return ax
 
 
-def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, label: str | None = None) -> Axes:
+def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs: Any) -> Axes:
     """Draw a histogram of the angles of eigenvalues, folded into 0 … π, as the insets of nnRNN's figure 3.
 
     Args:
         values: From :func:`schur_eigenvalues` or :func:`eigenvalues`.
         ax: Where to draw; new axes by default.
         bins: Number of bins.
-        label: For a legend.
+        kwargs: For ``Axes.hist``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -256,13 +253,8 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, label: s
         ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
-    ax.hist(
-        _array(values.angle().abs().flatten()),
-        bins=bins,
-        range=(0, torch.pi),
-        alpha=0.8,
-        label=label,
-    )
+    style = {"histtype": "stepfilled", "linewidth": 1.5, "alpha": 0.8, **kwargs}
+    ax.hist(_array(values.angle().abs().flatten()), bins=bins, range=(0, torch.pi), **style)
     ax.set_xlim(0, torch.pi)
     ax.set_xticks([0, torch.pi / 2, torch.pi], ["0", "π/2", "π"])
     ax.set_xlabel("angle of the eigenvalue")
@@ -271,18 +263,15 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, label: s
 
 
 def plot_transient_growth(
-    growth: TransientGrowth,
-    ax: Axes | None = None,
-    label: str | None = None,
-    kreiss: Tensor | None = None,
+    growth: TransientGrowth, ax: Axes | None = None, kreiss: Tensor | None = None, **kwargs: Any
 ) -> Axes:
     """Draw the norms of the powers of W, and the Kreiss constant that the largest must reach.
 
     Args:
         growth: From :func:`transient_growth`; one curve for each matrix.
         ax: Where to draw; new axes by default.
-        label: For a legend.
         kreiss: From :func:`kreiss_constant`: a dashed line for each matrix, in the colour of its curve.
+        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
 
     Returns:
         The axes.
@@ -291,7 +280,7 @@ def plot_transient_growth(
         ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
-    lines = _curves(ax, torch.arange(growth.norms.shape[-1]), growth.norms, label)
+    lines = _curves(ax, torch.arange(growth.norms.shape[-1]), growth.norms, **kwargs)
     if kreiss is not None:
         for colour, bound in zip(lines, kreiss.flatten().tolist(), strict=True):
             ax.axhline(bound, color=colour, linestyle="--", linewidth=1)
@@ -311,11 +300,12 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots()[1] if ax is None else ax
 
 
-def _curves(ax: Axes, x: Tensor, y: Tensor, label: str | None) -> list[Any]:
+def _curves(ax: Axes, x: Tensor, y: Tensor, **kwargs: Any) -> list[Any]:
     """Draw y (..., points) over x; only the first curve has a label. Return their colours."""
     colours: list[Any] = []
-    for i, curve in enumerate(y.reshape(-1, y.shape[-1])):
-        (line,) = ax.plot(_array(x), _array(curve), label=label if i == 0 else None)
+    for curve in y.reshape(-1, y.shape[-1]):
+        (line,) = ax.plot(_array(x), _array(curve), **kwargs)
+        kwargs.pop("label", None)
         colours.append(line.get_color())
     return colours
 

@@ -80,7 +80,8 @@ def test_what_is_drawn() -> None:
     assert [line.get_ydata().tolist() for line in ax.lines] == [[3, 1], [2, 1.5]]
     assert ax.get_legend_handles_labels()[1] == ["W"]
 
-    ax = analysis.plot_eigenvalues(torch.tensor([0.5 + 0.5j, 0.5 - 0.5j]))
+    ax = analysis.plot_eigenvalues(torch.tensor([0.5 + 0.5j, 0.5 - 0.5j]), label="eigenvalues")
+    assert ax.get_legend_handles_labels()[1] == ["eigenvalues"]
     assert ax.collections[0].get_offsets().tolist() == [[0.5, 0.5], [0.5, -0.5]]
 
     growth = analysis.transient_growth(torch.stack([W, 0.5 * W]), 5)
