@@ -232,10 +232,14 @@ class _Stepper:
         self.input_is_complex = x.is_complex()
         self.x = _as_real(x.detach())
         like = self._call(x[:1].detach(), None)
-        if hx is None:
-            parts = [torch.zeros_like(part) for part in _parts(like)]
-        else:
-            parts = [part.detach().reshape(p.shape) for part, p in zip(_parts(hx), _parts(like), strict=True)]
+        parts = [torch.zeros_like(part) for part in _parts(like)]
+        if hx is not None:
+            if [part.numel() for part in _parts(hx)] != [part.numel() for part in parts]:
+                raise ValueError(
+                    f"{name}: expected hx of shape {[tuple(part.shape) for part in parts]} (without batch for "
+                    f"unbatched input), got {[tuple(part.shape) for part in _parts(hx)]}."
+                )
+            parts = [h.detach().to(p.dtype).reshape(p.shape) for h, p in zip(_parts(hx), parts, strict=True)]
         self.is_tuple = isinstance(like, tuple)
         self.shapes = [(len(p), p.shape[2], p.is_complex()) for p in parts]
         self.start = self._pack(parts)

@@ -109,13 +109,13 @@ def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | Non
     from matplotlib.colors import LogNorm
 
     mean = norms.reshape(-1, *norms.shape[-2:]).mean(dim=0)
-    top = (mean.max().item() or 1.0) if vmax is None else vmax
+    top = (mean.nan_to_num(nan=0.0).max().item() or 1.0) if vmax is None else vmax
     unread = torch.ones_like(mean, dtype=torch.bool).triu(1)
     shown = mean.clamp(min=top * _DYNAMIC_RANGE).masked_fill(unread, torch.nan)
     image = ax.imshow(_array(shown), norm=LogNorm(top * _DYNAMIC_RANGE, top), cmap="viridis")
     ax.set_xlabel("t")
     ax.set_ylabel("τ")
-    ax.figure.colorbar(image, ax=ax, extend="min", shrink=0.8, label=r"gradient norm")
+    ax.figure.colorbar(image, ax=ax, extend="min", shrink=0.8, label="gradient norm")
     return ax
 
 

@@ -16,14 +16,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import check_steps, norm_2, square_blocks, without_nan
+from spectral_param.analysis.matrices import check_steps, norm_2, square_blocks
 from spectral_param.analysis.spectra import eigenvalues
 
-# The grid on which the search for the supremum starts: uniform angles beside those of the eigenvalues,
-# and distances from the unit circle.
+# The grid on which the search for the supremum starts: uniform angles beside those of the largest
+# eigenvalues, and distances from the unit circle, whose logarithm is called height.
 _UNIFORM_ANGLES = 64
 _EIGENVALUE_ANGLES = 64
 _LARGEST_DISTANCE = 10.0
+_HEIGHTS = 14
 _STARTS = 4
 _ROUNDS = 100
 
@@ -97,7 +98,8 @@ def kreiss_constant(W: Tensor) -> Tensor:
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. One whose
-            spectral radius exceeds 1 by no more than rounding in its own dtype counts as of radius 1.
+            spectral radius exceeds 1 by no more than rounding in its own dtype (float32 for half
+            precisions) counts as of radius 1.
 
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision: infinite for a
@@ -113,48 +115,51 @@ def kreiss_constant(W: Tensor) -> Tensor:
     """
     blocks = square_blocks(W, "kreiss_constant")
     n = blocks.shape[-1]
-    rounding = 10 * n * torch.finfo(W.dtype).eps
+    # Rounding to half precision is not taken for noise: it can make a stable matrix unstable.
+    rounding = 10 * n * min(torch.finfo(W.dtype).eps, torch.finfo(torch.float32).eps)
     flat = [_kreiss(M, rounding) for M in blocks.reshape(-1, n, n)]
     return torch.tensor(flat, dtype=torch.float64, device=W.device).reshape(blocks.shape[:-2])
 
 
 def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)
-    _, finite = without_nan(W)
-    if not bool(finite):
+    if not bool(W.isfinite().all()):
         return math.nan
     spectrum = eigenvalues(W)
     radius = spectrum[0].abs().item()
     if radius > 1 + rounding:
         return math.inf
     W = W / max(radius, 1.0)
-    # Closer to the circle than this the ratio measures the rounding of W.
-    nearest = max(1e-6, 100 * rounding)
-
-    angles = torch.cat(
-        [
-            torch.linspace(-torch.pi, torch.pi, _UNIFORM_ANGLES + 1, dtype=torch.float64, device=W.device),
-            spectrum[:_EIGENVALUE_ANGLES].angle(),
-        ]
-    )
+    uniform = torch.linspace(-torch.pi, torch.pi, _UNIFORM_ANGLES + 1, dtype=torch.float64, device=W.device)
+    angles = torch.cat([uniform, spectrum[:_EIGENVALUE_ANGLES].angle()])
     # The spectrum and its resolvent norms are symmetric for a real matrix.
     angles = (angles if W.is_complex() else angles.abs()).unique()
+    # Closer to the circle than the first of these the ratio measures the rounding of W.
+    nearest = max(1e-6, 100 * rounding)
     heights = torch.linspace(
-        math.log(nearest), math.log(_LARGEST_DISTANCE), 14, dtype=torch.float64, device=W.device
+        math.log(nearest), math.log(_LARGEST_DISTANCE), _HEIGHTS, dtype=torch.float64, device=W.device
     )
+    return max(1.0, _pattern_search(W, heights, *_best_of_grid(W, heights, angles)))
+
+
+def _best_of_grid(W: Tensor, heights: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return height, angle and ratio of a few points, each the best among its angle and the neighbours'."""
     ratios = torch.stack([_resolvent_ratio(W, height.expand_as(angles), angles) for height in heights])
     along, level = ratios.max(dim=0)
     padded = torch.nn.functional.pad(along, (1, 1), value=-math.inf)
     peaks = torch.where((along >= padded[:-2]) & (along >= padded[2:]), along, -math.inf)
     best = peaks.topk(min(_STARTS, len(peaks))).indices
+    return heights[level[best]], angles[best], along[best]
 
-    height, angle, ratio = heights[level[best]], angles[best], along[best]
+
+def _pattern_search(W: Tensor, heights: Tensor, height: Tensor, angle: Tensor, ratio: Tensor) -> float:
+    """Move each point to the best of its four neighbours, or halve its step where none is better."""
     step = torch.ones_like(ratio)
     moves = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]], dtype=torch.float64, device=W.device)
     for _ in range(_ROUNDS):
         if bool((step < 1e-6).all()):
             break
         tried_height = height + moves[:, :1] * step * (heights[1] - heights[0])
-        tried_height = tried_height.clamp(min=math.log(nearest))
+        tried_height = tried_height.clamp(min=heights[0])
         tried_angle = angle + moves[:, 1:] * step * (2 * torch.pi / _UNIFORM_ANGLES)
         tried = _resolvent_ratio(W, tried_height.flatten(), tried_angle.flatten()).reshape(4, -1)
         found, move = tried.max(dim=0)
@@ -163,7 +168,7 @@ def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)
         angle = torch.where(better, tried_angle.gather(0, move[None])[0], angle)
         ratio = torch.maximum(ratio, found)
         step = torch.where(better, step, step / 2)
-    return max(1.0, ratio.max().item())
+    return ratio.max().item()
 
 
 def _resolvent_ratio(W: Tensor, height: Tensor, angle: Tensor) -> Tensor:

@@ -249,6 +249,8 @@ def test_bad_input() -> None:
             function(nn.RNN(2, 4), x[0, 0])
         with pytest.raises(ValueError, match="add up to the hidden size 4"):
             function(nn.RNN(2, 4), x, block_sizes=[2, 3])
+        with pytest.raises(ValueError, match=r"expected hx of shape \[\(1, 3, 4\)\].*, got \[\(1, 4\)\]"):
+            function(nn.RNN(2, 4), x, hx=torch.zeros(1, 4))
     rnn = nn.RNN(2, 4)
     with pytest.raises(ValueError, match="expected wrt 'input' or 'state'"):
         gradient_norms(rnn, x, wrt="output")

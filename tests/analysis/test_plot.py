@@ -99,8 +99,8 @@ def test_heat_map_shows_tau_downwards_and_nothing_above_the_diagonal() -> None:
     assert image.get_array().mask.tolist() == [[False, True], [False, False]]
     assert image.get_array()[1, 0] == pytest.approx(1e-2)
     assert image.origin == "upper"
-    ax = analysis.plot_gradient_norms(torch.zeros(2, 2))  # nothing at all depends on anything
-    ax.figure.canvas.draw()
+    for degenerate in (torch.zeros(2, 2), torch.full((2, 2), torch.nan)):
+        analysis.plot_gradient_norms(degenerate).figure.canvas.draw()
 
 
 def test_without_matplotlib_the_message_names_the_extra(monkeypatch) -> None:

@@ -102,6 +102,7 @@ def test_kreiss_constant_is_above_a_brute_force_grid() -> None:
 def test_kreiss_constant_of_normal_matrices_is_one() -> None:
     Q = torch.linalg.qr(torch.randn(2, 8, 8)).Q  # float32: of radius 1 up to its rounding
     torch.testing.assert_close(kreiss_constant(Q), torch.ones(2, **DOUBLE), atol=1e-3, rtol=0)
+    assert (kreiss_constant(1.01 * Q.bfloat16()) == math.inf).all()
     S = torch.randn(8, 8, **DOUBLE)
     S = S + S.mT
     S = S / torch.linalg.matrix_norm(S, 2)
