@@ -32,7 +32,8 @@ def gradient_norms(
     Figures 4 and 5 of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
     Memory" (AAAI 2020) are :math:`‖∂h_τ^{(S)}/∂x_t‖_2` and :math:`‖∂h_τ^{(L)}/∂x_t‖_2` as heat maps. The
     norms are exact, not estimates. Steps are differentiated in the network's precision and multiplied in
-    double precision, so what has vanished to 1e-100 is still a number.
+    double precision, so what has vanished to 1e-100 is still a number. A complex state counts as its real and
+    imaginary parts.
 
     For ``wrt="state"`` block i of h_τ is differentiated by block i of h_t, everything else in the state of
     time t held fixed: the diagonal blocks of a BlockRNN, and for an LSTM the path through h alone.
