@@ -8,7 +8,7 @@
 1.0
 """
 
-from spectral_param import errors, functional, init, nn, optim, testing
+from spectral_param import analysis, errors, functional, init, nn, optim, testing
 from spectral_param.constraints import (
     block_triangular,
     scaled_cayley,
@@ -38,6 +38,7 @@ __all__ = [
     "SchurForm",
     "SkewExponential",
     "SpectralRadiusNorm",
+    "analysis",
     "block_triangular",
     "errors",
     "functional",
