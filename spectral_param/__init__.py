@@ -9,10 +9,18 @@
 """
 
 from spectral_param import errors, functional, init, nn, optim, testing
-from spectral_param.constraints import block_triangular, scaled_cayley, spectral_radius
+from spectral_param.constraints import (
+    block_triangular,
+    fourier_unitary,
+    givens,
+    scaled_cayley,
+    spectral_radius,
+)
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
     BlockTriangular,
+    FourierUnitary,
+    Givens,
     Parametrization,
     ScaledCayley,
     SpectralRadiusNorm,
@@ -23,12 +31,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BlockTriangular",
+    "FourierUnitary",
+    "Givens",
     "Parametrization",
     "ScaledCayley",
     "SpectralRadiusNorm",
     "block_triangular",
     "errors",
+    "fourier_unitary",
     "functional",
+    "givens",
     "init",
     "nn",
     "num_free_parameters",

@@ -2,11 +2,15 @@
 
 from spectral_param.parametrizations.base import Parametrization, num_free_parameters
 from spectral_param.parametrizations.block_triangular import BlockTriangular
+from spectral_param.parametrizations.fourier_unitary import FourierUnitary
+from spectral_param.parametrizations.givens import Givens
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 
 __all__ = [
     "BlockTriangular",
+    "FourierUnitary",
+    "Givens",
     "Parametrization",
     "ScaledCayley",
     "SpectralRadiusNorm",
