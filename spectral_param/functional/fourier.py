@@ -1,6 +1,6 @@
 r"""The unitary matrices of the uRNN, applied by fast Fourier transforms.
 
-Arjovsky, Shah and Bengio (2016), "Unitary Evolution Recurrent Neural Networks", eq. (6):
+Arjovsky, Shah and Bengio (2016), "Unitary Evolution Recurrent Neural Networks":
 
 .. math:: W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1
 

@@ -15,9 +15,9 @@ Here a rotation is
 
 .. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
 
-The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left the phases of F^{(1)} then repeat
-those of D, and the product misses n/2 dimensions of the unitary group. The derivation, W R ⋯ R = D,
-asks for the inverse of (4), which is R(-θ, -φ) as defined here, with the phase in the first column.
+The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left, too, nothing would change the phases
+of the columns, and n-1 dimensions of the unitary group would be missed. The derivation, W R ⋯ R = D, asks
+for the inverse of (4), which is R(-θ, -φ) as defined here.
 
 Blocks
 ------

@@ -60,11 +60,11 @@ class _Matmul(torch.autograd.Function):
 
     @staticmethod
     @full_precision
-    def jvp(ctx: Any, dA: Tensor | None, dX: Tensor | None) -> Tensor:
+    def jvp(ctx: Any, dA: Tensor | None, dX: Tensor | None) -> Tensor | None:
         A, X = ctx.saved_tensors
-        if dA is None or dX is None:
-            return A @ dX if dA is None else dA @ X
-        return dA @ X + A @ dX
+        left = None if dA is None else dA @ X
+        right = None if dX is None else A @ dX
+        return left + right if left is not None and right is not None else left if right is None else right
 
 
 @full_precision

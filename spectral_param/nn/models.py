@@ -112,7 +112,7 @@ class EUNN(BlockRNN):
         hidden_size: Number of hidden units.
         num_layers: Number of layers of the network.
         layers: Number L of layers of rotations in each recurrent matrix. ``None``, the default, for all,
-            which reach every unitary matrix; the paper takes 2 for copying, and 2 to 1024 elsewhere.
+            which reach every unitary matrix; the authors' code takes 2 unless told otherwise.
         order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
         real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
             default, for a complex dtype.
@@ -146,8 +146,8 @@ class EUNN(BlockRNN):
 class URNN(BlockRNN):
     r"""Unitary recurrence of diagonals, reflections and Fourier transforms.
 
-    Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016): modReLU, start of
-    section 4.1. Its recurrent matrix has 7n parameters.
+    Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016): modReLU, and a
+    recurrent matrix of 7n parameters, uniform phases and reflection vectors at the start.
 
     Args:
         input_size: Number of features of the input.

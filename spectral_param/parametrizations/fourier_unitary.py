@@ -17,7 +17,7 @@ from spectral_param.parametrizations.memory import Memory, present_originals
 class FourierUnitary(Parametrization):
     r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
 
-    Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016), eq. (6).
+    Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
     D: diagonals of phases; R = I - 2vv*/(v*v): reflections; F: the unitary Fourier transform; Π: a
     permutation, drawn at registration and fixed (buffer ``permutation``, shared by the matrices of a
     batch). 7n real parameters, of the n² of all unitary matrices, and O(n log n) for a product with a
@@ -77,7 +77,7 @@ class FourierUnitary(Parametrization):
         return originals
 
     def paper_start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return reflection vectors uniform in [-1, 1] and phases uniform in [-π, π] (section 4.1)."""
+        """Return reflection vectors uniform in [-1, 1] and phases uniform in [-π, π], as the paper."""
         if not like.is_complex():
             raise UnsupportedDtypeError(
                 f"FourierUnitary: expected a complex weight, got {like.dtype}. Use a complex dtype, for "
@@ -93,8 +93,9 @@ class FourierUnitary(Parametrization):
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
         """Return 7n for each matrix, as the paper counts: what is trained.
 
-        At most 7n - 6 of them are independent: the length and the phase of each v do not matter, and
-        constant phases can move between D₁, D₂ and D₃.
+        7n - 7 of them are independent (from n = 6 on): the length and the phase of each v do not matter,
+        constant phases can move between D₁, D₂ and D₃, and two reflections are a rotation in the plane of
+        their vectors, in which both can be turned together.
         """
         return 2 * v.numel() + phases.numel()
 

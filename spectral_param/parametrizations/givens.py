@@ -44,7 +44,7 @@ class Givens(Parametrization):
 
     Args:
         layers: Number L of layers, from 1 to n. ``None``, the default, means all: n for
-            ``"rectangular"``, log2 n for ``"fft"``. The paper takes 2 to 1024 of them for ``"rectangular"``.
+            ``"rectangular"``, log2 n for ``"fft"``. The authors' code takes 2 unless told otherwise.
         order: ``"rectangular"``: layers rotate neighbours, (1,2), (3,4), … and (2,3), (4,5), … in turn.
             ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect every
             coordinate with every other; n has to be a power of two.
