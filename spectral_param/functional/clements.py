@@ -28,6 +28,8 @@ the larger ones. All of this is well-conditioned.
 
 from __future__ import annotations
 
+import cmath
+import math
 from typing import Any
 
 import numpy as np
@@ -89,30 +91,29 @@ def _reached(n: int, j: int, p: int, above: int) -> range:
 
 def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
     """Find R from the largest of these rows, replace W by WRᴴ, and return θ and φ."""
-    row = max(rows, key=lambda row: np.linalg.norm(W[row, p : p + 2]))
-    a, b = W[row, p], W[row, p + 1]
-    e: Any = np.float64(1)
-    if np.iscomplexobj(W):
-        theta, e = np.arctan2(abs(a), abs(b)), _phase(a) * _phase(b).conj()
-    else:
-        theta = np.arctan2(a, b)
-    c, s = np.cos(theta), np.sin(theta)
+    a, b = max((W[row, p : p + 2].tolist() for row in rows), key=lambda pair: abs(pair[0]) + abs(pair[1]))
+    theta, e = _angle_and_phase(a, b)
+    c, s = math.cos(theta), math.sin(theta)
     W[:, p : p + 2] = W[:, p : p + 2] @ np.array([[c / e, s / e], [-s, c]])
-    return float(theta), float(np.angle(e))
+    return theta, cmath.phase(e)
 
 
-def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, Any]:
+def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
     """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column, replace W by GᴴW; return θ and e^{iψ}."""
-    column = max(columns, key=lambda column: np.linalg.norm(W[p : p + 2, column]))
-    a, b = W[p, column], W[p + 1, column]
-    e: Any = np.float64(1)
-    if np.iscomplexobj(W):
-        theta, e = np.arctan2(abs(b), abs(a)), _phase(b) * _phase(a).conj()
-    else:
-        theta = np.arctan2(b, a)
-    c, s = np.cos(theta), np.sin(theta)
+    pairs = (W[p : p + 2, column].tolist() for column in columns)
+    a, b = max(pairs, key=lambda pair: abs(pair[0]) + abs(pair[1]))
+    theta, e = _angle_and_phase(b, a)
+    c, s = math.cos(theta), math.sin(theta)
     W[p : p + 2] = np.array([[c, s / e], [-s, c / e]]) @ W[p : p + 2]
-    return float(theta), e
+    return theta, e
+
+
+def _angle_and_phase(a: complex, b: complex) -> tuple[float, complex]:
+    """Return θ and e, |e| = 1, with (a, b) = m (e sin θ, cos θ) for some m; e = 1 for real numbers."""
+    if isinstance(a, complex):
+        e = a / abs(a) * (b / abs(b)).conjugate() if a and b else 1
+        return math.atan2(abs(a), abs(b)), e
+    return math.atan2(a, b.real), 1
 
 
 def _eliminate_fft(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
