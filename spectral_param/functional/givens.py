@@ -109,20 +109,23 @@ def givens_operator(
     layers = _layers(d.shape[-1], theta.shape[-1], order)
     plan = _rectangular_stages if order == "rectangular" else _fft_stages
     stages = plan(d.shape[-1], layers, theta.device)
-    blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)]
-    rows = [row for stage in stages for row in stage.rows.unbind(0)]
+    blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
+    rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
+    n, padded = d.shape[-1], rows[0].numel()
+    here = torch.arange(padded, device=theta.device)  # Which coordinate stands where, from stage to stage.
+    sources = []
+    for row in rows:
+        sources.append(here.argsort()[row.flatten()])
+        here = row.flatten()
+    home = here.argsort()[:n]
 
     def multiply(h: Tensor) -> Tensor:
         dtype = torch.promote_types(h.dtype, d.dtype)
-        n, padded = d.shape[-1], rows[0].numel()
         X = pad(h, (0, padded - n)).mT.to(dtype)
-        here = torch.arange(padded, device=rows[0].device)  # which coordinate each row of X is
-        for block, row in zip(reversed(blocks), reversed(rows), strict=True):
-            X = X.index_select(-2, here.argsort()[row.flatten()])
-            X = matmul(block.to(dtype), X.unflatten(-2, row.shape)).flatten(-3, -2)
-            here = row.flatten()
-        X = X.index_select(-2, here.argsort()[:n])
-        return (d[..., None] * X).mT
+        for block, source in zip(blocks, sources, strict=True):
+            X = X.index_select(-2, source).unflatten(-2, block.shape[-3:-1])
+            X = matmul(block.to(dtype), X).flatten(-3, -2)
+        return (d[..., None] * X.index_select(-2, home)).mT
 
     return multiply
 
@@ -143,7 +146,7 @@ def givens_apply(
         Tensor like h.
 
     Raises:
-        ValueError: As :func:`givens_operator` does.
+        ValueError: As :func:`spectral_param.functional.givens_operator` does.
 
     Example:
         >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
@@ -179,7 +182,7 @@ class _Stages(NamedTuple):
     partner: Tensor  # (K, b): which row of the block it is rotated with.
 
 
-# Measured at n = 512, for the dense W and its gradient.
+# For the dense W and its gradient, at n = L = 512: 16 are as fast, 4 slower.
 _LAYERS_PER_BLOCK = 8
 
 

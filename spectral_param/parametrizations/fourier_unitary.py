@@ -55,7 +55,7 @@ class FourierUnitary(Parametrization):
         return W if self._shape is None else join_gates(W, like=self._shape)
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function h -> h Wᵀ on rows ``(..., n)``, for one n x n weight; W is not formed.
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
 
         Args:
             v: Vectors of the reflections.

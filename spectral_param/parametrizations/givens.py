@@ -37,10 +37,10 @@ class Givens(Parametrization):
 
     Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
     each orthogonal. Registration at full capacity starts from the nearest orthogonal weight, which is
-    found again exactly. A smaller set is not convex, and no way to its nearest member is known: a weight
-    that is in it is found again, as :mod:`spectral_param.functional.clements` tells (always for L ≤ 2 and
-    for ``"fft"``, otherwise as long as no rotation is lost in rounding: L = 8 is about the limit in single
-    precision); *any other weight is dropped for the paper's start*, which is random.
+    found again exactly. A smaller set is not convex, and no way to its nearest member is known. A weight
+    that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation is
+    lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the paper's
+    start*, which is random.
 
     Args:
         layers: Number L of layers, from 1 to n. ``None``, the default, means all: n for
@@ -94,7 +94,7 @@ class Givens(Parametrization):
     def operator(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function h -> h Wᵀ on rows ``(..., n)``, for one n x n weight; W is not formed.
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
 
         Args:
             theta: Angles of the rotations.
