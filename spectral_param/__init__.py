@@ -11,6 +11,8 @@
 from spectral_param import analysis, errors, functional, init, nn, optim, testing
 from spectral_param.constraints import (
     block_triangular,
+    fourier_unitary,
+    givens,
     scaled_cayley,
     schur_form,
     skew_exponential,
@@ -19,6 +21,8 @@ from spectral_param.constraints import (
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
     BlockTriangular,
+    FourierUnitary,
+    Givens,
     Parametrization,
     ScaledCayley,
     SchurForm,
@@ -33,6 +37,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BlockTriangular",
+    "FourierUnitary",
+    "Givens",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
@@ -41,7 +47,9 @@ __all__ = [
     "analysis",
     "block_triangular",
     "errors",
+    "fourier_unitary",
     "functional",
+    "givens",
     "init",
     "nn",
     "num_free_parameters",

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
+from spectral_param.functional.givens import Order
 from spectral_param.parametrizations import (
     BlockTriangular,
+    FourierUnitary,
+    Givens,
     Parametrization,
     ScaledCayley,
     SchurForm,
@@ -223,3 +226,52 @@ def skew_exponential(
         1.0
     """
     return constrain(module, tensor_name, SkewExponential(start), init)
+
+
+def givens(
+    module: M,
+    tensor_name: str = "weight",
+    layers: int | None = None,
+    order: Order = "rectangular",
+    *,
+    init: Init = None,
+) -> M:
+    """Make a weight a product of layers of 2x2 rotations. See :class:`spectral_param.Givens`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        layers: Number of layers; None for all.
+        order: ``"rectangular"`` or ``"fft"``.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`. With fewer than n layers,
+            what lies outside the set is dropped for the paper's start.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = spectral_param.givens(torch.nn.Linear(8, 8), layers=2, init="paper")
+        >>> layer.weight[0].count_nonzero()  # two layers connect neighbours only
+        tensor(3)
+    """
+    return constrain(module, tensor_name, Givens(layers, order), init)
+
+
+def fourier_unitary(module: M, tensor_name: str = "weight") -> M:
+    """Make a complex weight unitary as the uRNN does. See :class:`spectral_param.FourierUnitary`.
+
+    It always starts as the paper does, whatever the weight is.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8, bias=False, dtype=torch.complex64)
+        >>> spectral_param.num_free_parameters(spectral_param.fourier_unitary(layer))
+        56
+    """
+    return constrain(module, tensor_name, FourierUnitary())

@@ -38,6 +38,22 @@ def orthogonality_defect(W: Tensor) -> Tensor:
     return (W.mH @ W - identity).abs().amax(dim=(-2, -1))
 
 
+def two_layers(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """D F1 F2: rotations of (1,2), (3,4), ... and of (2,3), (4,5), ..."""
+    W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
+    n = W.shape[-1]
+    first, second = W + torch.eye(n, dtype=dtype), W + torch.eye(n, dtype=dtype)
+    for i in range(n - 1):
+        factor = second if i % 2 else first
+        factor[..., i : i + 2, i : i + 2] = orthogonal((*W.shape[:-2], 2, 2), dtype)
+    return (first @ second).reshape(shape)
+
+
+def two_layers_violation(W: Tensor) -> Tensor:
+    distant = blocks_of(W).triu(3).abs() + blocks_of(W).tril(-3).abs()
+    return orthogonality_defect(W).maximum(distant.amax(dim=(-2, -1)))
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -114,6 +130,29 @@ CASES = (
         member=orthogonal,
         violation=orthogonality_defect,
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Givens",
+        make=lambda shape: sp.Givens(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Givens-two-layers",
+        make=lambda shape: sp.Givens(layers=2),
+        member=two_layers,
+        violation=two_layers_violation,
+        outside=orthogonal,
+    ),
+    Case(
+        name="FourierUnitary",
+        make=lambda shape: sp.FourierUnitary(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        recovers=False,
+        dtypes=(torch.complex64, torch.complex128),
     ),
     Case(
         name="BlockTriangular",

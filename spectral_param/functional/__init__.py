@@ -2,6 +2,8 @@
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
 from spectral_param.functional.exponential import exponential
+from spectral_param.functional.fourier import fourier_apply, fourier_operator
+from spectral_param.functional.givens import givens_apply, givens_operator
 from spectral_param.functional.goru import goru
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.recurrence import rnn
@@ -14,6 +16,10 @@ __all__ = [
     "cayley_inverse",
     "dominant_eigen",
     "exponential",
+    "fourier_apply",
+    "fourier_operator",
+    "givens_apply",
+    "givens_operator",
     "goru",
     "modrelu",
     "rnn",

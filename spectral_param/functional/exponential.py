@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_real, check_square, finfo_eps
-from spectral_param.functional.precision import full_precision, product
+from spectral_param.functional.precision import full_precision, matmul
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
@@ -26,15 +26,15 @@ _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
 
 def _taylor(A: Tensor) -> Tensor:
     """Return the polynomial of degree 16."""
-    A2 = product(A, A)
-    A3 = product(A2, A)
-    A4 = product(A2, A2)
+    A2 = matmul(A, A)
+    A3 = matmul(A2, A)
+    A4 = matmul(A2, A2)
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     powers = (identity, A, A2, A3)
     X = _COEFFICIENTS[_DEGREE] * A4
     for first in range(_DEGREE - 4, -1, -4):
         X = X + sum(c * power for c, power in zip(_COEFFICIENTS[first : first + 4], powers, strict=True))
-        X = product(A4, X) if first else X
+        X = matmul(A4, X) if first else X
     return X
 
 
@@ -71,5 +71,5 @@ def exponential(A: Tensor) -> Tensor:
     halvings = max(0, math.ceil(math.log2(norm / limit))) if 0 < norm < math.inf else 0
     X = _taylor(A / 2**halvings)
     for _ in range(halvings):
-        X = product(X, X)
+        X = matmul(X, X)
     return X

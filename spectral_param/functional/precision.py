@@ -36,49 +36,49 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-class _Product(torch.autograd.Function):
-    """(X, Y) -> XY. PyTorch's own backward pass rounds to bfloat16 when it runs under autocast."""
+class _Matmul(torch.autograd.Function):
+    """(A, X) -> AX. PyTorch's own backward pass follows the autocast that it is called under."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(X: Tensor, Y: Tensor) -> Tensor:
-        return X @ Y
+    def forward(A: Tensor, X: Tensor) -> Tensor:
+        return A @ X
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
     @staticmethod
+    @full_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        X, Y = ctx.saved_tensors
-        g_X = product(G, Y.mT) if ctx.needs_input_grad[0] else None
-        g_Y = product(X.mT, G) if ctx.needs_input_grad[1] else None
-        return g_X, g_Y
+        A, X = ctx.saved_tensors
+        g_A = matmul(G, X.mH) if ctx.needs_input_grad[0] else None
+        g_X = matmul(A.mH, G) if ctx.needs_input_grad[1] else None
+        return g_A, g_X
 
     @staticmethod
     @full_precision
-    def jvp(ctx: Any, dX: Tensor | None, dY: Tensor | None) -> Tensor:
-        X, Y = ctx.saved_tensors
-        tangent = torch.zeros_like(X @ Y)
-        if dX is not None:
-            tangent = tangent + dX @ Y
-        if dY is not None:
-            tangent = tangent + X @ dY
-        return tangent
+    def jvp(ctx: Any, dA: Tensor | None, dX: Tensor | None) -> Tensor | None:
+        A, X = ctx.saved_tensors
+        left = None if dA is None else dA @ X
+        right = None if dX is None else A @ dX
+        return left + right if left is not None and right is not None else left if right is None else right
 
 
 @full_precision
-def product(X: Tensor, Y: Tensor) -> Tensor:
-    """Return XY, in full precision forward and backward wherever autocast is on.
+def matmul(A: Tensor, X: Tensor) -> Tensor:
+    """Return AX in the precision of its factors, whatever autocast says, and so the derivatives.
 
     Args:
-        X: Real matrices ``(..., m, n)``.
-        Y: Real matrices ``(..., n, k)``, with the same batch dimensions.
+        A: Matrices ``(..., k, n)``.
+        X: Matrices ``(..., n, m)``.
     """
     if torch.compiler.is_compiling():
         # torch.compile takes no autograd Function with forward-mode derivatives.
-        return X @ Y
-    XY: Tensor = _Product.apply(X, Y)  # type: ignore[no-untyped-call]
-    return XY
+        return A @ X
+    batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
+    A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])
+    product: Tensor = _Matmul.apply(A, X)  # type: ignore[no-untyped-call]
+    return product

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.functional.precision import full_precision, product
+from spectral_param.functional.precision import full_precision, matmul
 
 
 class SchurBlocks(NamedTuple):
@@ -129,7 +129,7 @@ def schur_form(
     else:
         lower = strictly_lower(T, pairs)
     S = block_diagonal(gamma, theta, log_shear, pairs) + lower
-    return product(product(P, S), P.mT)
+    return matmul(matmul(P, S), P.mT)
 
 
 def departure(blocks: SchurBlocks) -> Tensor:
@@ -177,7 +177,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
         ImportError: If scipy is not installed.
     """
     try:
-        from scipy.linalg import schur  # type: ignore[import-untyped]
+        from scipy.linalg import schur
     except ImportError as error:
         raise ImportError(
             "SchurForm: expected scipy, whose real Schur decomposition reads the form off a given weight. "

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param.functional.givens import Order
 from spectral_param.nn.block_rnn import BlockRNN
 from spectral_param.parametrizations import (
+    FourierUnitary,
+    Givens,
     ScaledCayley,
     SchurForm,
     SkewExponential,
@@ -326,3 +329,81 @@ class NNRNN(BlockRNN):
     ) -> None:
         constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)
         super().__init__(input_size, [(hidden_size, constraint)], num_layers, **kwargs)
+
+
+class EUNN(BlockRNN):
+    r"""Unitary recurrence by layers of rotations, of tunable capacity.
+
+    Jing et al., "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs" (ICML
+    2017): modReLU, angles and phases uniform in [-π, π).
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers of the network.
+        layers: Number L of layers of rotations in each recurrent matrix. ``None``, the default, for all,
+            which reach every unitary matrix; the authors' code takes 2 unless told otherwise.
+        order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
+        real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
+            default, for a complex dtype.
+        dtype: Complex as the paper's, or real.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.EUNN(1, 32, layers=2)
+        >>> output, h_n = rnn(torch.randn(64, 8, 1))
+        >>> output.shape, h_n.dtype
+        (torch.Size([64, 8, 64]), torch.complex64)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        layers: int | None = None,
+        order: Order = "rectangular",
+        real_output: bool | None = None,
+        dtype: torch.dtype = torch.complex64,
+        **kwargs: Any,
+    ) -> None:
+        blocks = [(hidden_size, Givens(layers, order))]
+        real_output = dtype.is_complex if real_output is None else real_output
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class URNN(BlockRNN):
+    r"""Unitary recurrence of diagonals, reflections and Fourier transforms.
+
+    Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016): modReLU, and a
+    recurrent matrix of 7n parameters, uniform phases and reflection vectors at the start.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
+            reads the states.
+        dtype: A complex one.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
+            start is the paper's.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.URNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 64])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool = True,
+        dtype: torch.dtype = torch.complex64,
+        **kwargs: Any,
+    ) -> None:
+        blocks = [(hidden_size, FourierUnitary())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)

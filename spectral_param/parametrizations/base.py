@@ -168,7 +168,13 @@ class Parametrization(nn.Module, abc.ABC):
         Args:
             originals: The tensors the optimizer trains.
         """
-        W = self.constrain(*map(at_least_float32, originals)).to(originals[0].dtype)
+        W = self.constrain(*map(at_least_float32, originals))
+        dtype = originals[0].dtype
+        if W.is_complex() and not dtype.is_complex:
+            # Originals that are all real do not say which complex dtype the weight has: Module.double
+            # converts them, but not a complex weight.
+            dtype = self._like.dtype if self._like.is_complex() else W.dtype
+        W = W.to(dtype)
         if is_plain(W):
             self._outputs = [ref for ref in self._outputs if ref() is not None]
             self._outputs.append(weakref.ref(W))
@@ -190,8 +196,6 @@ class Parametrization(nn.Module, abc.ABC):
         """
         check_gate_blocks(W, type(self).__name__)
         self._check_same_kind(W)
-        if self._shape is None:
-            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
         originals = self.invert(W, finfo_eps(W.dtype))
         if isinstance(originals, Tensor):
             return originals
@@ -208,6 +212,8 @@ class Parametrization(nn.Module, abc.ABC):
             Unconstrained tensors.
         """
         self._eps = eps
+        if self._shape is None:
+            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
         weight = at_least_float32(W.detach())
         if self._from_paper:
             originals = self.paper_start(weight)

@@ -13,7 +13,7 @@ from spectral_param import init
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.functional.checks import check_real
 from spectral_param.functional.exponential import exponential
-from spectral_param.functional.precision import product
+from spectral_param.functional.precision import matmul
 from spectral_param.parametrizations.base import Parametrization, at_least_float32, join_gates, split_gates
 
 Start = Literal["henaff", "cayley"]
@@ -62,7 +62,7 @@ class SkewExponential(Parametrization):
         shape = T.shape
         T = split_gates(T).tril(-1)
         E = exponential(T - T.mT)
-        W = E if self.base is None else product(self.base.to(E.device, E.dtype), E)
+        W = E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
         return join_gates(W, like=shape)
 
     def unconstrain(self, W: Tensor, project: bool) -> Tensor:
