@@ -9,10 +9,11 @@
 """
 
 from spectral_param import errors, functional, init, nn, optim, testing
-from spectral_param.constraints import block_triangular, scaled_cayley, spectral_radius
+from spectral_param.constraints import block_triangular, householder, scaled_cayley, spectral_radius
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
     BlockTriangular,
+    Householder,
     Parametrization,
     ScaledCayley,
     SpectralRadiusNorm,
@@ -23,12 +24,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BlockTriangular",
+    "Householder",
     "Parametrization",
     "ScaledCayley",
     "SpectralRadiusNorm",
     "block_triangular",
     "errors",
     "functional",
+    "householder",
     "init",
     "nn",
     "num_free_parameters",

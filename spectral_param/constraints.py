@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from spectral_param.parametrizations import (
     BlockTriangular,
+    Householder,
     Parametrization,
     ScaledCayley,
     SpectralRadiusNorm,
@@ -133,6 +134,28 @@ def scaled_cayley(
         1.0
     """
     return constrain(module, tensor_name, ScaledCayley(negative_ones), init)
+
+
+def householder(
+    module: M, tensor_name: str = "weight", reflections: int | None = None, *, init: Init = None
+) -> M:
+    """Make a weight a product of Householder reflections. See :class:`spectral_param.Householder`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        reflections: Number of reflections; None for as many as the weight has rows.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> rnn = spectral_param.householder(torch.nn.RNN(8, 64), "weight_hh_l0", 16, init="paper")
+        >>> round(torch.linalg.matrix_norm(rnn.weight_hh_l0, 2).item(), 4)
+        1.0
+    """
+    return constrain(module, tensor_name, Householder(reflections), init)
 
 
 def block_triangular(

@@ -38,6 +38,20 @@ def orthogonality_defect(W: Tensor) -> Tensor:
     return (W.mH @ W - identity).abs().amax(dim=(-2, -1))
 
 
+def moving_two_dimensions(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Orthogonal, and the identity on a subspace of n - 2 dimensions."""
+    Q = blocks_of(orthogonal(shape, dtype))
+    C = blocks_of(torch.zeros(shape, dtype=dtype)) + torch.eye(shape[-1], dtype=dtype)
+    C[..., :2, :2] = torch.linalg.qr(torch.randn((*C.shape[:-2], 2, 2), dtype=dtype)).Q
+    return (Q @ C @ Q.mH).reshape(shape)
+
+
+def third_moved(W: Tensor) -> Tensor:
+    """The third singular value of I - W."""
+    W = blocks_of(W)
+    return torch.linalg.svdvals(torch.eye(W.shape[-1], dtype=W.dtype) - W)[..., 2]
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -107,6 +121,20 @@ CASES = (
         member=orthogonal,
         violation=orthogonality_defect,
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Householder",
+        make=lambda shape: sp.Householder(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Householder-two",
+        make=lambda shape: sp.Householder(reflections=2),
+        member=moving_two_dimensions,
+        violation=lambda W: torch.maximum(orthogonality_defect(W), third_moved(W)),
+        outside=orthogonal,
     ),
     Case(
         name="BlockTriangular",
