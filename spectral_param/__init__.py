@@ -9,13 +9,20 @@
 """
 
 from spectral_param import errors, functional, init, nn, optim, testing
-from spectral_param.constraints import block_triangular, householder, scaled_cayley, spectral_radius
+from spectral_param.constraints import (
+    block_triangular,
+    householder,
+    scaled_cayley,
+    singular_values,
+    spectral_radius,
+)
 from spectral_param.optim import param_groups
 from spectral_param.parametrizations import (
     BlockTriangular,
     Householder,
     Parametrization,
     ScaledCayley,
+    SingularValues,
     SpectralRadiusNorm,
     num_free_parameters,
 )
@@ -27,6 +34,7 @@ __all__ = [
     "Householder",
     "Parametrization",
     "ScaledCayley",
+    "SingularValues",
     "SpectralRadiusNorm",
     "block_triangular",
     "errors",
@@ -38,6 +46,7 @@ __all__ = [
     "optim",
     "param_groups",
     "scaled_cayley",
+    "singular_values",
     "spectral_radius",
     "testing",
 ]

@@ -14,6 +14,7 @@ from spectral_param.parametrizations import (
     Householder,
     Parametrization,
     ScaledCayley,
+    SingularValues,
     SpectralRadiusNorm,
 )
 from spectral_param.parametrizations.block_triangular import Blocks, Coupling
@@ -156,6 +157,36 @@ def householder(
         1.0
     """
     return constrain(module, tensor_name, Householder(reflections), init)
+
+
+def singular_values(
+    module: M,
+    tensor_name: str = "weight",
+    margin: float = 0.01,
+    reflections: int | None = None,
+    center: float = 1.0,
+    *,
+    init: Init = None,
+) -> M:
+    """Keep the singular values of a weight in an interval. See :class:`spectral_param.SingularValues`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        margin: Distance from the center that no singular value reaches.
+        reflections: Number of reflections on each side; None for as many as the weight has rows.
+        center: The center of the interval.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = spectral_param.singular_values(torch.nn.Linear(64, 64), margin=0.2)
+        >>> bool(torch.linalg.svdvals(layer.weight).max() < 1.2)
+        True
+    """
+    return constrain(module, tensor_name, SingularValues(margin, reflections, center), init)
 
 
 def block_triangular(

@@ -52,6 +52,13 @@ def third_moved(W: Tensor) -> Tensor:
     return torch.linalg.svdvals(torch.eye(W.shape[-1], dtype=W.dtype) - W)[..., 2]
 
 
+def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    """The least and the largest singular value are given."""
+    U, V = (blocks_of(orthogonal(shape, dtype)) for _ in range(2))
+    sigma = torch.linspace(low, high, shape[-1], dtype=dtype)
+    return (U * sigma @ V).reshape(shape)
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -135,6 +142,13 @@ CASES = (
         member=moving_two_dimensions,
         violation=lambda W: torch.maximum(orthogonality_defect(W), third_moved(W)),
         outside=orthogonal,
+    ),
+    Case(
+        name="SingularValues",
+        make=lambda shape: sp.SingularValues(margin=0.3, center=1.2),
+        member=lambda shape, dtype: with_singular_values(shape, dtype, 0.91, 1.49),
+        violation=lambda W: torch.relu((torch.linalg.svdvals(blocks_of(W)) - 1.2).abs().amax(dim=-1) - 0.3),
+        outside=lambda shape, dtype: with_singular_values(shape, dtype, 0.7, 1.6),
     ),
     Case(
         name="BlockTriangular",

@@ -4,6 +4,7 @@ from spectral_param.parametrizations.base import Parametrization, num_free_param
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.householder import Householder
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
+from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Householder",
     "Parametrization",
     "ScaledCayley",
+    "SingularValues",
     "SpectralRadiusNorm",
     "num_free_parameters",
 ]

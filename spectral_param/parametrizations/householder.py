@@ -124,13 +124,25 @@ class Householder(Parametrization):
         """
         return self.operator(*originals)(h)
 
+    def count(self, n: int) -> int:
+        """Return k for matrices of size n.
+
+        Args:
+            n: The size.
+
+        Raises:
+            ValueError: If k is larger.
+        """
+        count = n if self.reflections is None else self.reflections
+        if count > n:
+            raise ValueError(f"reflections: expected at most n = {n}, got {count}.")
+        return count
+
     def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the vectors, and the angles for a complex W."""
         W = split_gates(W)
         n = W.shape[-1]
-        count = n if self.reflections is None else self.reflections
-        if count > n:
-            raise ValueError(f"reflections: expected at most n = {n}, got {count}.")
+        count = self.count(n)
         if not bool(W.isfinite().all()):
             raise NotFiniteError(
                 "Householder: expected a finite weight, got NaN or infinite entries. No orthogonal "
@@ -157,9 +169,7 @@ class Householder(Parametrization):
         """
         like = split_gates(like)
         n = like.shape[-1]
-        count = n if self.reflections is None else self.reflections
-        if count > n:
-            raise ValueError(f"reflections: expected at most n = {n}, got {count}.")
+        count = self.count(n)
         vectors = torch.randn_like(like[..., :count]).tril()
         vectors = vectors / torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
         if like.is_complex():
@@ -196,9 +206,6 @@ class Householder(Parametrization):
             return None, None
         n, k = vectors.shape[-2:]
         return (None, d) if k == n else (1 - d, None)
-
-    def _has_gates(self) -> bool:
-        return self._shape is not None and self._shape[-2] != self._shape[-1]
 
     def _check_member(self, W: Tensor, count: int) -> None:
         n = W.shape[-1]
