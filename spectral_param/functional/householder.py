@@ -106,7 +106,8 @@ class _Accumulate(torch.autograd.Function):
             right = right + tau[..., None] * (dU.mH - dN @ X)
         if dtau is not None:
             right = right + dtau[..., None] * (U.mH - N @ X)
-        return torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
+        dX: Tensor = torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
+        return dX
 
 
 @full_precision

@@ -98,17 +98,21 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
     identity = torch.eye(k, dtype=C.dtype, device=C.device)
     vectors = identity.clone()
     factors = torch.full_like(C[0], -1)
+    limit = 10 * k * finfo_eps(C.dtype)
+    stays = torch.zeros(k, dtype=torch.bool, device=C.device)
     used = 0
     while used < k:
-        moved = torch.linalg.vector_norm(identity - R, dim=0)
-        moved[:used] = 0
-        limit = 10 * k * finfo_eps(C.dtype)
-        j = used if bool(moved[used] > limit) else int(moved.argmax())
-        if not bool(moved[j] > limit):
-            break
-        u = -R[:, j]
-        u[:used] = 0
+        j = used
+        if not bool(_moved(R, stays)[j] > limit):
+            stays[j] = True
+            moved = _moved(R, stays)
+            j = int(moved.argmax())
+            if not bool(moved[j] > limit):
+                break
+        # What stays is not moved again, not even by the rounding errors that stand there.
+        u = torch.where(stays, 0, -R[:, j])
         u[j] = g = _one_minus(R[:, j], j)
+        stays[j] = True
         u = u / torch.linalg.vector_norm(u)
         # HᴴR: the conjugate of τ = 1 + g/ḡ.
         R -= torch.outer((1 + g.conj() / g) * u, u.conj() @ R)
@@ -120,6 +124,13 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
     if (k - used) % 2:
         factors[-1] = 1
     return vectors, factors
+
+
+def _moved(R: Tensor, stays: Tensor) -> Tensor:
+    """Return how far R moves each unit vector, apart from those that stay, and among these alone."""
+    difference = torch.eye(len(R), dtype=R.dtype, device=R.device) - R
+    moved: Tensor = torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
+    return moved
 
 
 def _one_minus(x: Tensor, j: int) -> Tensor:

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.householder import householder, householder_apply, householder_factors
+from spectral_param.functional.householder import (
+    householder,
+    householder_apply,
+    householder_factors,
+    unit_columns,
+)
 from spectral_param.functional.reflections import all_reflections, few_reflections
 from spectral_param.parametrizations.base import Parametrization, at_least_float32, split_gates
 
@@ -170,8 +175,7 @@ class Householder(Parametrization):
         like = split_gates(like)
         n = like.shape[-1]
         count = self.count(n)
-        vectors = torch.randn_like(like[..., :count]).tril()
-        vectors = vectors / torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
+        vectors = unit_columns(torch.randn_like(like[..., :count]).tril())
         if like.is_complex():
             angles = torch.full_like(vectors[..., 0, :].real, 0 if count == n else math.pi)
             return vectors, angles
@@ -179,7 +183,7 @@ class Householder(Parametrization):
         if count == n:
             # The smallest reflection is ±1 at random, the others have no sign.
             self.signs = -self.signs
-            self.signs[..., -1] = torch.randn_like(self.signs[..., -1]).sign()
+            self.signs[..., -1] = 1 - 2 * torch.randint_like(self.signs[..., -1], 2)
         return vectors
 
     def free_parameters(self, vectors: Tensor, angles: Tensor | None = None) -> int:  # type: ignore[override]

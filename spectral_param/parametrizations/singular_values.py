@@ -10,7 +10,7 @@ from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.householder import householder
 from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import Parametrization, split_gates
 from spectral_param.parametrizations.householder import Householder
 
 # Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
