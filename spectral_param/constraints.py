@@ -14,9 +14,11 @@ from spectral_param.parametrizations import (
     BlockTriangular,
     FourierUnitary,
     Givens,
+    Householder,
     Parametrization,
     ScaledCayley,
     SchurForm,
+    SingularValues,
     SkewExponential,
     SpectralRadiusNorm,
 )
@@ -275,3 +277,55 @@ def fourier_unitary(module: M, tensor_name: str = "weight") -> M:
         56
     """
     return constrain(module, tensor_name, FourierUnitary())
+
+
+def householder(
+    module: M, tensor_name: str = "weight", reflections: int | None = None, *, init: Init = None
+) -> M:
+    """Make a weight a product of Householder reflections. See :class:`spectral_param.Householder`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        reflections: Number of reflections; None for as many as the weight has rows.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> rnn = spectral_param.householder(torch.nn.RNN(8, 64), "weight_hh_l0", 16, init="paper")
+        >>> round(torch.linalg.matrix_norm(rnn.weight_hh_l0, 2).item(), 4)
+        1.0
+    """
+    return constrain(module, tensor_name, Householder(reflections), init)
+
+
+def singular_values(
+    module: M,
+    tensor_name: str = "weight",
+    margin: float = 0.01,
+    reflections: int | None = None,
+    center: float = 1.0,
+    *,
+    init: Init = None,
+) -> M:
+    """Keep the singular values of a weight in an interval. See :class:`spectral_param.SingularValues`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        margin: Distance from the center that no singular value reaches.
+        reflections: Number of reflections on each side; None for as many as the weight has rows.
+        center: The center of the interval.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = spectral_param.singular_values(torch.nn.Linear(64, 64), margin=0.2)
+        >>> bool(torch.linalg.svdvals(layer.weight).max() < 1.2)
+        True
+    """
+    return constrain(module, tensor_name, SingularValues(margin, reflections, center), init)

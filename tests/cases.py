@@ -54,6 +54,27 @@ def two_layers_violation(W: Tensor) -> Tensor:
     return orthogonality_defect(W).maximum(distant.amax(dim=(-2, -1)))
 
 
+def moving_two_dimensions(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Orthogonal, and the identity on a subspace of n - 2 dimensions."""
+    Q = blocks_of(orthogonal(shape, dtype))
+    C = blocks_of(torch.zeros(shape, dtype=dtype)) + torch.eye(shape[-1], dtype=dtype)
+    C[..., :2, :2] = torch.linalg.qr(torch.randn((*C.shape[:-2], 2, 2), dtype=dtype)).Q
+    return (Q @ C @ Q.mH).reshape(shape)
+
+
+def third_moved(W: Tensor) -> Tensor:
+    """The third singular value of I - W."""
+    W = blocks_of(W)
+    return torch.linalg.svdvals(torch.eye(W.shape[-1], dtype=W.dtype) - W)[..., 2]
+
+
+def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    """The least and the largest singular value are given."""
+    U, V = (blocks_of(orthogonal(shape, dtype)) for _ in range(2))
+    sigma = torch.linspace(low, high, shape[-1], dtype=dtype)
+    return (U * sigma @ V).reshape(shape)
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -153,6 +174,27 @@ CASES = (
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
         recovers=False,
         dtypes=(torch.complex64, torch.complex128),
+    ),
+    Case(
+        name="Householder",
+        make=lambda shape: sp.Householder(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Householder-two",
+        make=lambda shape: sp.Householder(reflections=2),
+        member=moving_two_dimensions,
+        violation=lambda W: torch.maximum(orthogonality_defect(W), third_moved(W)),
+        outside=orthogonal,
+    ),
+    Case(
+        name="SingularValues",
+        make=lambda shape: sp.SingularValues(margin=0.3, center=1.2),
+        member=lambda shape, dtype: with_singular_values(shape, dtype, 0.91, 1.49),
+        violation=lambda W: torch.relu((torch.linalg.svdvals(blocks_of(W)) - 1.2).abs().amax(dim=-1) - 0.3),
+        outside=lambda shape, dtype: with_singular_values(shape, dtype, 0.7, 1.6),
     ),
     Case(
         name="BlockTriangular",

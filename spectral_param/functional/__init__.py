@@ -5,6 +5,7 @@ from spectral_param.functional.exponential import exponential
 from spectral_param.functional.fourier import fourier_apply, fourier_operator
 from spectral_param.functional.givens import givens_apply, givens_operator
 from spectral_param.functional.goru import goru
+from spectral_param.functional.householder import householder, householder_apply, householder_factors
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.recurrence import rnn
 from spectral_param.functional.schur import schur_form
@@ -21,6 +22,9 @@ __all__ = [
     "givens_apply",
     "givens_operator",
     "goru",
+    "householder",
+    "householder_apply",
+    "householder_factors",
     "modrelu",
     "rnn",
     "scaled_cayley",

@@ -8,12 +8,14 @@ from spectral_param.nn.models import (
     EUNN,
     IRNN,
     NNRNN,
+    ORNN,
     URNN,
     ExpRNN,
     FullCapacityURNN,
     RNNOrth,
     ScoRNN,
     ScuRNN,
+    SpectralRNN,
 )
 from spectral_param.nn.modrelu import ModReLU
 from spectral_param.nn.sequence_layer import SequenceLayer
@@ -26,6 +28,7 @@ __all__ = [
     "IRNN",
     "LSTM",
     "NNRNN",
+    "ORNN",
     "URNN",
     "BlockRNN",
     "BlockRNNCell",
@@ -37,4 +40,5 @@ __all__ = [
     "ScoRNN",
     "ScuRNN",
     "SequenceLayer",
+    "SpectralRNN",
 ]

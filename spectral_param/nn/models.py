@@ -12,8 +12,10 @@ from spectral_param.nn.block_rnn import BlockRNN
 from spectral_param.parametrizations import (
     FourierUnitary,
     Givens,
+    Householder,
     ScaledCayley,
     SchurForm,
+    SingularValues,
     SkewExponential,
     SpectralRadiusNorm,
     Stiefel,
@@ -407,3 +409,83 @@ class URNN(BlockRNN):
     ) -> None:
         blocks = [(hidden_size, FourierUnitary())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class ORNN(BlockRNN):
+    r"""Orthogonal recurrence by Householder reflections.
+
+    Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural
+    Networks Using Householder Reflections" (ICML 2017). The activation of a real network is the authors',
+    leaky ReLU of slope 0.1, unless ``nonlinearity`` is given; the named ones of
+    :class:`spectral_param.nn.BlockRNN` are faster. Complex numbers have no sign, so the default of a
+    complex network is modReLU. The authors also train the first state: pass one of your own as ``hx``.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        reflections: Number of reflections, ``None`` for as many as hidden units.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ORNN(1, 32, reflections=8)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        reflections: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not _is_complex(kwargs):
+            kwargs.setdefault("nonlinearity", nn.LeakyReLU(0.1))
+        super().__init__(input_size, [(hidden_size, Householder(reflections))], num_layers, **kwargs)
+
+
+class SpectralRNN(BlockRNN):
+    r"""Recurrence with singular values close to 1.
+
+    Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
+    Parameterization" (ICML 2018). The defaults are those of the authors' code, ReLU and a margin of 0.01,
+    except that it takes n/4 reflections on each side. Complex numbers have no sign, so the default
+    activation of a complex network is modReLU.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        margin: Distance from 1 that no singular value of the recurrent matrix reaches.
+        reflections: Number of reflections on each side, ``None`` for as many as hidden units.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.SpectralRNN(1, 32, margin=0.1, reflections=8)
+        >>> output, h_n = rnn(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        margin: float = 0.01,
+        reflections: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not _is_complex(kwargs):
+            kwargs.setdefault("nonlinearity", "relu")
+        blocks = [(hidden_size, SingularValues(margin, reflections))]
+        super().__init__(input_size, blocks, num_layers, **kwargs)
+
+
+def _is_complex(kwargs: dict[str, Any]) -> bool:
+    dtype = kwargs.get("dtype")
+    return dtype is not None and bool(dtype.is_complex)

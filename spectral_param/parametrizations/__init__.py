@@ -4,8 +4,10 @@ from spectral_param.parametrizations.base import Parametrization, num_free_param
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.fourier_unitary import FourierUnitary
 from spectral_param.parametrizations.givens import Givens
+from spectral_param.parametrizations.householder import Householder
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
 from spectral_param.parametrizations.schur_form import SchurForm, penalty
+from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.skew_exponential import SkewExponential, rebase
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 from spectral_param.parametrizations.stiefel import Stiefel
@@ -14,9 +16,11 @@ __all__ = [
     "BlockTriangular",
     "FourierUnitary",
     "Givens",
+    "Householder",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
+    "SingularValues",
     "SkewExponential",
     "SpectralRadiusNorm",
     "Stiefel",

@@ -225,6 +225,10 @@ class Parametrization(nn.Module, abc.ABC):
             return originals.to(W.dtype)
         return tuple(o.to(W.dtype) if o.is_complex() == W.is_complex() else o for o in originals)
 
+    def _has_gates(self) -> bool:
+        """Return whether the weight is a stack of gates; not known, so False, before registration."""
+        return self._shape is not None and self._shape[-2] != self._shape[-1]
+
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes, where PyTorch would only notice afterwards."""
         name = type(self).__name__

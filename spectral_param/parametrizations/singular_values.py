@@ -1,0 +1,156 @@
+"""Matrices whose singular values lie in an interval (Spectral-RNN)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.functional.checks import finfo_eps
+from spectral_param.functional.householder import householder
+from spectral_param.functional.precision import matmul
+from spectral_param.functional.reflections import few_reflections
+from spectral_param.parametrizations.base import Parametrization, split_gates
+from spectral_param.parametrizations.householder import Householder
+
+# Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
+# itself they could not be trained.
+EDGE = 0.99
+
+
+class SingularValues(Parametrization):
+    r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
+
+    Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
+    Parameterization" (ICML 2018). U and V are products of Householder reflections, parametrized as by
+    :class:`spectral_param.Householder`, and :math:`σ = c + 2m\,(\mathrm{sigmoid}(f) - ½)` for the center c
+    and the margin m. The σ of W are these numbers; no singular value decomposition is differentiated, so
+    equal ones, as at the paper's start, have derivatives like any others.
+
+    The originals are what Householder has for U, the same for V, and f: ``original0`` … ``original2`` of
+    real weights, ``original0`` … ``original4`` of complex ones.
+
+    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks, each
+    constrained by itself. Registration takes the singular value decomposition of the weight and moves
+    singular values from outside to 0.99 of the margin. (For real weights and as many reflections as rows,
+    ``geotorch.AlmostOrthogonal`` is the same set, with matrix exponentials for U and V.)
+
+    With fewer reflections than rows, the set has no simple description, and a weight does not show its U
+    and V where singular values are close together. Registration then takes from the polar factor of the
+    weight the nearest product of 2k reflections, gives the first k to U and the others to V, and chooses
+    the best σ. Assignment accepts what this reproduces: multiples of such products. To copy a trained
+    weight, use ``state_dict`` or copy the originals.
+
+    Args:
+        margin: Distance m from the center that no singular value reaches, 0 < m <= center. 0.01 is the
+            default of the authors' code.
+        reflections: Number k of reflections in each of U and V, ``None`` for n. The authors' code takes n/4.
+        center: The center c of the interval.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> register_parametrization(layer, "weight", spectral_param.SingularValues(margin=0.1))
+        ParametrizedLinear(...)
+        >>> sigma = torch.linalg.svdvals(layer.weight)
+        >>> bool(sigma.max() < 1.1), bool(sigma.min() > 0.9)
+        (True, True)
+    """
+
+    def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
+        super().__init__()
+        if not 0 < center < float("inf"):
+            raise ValueError(f"center: expected a finite number > 0, got {center!r}.")
+        if not 0 < margin <= center:
+            raise ValueError(
+                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For a margin of zero "
+                "take Householder or ScaledCayley."
+            )
+        self.margin = margin
+        self.center = center
+        self.left = Householder(reflections)
+        self.right = Householder(reflections)
+
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return U diag(σ) Vᴴ."""
+        *factors, f = originals
+        half = len(factors) // 2
+        U, V = self.left.constrain(*factors[:half]), self.right.constrain(*factors[half:])
+        # Module.to makes real parameters of a complex module complex, Module.double leaves the vectors.
+        f = (f.real if f.is_complex() else f).to(U.real.dtype)
+        W = _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
+        return W.flatten(-3, -2) if self._has_gates() else W
+
+    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+        """Return the originals of U, of V, and f."""
+        W = split_gates(W)
+        n = W.shape[-1]
+        few = self.left.count(n) < n
+        if not bool(W.isfinite().all()):
+            raise NotFiniteError(
+                "SingularValues: expected a finite weight, got NaN or infinite entries. Nothing in the set "
+                "is near to that: initialise the weight first."
+            )
+        U, sigma, Vh = torch.linalg.svd(W)
+        rounding = 10 * n * self._eps * float(sigma.max())
+        outside = (sigma - self.center).abs() > self.margin + rounding
+        if not project and bool(outside.any()):
+            raise InManifoldError(
+                f"SingularValues: expected singular values in {self.center} ± {self.margin}, got "
+                f"{float(sigma.min()):.6g} to {float(sigma.max()):.6g}. Clamp them, or remove the "
+                "parametrization, set the weight and register a new instance, which does so."
+            )
+        V = Vh.mH
+        if few:
+            U, V = self._few_reflections(U @ Vh)
+            sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
+            outside = (sigma - self.center).abs() > self.margin + rounding
+        t = (sigma - self.center) / self.margin
+        t = torch.where(outside, EDGE * t.sign(), t)
+        t = t.clamp(-1 + finfo_eps(t.dtype), 1 - finfo_eps(t.dtype))
+        if few and not project:
+            error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
+            if error > rounding:
+                raise InManifoldError(
+                    f"SingularValues: expected a multiple of {2 * self.left.count(n)} reflections, got a "
+                    f"weight that is {error:.1e} off the nearest. Others cannot be assigned with fewer "
+                    "reflections than rows: copy the state_dict, or take reflections=None."
+                )
+        factors = (self.left.unconstrain(U, project=True), self.right.unconstrain(V, project=True))
+        return *_flatten(factors), 2 * torch.atanh(t)
+
+    def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return Householder's start for U and V, and f = 0: all singular values at the center."""
+        like = split_gates(like)
+        factors = (self.left.paper_start(like), self.right.paper_start(like))
+        return *_flatten(factors), torch.zeros_like(like[..., 0].real)
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return those of U, of V, and n, but no more than the entries of W."""
+        *factors, f = originals
+        half = len(factors) // 2
+        parts = self.left.free_parameters(*factors[:half]) + self.right.free_parameters(*factors[half:])
+        entries = f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1)
+        return min(parts + f.numel(), entries)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"margin={self.margin}, reflections={self.left.reflections}, center={self.center}"
+
+    def _few_reflections(self, Q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return U and V, of k reflections each, with U Vᴴ the nearest to Q that 2k reflections make."""
+        n = Q.shape[-1]
+        k = self.left.count(n)
+        vectors, d = few_reflections(Q, min(2 * k, n))
+        U = householder(vectors[..., :k], 1 - d[..., :k])
+        return U, householder(vectors[..., k:], 1 - d[..., k:]).mH
+
+
+def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
+    return matmul(U * sigma[..., None, :], V.mH)
+
+
+def _flatten(factors: tuple[Tensor | tuple[Tensor, ...], ...]) -> tuple[Tensor, ...]:
+    return tuple(x for each in factors for x in ((each,) if isinstance(each, Tensor) else each))

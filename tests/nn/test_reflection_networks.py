@@ -1,0 +1,67 @@
+"""ORNN and SpectralRNN: the papers' recurrences written out, constraints in training."""
+
+import pytest
+import torch
+
+import spectral_param as sp
+from tests.cases import orthogonality_defect
+
+
+def states(x, h, cell, activation):
+    result = []
+    for x_t in x:
+        h = activation(x_t @ cell.weight_ih.mT + h @ cell.weight_hh.mT + cell.bias)
+        result.append(h)
+    return torch.stack(result)
+
+
+@pytest.mark.parametrize("reflections", [None, 3])
+def test_ornn_of_the_paper(reflections) -> None:
+    rnn = sp.nn.ORNN(2, 6, reflections=reflections)
+    (cell,) = rnn.cells
+    torch.nn.init.normal_(cell.bias)
+    x, h_0 = torch.randn(5, 3, 2), torch.randn(3, 6)
+    expected = states(x, h_0, cell, lambda z: torch.where(z < 0, 0.1 * z, z))
+    torch.testing.assert_close(rnn(x, h_0[None])[0], expected)
+
+
+@pytest.mark.parametrize("reflections", [None, 3])
+def test_spectral_rnn_of_the_paper(reflections) -> None:
+    rnn = sp.nn.SpectralRNN(2, 6, reflections=reflections)
+    (cell,) = rnn.cells
+    torch.nn.init.normal_(cell.bias)
+    x, h_0 = torch.randn(5, 3, 2), torch.randn(3, 6)
+    torch.testing.assert_close(rnn(x, h_0[None])[0], states(x, h_0, cell, torch.relu))
+    sigma = torch.linalg.svdvals(cell.weight_hh)
+    torch.testing.assert_close(sigma, torch.ones(6)), "the start"
+
+
+@pytest.mark.parametrize("make", [sp.nn.ORNN, sp.nn.SpectralRNN])
+def test_complex_networks_and_other_activations(make) -> None:
+    x = torch.randn(4, 3, 2)
+    rnn = make(2, 5, reflections=2, dtype=torch.complex64, real_output=True)
+    assert rnn(x)[0].shape == (4, 3, 10)
+    assert rnn.cells[0].nonlinearity == "modrelu"
+    assert make(2, 5, nonlinearity="tanh").cells[0].nonlinearity == "tanh"
+
+
+def test_training_lowers_the_loss_and_keeps_the_constraints() -> None:
+    for rnn in (sp.nn.ORNN(2, 16, reflections=6), sp.nn.SpectralRNN(2, 16, margin=0.1, reflections=4)):
+        head = torch.nn.Linear(16, 1)
+        optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=5e-3)
+        losses = []
+        for _ in range(100):
+            x = torch.rand(10, 16, 2)
+            loss = (head(rnn(x)[0][-1]) - x.sum(dim=(0, 2))[:, None] / 10).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+        W = rnn.cells[0].weight_hh.detach()
+        if isinstance(rnn, sp.nn.ORNN):
+            assert orthogonality_defect(W).max() < 1e-5
+        else:
+            sigma = torch.linalg.svdvals(W)
+            assert (sigma - 1).abs().max() < 0.1
+            assert (sigma - 1).abs().max() > 1e-3
