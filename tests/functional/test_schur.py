@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.functional import schur_form
-from spectral_param.functional.precision import product
+from spectral_param.functional.precision import matmul
 from spectral_param.functional.schur import (
     SchurBlocks,
     departure,
@@ -122,7 +122,7 @@ def test_product_under_autocast() -> None:
     X, Y, G = (torch.randn(9, 9, requires_grad=i < 2) for i in range(3))
     expected = [X @ Y, *torch.autograd.grad(X @ Y, (X, Y), G)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        XY = product(X, Y)
+        XY = matmul(X, Y)
         actual = [XY, *torch.autograd.grad(XY, (X, Y), G)]
     for a, b in zip(actual, expected, strict=True):
         assert torch.equal(a, b)
