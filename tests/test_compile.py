@@ -16,7 +16,7 @@ def both(model, x):
     return zip(*results, strict=True)
 
 
-@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley])
+@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley, sp.householder, sp.singular_values])
 def test_constrained_linear(verb) -> None:
     for a, b in both(verb(torch.nn.Linear(6, 6)), torch.randn(3, 6)):
         torch.testing.assert_close(a, b)

@@ -134,8 +134,11 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     U = unit_columns(vectors)
     if tau is None:
         tau = torch.full_like(U[..., 0, :], 2)
-    if torch.compiler.is_compiling():  # torch.compile takes no autograd Function with a jvp.
-        return U, _solve(U, tau)
+    if torch.compiler.is_compiling():
+        # torch.compile takes no autograd Function with a jvp, and is mistaken about the strides that
+        # solve_triangular returns.
+        identity = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
+        return U, torch.linalg.solve(identity + tau[..., None] * _gram(U), tau[..., None] * U.mH)
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
 
 
@@ -160,9 +163,9 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
         UnsupportedDtypeError: If ``vectors`` is not floating point or complex.
 
     Example:
-        >>> spectral_param.functional.householder(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
-        tensor([[ 0.,  1.],
-                [-1.,  0.]])
+        >>> spectral_param.functional.householder(torch.tensor([[3.0], [4.0]]))
+        tensor([[ 0.2800, -0.9600],
+                [-0.9600, -0.2800]])
     """
     U, X = householder_factors(vectors, tau)
     identity = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)

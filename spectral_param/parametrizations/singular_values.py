@@ -32,8 +32,8 @@ class SingularValues(Parametrization):
 
     Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks, each
     constrained by itself. Registration takes the singular value decomposition of the weight and moves
-    singular values from outside to 0.99 of the margin. (For real weights and as many reflections as rows,
-    ``geotorch.AlmostOrthogonal`` is the same set, with matrix exponentials for U and V.)
+    singular values from outside to 0.99 of the margin. (For real weights and center 1,
+    ``geotorch.AlmostOrthogonal`` has the same singular values, with matrix exponentials for U and V.)
 
     With fewer reflections than rows, the set has no simple description, and a weight does not show its U
     and V where singular values are close together. Registration then takes from the polar factor of the
