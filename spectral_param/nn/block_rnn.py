@@ -11,7 +11,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param import constraints
 from spectral_param import init as init_
-from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, reversal, rnn
+from spectral_param.functional.recurrence import (
+    CheckpointEvery,
+    Nonlinearity,
+    activate,
+    check_checkpoint_every,
+    check_nonlinearity,
+    reversal,
+    rnn,
+)
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
 InputMap = Literal["linear", "identity"]
@@ -146,6 +154,13 @@ class BlockRNN(nn.Module):
         init: Where the recurrent matrices start: ``"paper"``, a tensor, or a function.
         real_output: For a complex dtype: whether the output has the real parts of the states and, after
             them, the imaginary parts, twice as many real features. The states h_n stay complex.
+        checkpoint_every: For long sequences: keep one state in so many steps for the backward pass, which
+            computes the others again, so many steps at a time. ``"auto"`` takes the number that needs
+            least memory; None, the default, keeps all. See :func:`spectral_param.functional.rnn`, and
+            ``return_output``.
+        return_output: Whether forward returns the last layer's states at all times. A network that is
+            read out at the end needs h_n only, and with False gets None for the output: together with
+            ``checkpoint_every``, one layer then never holds all states.
         device: Device of the parameters.
         dtype: Their dtype; complex ones give complex states.
 
@@ -180,6 +195,8 @@ class BlockRNN(nn.Module):
         input_map: InputMap = "linear",
         init: constraints.Init = "paper",
         real_output: bool = False,
+        checkpoint_every: CheckpointEvery = None,
+        return_output: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -198,6 +215,7 @@ class BlockRNN(nn.Module):
                 f"real_output: expected a complex dtype, got {dtype}. Real states are real as they are; "
                 "leave it False, or take dtype=torch.complex64."
             )
+        check_checkpoint_every(checkpoint_every)
         self.input_size = input_size
         self.num_layers = num_layers
         self.batch_first = batch_first
@@ -207,6 +225,8 @@ class BlockRNN(nn.Module):
         self.block_sizes = tuple(size for size, _ in blocks)
         self.hidden_size = sum(self.block_sizes)
         self.real_output = real_output
+        self.checkpoint_every = checkpoint_every
+        self.return_output = return_output
         self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
         self.cells = nn.ModuleList(
             BlockRNNCell(
@@ -226,7 +246,7 @@ class BlockRNN(nn.Module):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
-    ) -> tuple[Tensor | PackedSequence, Tensor]:
+    ) -> tuple[Tensor | PackedSequence | None, Tensor]:
         """Run the network over a batch of sequences.
 
         Args:
@@ -237,8 +257,8 @@ class BlockRNN(nn.Module):
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
-            ``directions · hidden_size`` features (twice that with ``real_output``), and the last states
-            h_n, shaped like hx.
+            ``directions · hidden_size`` features (twice that with ``real_output``), or None without
+            ``return_output``; and the last states h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit or the sequence is empty.
@@ -252,9 +272,11 @@ class BlockRNN(nn.Module):
             x = x.transpose(0, 1)
         time, batch = x.shape[:2]
         output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx, batched)
-        output = output.unflatten(0, (time, batch))
         if not batched:
-            return output[:, 0], h_n[:, 0]
+            return output, h_n[:, 0]
+        if output is None:
+            return None, h_n
+        output = output.unflatten(0, (time, batch))
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
     def extra_repr(self) -> str:
@@ -266,23 +288,27 @@ class BlockRNN(nn.Module):
             ("dropout", 0.0),
             ("bidirectional", False),
             ("real_output", False),
+            ("checkpoint_every", None),
+            ("return_output", True),
         ):
             if (value := getattr(self, name)) != default:
-                shown.append(f"{name}={value}")
+                shown.append(f"{name}={value!r}")
         return ", ".join(shown)
 
-    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
+    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence | None, Tensor]:
         self._check_features(x.data)
         if hx is not None and x.sorted_indices is not None:
             hx = hx.index_select(1, x.sorted_indices)
         output, h_n = self._run(x.data, x.batch_sizes.tolist(), hx)
         if x.unsorted_indices is not None:
             h_n = h_n.index_select(1, x.unsorted_indices)
+        if output is None:
+            return None, h_n
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
     def _run(
         self, rows: Tensor, sizes: list[int], hx: Tensor | None, batched: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor | None, Tensor]:
         """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
         cells = [cell for cell in self.cells if isinstance(cell, BlockRNNCell)]
         weights = [cell.weight_hh for cell in cells]
@@ -309,9 +335,14 @@ class BlockRNN(nn.Module):
                     cell.bias,
                     cell.nonlinearity,
                     sizes,
+                    checkpoint_every=self.checkpoint_every,
+                    return_output=self.return_output or layer < self.num_layers - 1,
                 )
-                outputs.append(output[reverse] if backwards else output)
+                if output is not None:
+                    outputs.append(output[reverse] if backwards else output)
                 last_states.append(last)
+            if not outputs:  # the last layer, without return_output
+                return None, torch.stack(last_states)
             rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
             if layer < self.num_layers - 1:
                 rows = nn.functional.dropout(rows, self.dropout, self.training)

@@ -5,7 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.functional import modrelu, rnn
-from spectral_param.functional.recurrence import _Recurrence, rnn_reference
+from spectral_param.functional.recurrence_fused import rnn_fused
+from spectral_param.functional.recurrence_reference import rnn_reference
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
 SIZES = ([3] * 7, [3, 3, 2, 2, 2, 1], [4, 1], [1], [2] * 2)
@@ -32,7 +33,7 @@ def arguments(sizes, features, n, dtype, bias=True, linear=True):
 def test_fast_equals_reference(sizes, nonlinearity, bias, linear, dtype) -> None:
     args = arguments(sizes, 2, 5, dtype, bias, linear)
     leaves = [a for a in args if a is not None]
-    fast = _Recurrence.apply(*args, nonlinearity, sizes)
+    fast = rnn_fused(*args, nonlinearity, sizes)
     reference = rnn_reference(*args, nonlinearity, sizes)
     G = [torch.randn_like(x) for x in reference]
     results = []
@@ -48,7 +49,7 @@ def test_gradient_of_one_output_alone(which) -> None:
     """Only the states, or only the last states, are used."""
     sizes = [3, 2, 2]
     args = arguments(sizes, 2, 4, torch.float64)
-    fast = _Recurrence.apply(*args, "modrelu", sizes)[which]
+    fast = rnn_fused(*args, "modrelu", sizes)[which]
     reference = rnn_reference(*args, "modrelu", sizes)[which]
     G = torch.randn_like(reference)
     for a, b in zip(torch.autograd.grad(fast, args, G), torch.autograd.grad(reference, args, G), strict=True):
@@ -61,7 +62,7 @@ def test_derivatives(nonlinearity) -> None:
     args = arguments(sizes, 2, 3, torch.float64)
 
     def function(*args):
-        return _Recurrence.apply(*args, nonlinearity, sizes)
+        return rnn_fused(*args, nonlinearity, sizes)
 
     assert gradcheck(function, args)
     assert gradgradcheck(function, args)
@@ -74,7 +75,7 @@ def test_exact_zero_preactivation_with_positive_bias() -> None:
     args[1].zero_()
     args[4].fill_(0.5)
     args = [a.requires_grad_() for a in args]
-    fast = _Recurrence.apply(*args, "modrelu", [2] * 3)
+    fast = rnn_fused(*args, "modrelu", [2] * 3)
     reference = rnn_reference(*args, "modrelu", [2] * 3)
     assert (fast[0] == 0).all()
     for a, b in zip(
@@ -89,7 +90,7 @@ def test_only_what_is_needed_gets_a_gradient() -> None:
     args = arguments([2] * 4, 2, 3, torch.float64)
     for i, leaf in enumerate(args):
         frozen = [a.detach() if j != i else a for j, a in enumerate(args)]
-        output, _ = _Recurrence.apply(*frozen, "tanh", [2] * 4)
+        output, _ = rnn_fused(*frozen, "tanh", [2] * 4)
         (fast,) = torch.autograd.grad(output.sum(), leaf)
         (reference,) = torch.autograd.grad(rnn_reference(*args, "tanh", [2] * 4)[0].sum(), leaf)
         torch.testing.assert_close(fast, reference)
@@ -106,7 +107,7 @@ def test_double_backward_with_unused_and_frozen_inputs() -> None:
         first = torch.autograd.grad(output.square().sum(), wanted, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), wanted)
 
-    for a, b in zip(second(_Recurrence.apply), second(rnn_reference), strict=True):
+    for a, b in zip(second(rnn_fused), second(rnn_reference), strict=True):
         torch.testing.assert_close(a, b)
 
 
