@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
@@ -35,6 +37,15 @@ class Segment:
             stop += size
             if following < size:
                 yield slice(stop - size + following, stop), slice(following, size)
+
+    def last_step(self, h: Tensor) -> Tensor:
+        """Return the rows of the last step, of the sequences that go on after it.
+
+        Args:
+            h: The segment's rows.
+        """
+        start = len(self) - self.sizes[-1]
+        return h[start : start + self.following]
 
 
 def segments(batch_sizes: Sequence[int], steps: int) -> list[Segment]:
