@@ -219,7 +219,7 @@ class Gradients:
         conj_factor: Tensor | None,
         sizes: list[int],
     ) -> Tensor:
-        """Turn G_t into δ_t and return W^H δ of the first step; fill conjugates with those of σ'*'s arguments."""
+        """Turn G_t into δ_t, the conjugates into those of σ'*'s arguments; return W^H δ of the first."""
         parts = [_split(t, sizes) for t in (delta, conjugates, factor, conj_factor)]
         later, running = delta[:0], 0
         for step, conjugate, f, c, size in reversed(list(zip(*parts, sizes, strict=True))):
