@@ -124,7 +124,7 @@ def rnn(
         named = cast("Named", nonlinearity)
         output, last = rnn_fused(*tensors, named, sizes, every, return_output)
     elif every is not None and _are_ordinary(tensors):
-        output, last = rnn_checkpointed(*tensors, nonlinearity, sizes, every)
+        output, last = rnn_checkpointed(*tensors, nonlinearity, sizes, every, return_output)
     else:
         output, last = rnn_reference(*tensors, nonlinearity, sizes)
     if not return_output or output is None:
@@ -157,14 +157,13 @@ def _has_fast_path(
     bias: Tensor | None,
 ) -> bool:
     """Return whether ``rnn_fused`` serves: a named activation, ordinary tensors of one dtype."""
-    dtype = x.dtype
-    if nonlinearity not in NAMES or (nonlinearity == "relu" and dtype.is_complex):
+    if nonlinearity not in NAMES or not _are_ordinary((x, h0, weight_ih, weight_hh, bias)):
         return False
-    dtype_of_bias = dtype.to_real() if nonlinearity == "modrelu" else dtype
-    return (
-        all(t is None or (t.dtype == dtype and t.numel() > 0) for t in (x, h0, weight_ih, weight_hh))
-        and (bias is None or bias.dtype == dtype_of_bias)
-        and _are_ordinary((x, h0, weight_ih, weight_hh, bias))
+    if nonlinearity == "relu" and x.is_complex():
+        return False
+    dtype_of_bias = x.dtype.to_real() if nonlinearity == "modrelu" else x.dtype
+    return (bias is None or bias.dtype == dtype_of_bias) and all(
+        t is None or (t.dtype == x.dtype and t.numel() > 0) for t in (x, h0, weight_ih, weight_hh)
     )
 
 

@@ -106,9 +106,10 @@ def rnn_checkpointed(
     bias: Tensor | None,
     nonlinearity: Nonlinearity,
     batch_sizes: Sequence[int],
-    every: int,
-) -> tuple[Tensor, Tensor]:
-    """Run the same, keeping only the state before each stretch of ``every`` steps for backward.
+    checkpoint_every: int,
+    return_output: bool = True,
+) -> tuple[Tensor | None, Tensor]:
+    """Run the same loop, keeping one state in so many for backward, which runs the loop again.
 
     Args:
         x: Inputs ``(rows, m)``, steps below each other.
@@ -118,14 +119,15 @@ def rnn_checkpointed(
         bias: ``(n,)`` or None.
         nonlinearity: A name or a callable.
         batch_sizes: Rows of each step, not increasing.
-        every: Number of steps from one kept state to the next.
+        checkpoint_every: Number of steps from one kept state to the next.
+        return_output: Whether all states are wanted.
 
     Returns:
-        All states ``(rows, n)`` and the last state of each sequence ``(B, n)``.
+        All states ``(rows, n)``, or None, and the last state of each sequence ``(B, n)``.
     """
     h = h0
     states = []
-    for segment in segments(batch_sizes, every):
+    for segment in segments(batch_sizes, checkpoint_every):
         running = segment.sizes[0]
         part, new = checkpoint(
             rnn_reference,
@@ -138,6 +140,7 @@ def rnn_checkpointed(
             segment.sizes,
             use_reentrant=False,
         )
-        states.append(part)
+        if return_output:
+            states.append(part)
         h = new if running == len(h) else torch.cat([new, h[running:]])
-    return torch.cat(states), h
+    return torch.cat(states) if return_output else None, h
