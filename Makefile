@@ -19,6 +19,7 @@ test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their page
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.table
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting

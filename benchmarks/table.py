@@ -27,6 +27,13 @@ FIGURE = """```{{eval-rst}}
 ```
 """
 
+MEMORY = """## Memory of the recurrences, forward and backward
+
+Most that is allocated at a time beyond inputs and parameters, in units of all states: steps times batch
+times n numbers. Gradients are counted, and the tensor like all states that a loss sends back where it
+reads all of them.
+"""
+
 Result = dict[str, Any]
 
 
@@ -44,11 +51,12 @@ def curves(results: dict[str, Result]) -> dict[str, list[tuple[str, int, Result]
     return {title: sorted(points, key=lambda point: point[1]) for title, points in found.items()}
 
 
-def page(results: dict[str, Result]) -> str:
+def page(results: dict[str, Result], memory: Result) -> str:
     """Return the page.
 
     Args:
         results: What ``python -m benchmarks`` wrote.
+        memory: What ``python -m benchmarks.memory`` wrote.
     """
     parts = [HEAD]
     drawn: set[str] = set()
@@ -58,7 +66,7 @@ def page(results: dict[str, Result]) -> str:
         elif (title := result["curve"][0]) not in drawn:
             drawn.add(title)
             parts.append(_curve(title, curves(results)[title]))
-    return "\n".join(parts)
+    return "\n".join([*parts, _memory(memory)])
 
 
 def _section(name: str, result: Result) -> str:
@@ -88,11 +96,19 @@ def _curve(title: str, points: list[tuple[str, int, Result]]) -> str:
     return "\n".join([*lines, "", _origin(points[-1][2])])
 
 
+def _memory(memory: Result) -> str:
+    peaks = memory["peaks"]
+    lines = [MEMORY, f"| | {' | '.join(peaks)} |\n|---|{'---:|' * len(peaks)}"]
+    for way in next(iter(peaks.values())):
+        lines.append(f"| {way} | {' | '.join(f'{peak[way]:.2f}' for peak in peaks.values())} |")
+    return "\n".join([*lines, "", _origin(memory)])
+
+
 def _origin(result: Result) -> str:
-    environment = (
-        f"{name} {value[:12] if name == 'commit' else value}" for name, value in result["environment"].items()
-    )
-    return f"{result['repeats']} repeats; {', '.join(environment)}.\n"
+    facts = [f"{result['repeats']} repeats"] if "repeats" in result else []
+    for name, value in result["environment"].items():
+        facts.append(f"{name} {value[:12] if name == 'commit' else value}")
+    return _capitalised(", ".join(facts)) + ".\n"
 
 
 def _capitalised(text: str) -> str:
@@ -105,7 +121,8 @@ def _milliseconds(seconds: float) -> str:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(page(json.loads((RESULTS / "cpu.json").read_text())))
+    results, memory = (json.loads((RESULTS / name).read_text()) for name in ("cpu.json", "memory.json"))
+    PAGE.write_text(page(results, memory))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import characters, plot, table
+from benchmarks import characters, memory, plot, table
 from benchmarks import run as runner
 
 ROOT = Path(__file__).parent.parent
@@ -32,12 +33,20 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     assert all(row["least"] <= row["median"] <= row["most"] for row in rows)
     errors = [result["facts"].values() for name, result in results.items() if "run" in name]
     assert all(0 <= error < 1e-5 for facts in errors for error in facts)
-    assert "Training step on characters" in table.page(results)
     assert "tracked" in capsys.readouterr().out
     monkeypatch.setattr(plot, "RESULTS", tmp_path)
     for title, points in table.curves(results).items():
         axes = plot.growth(title)
         assert [line.get_label() for line in axes.lines] == list(points[0][2]["contenders"])
+
+    output = tmp_path / "memory.json"
+    monkeypatch.setattr("sys.argv", ["benchmarks.memory", "--quick", "--output", str(output)])
+    memory.main()
+    peaks = json.loads(output.read_text())
+    assert set(peaks["environment"]) >= {"commit", "torch"}
+    page = table.page(results, peaks)
+    assert "Training step on characters" in page
+    assert "| last states read | " in page
 
 
 def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
@@ -54,8 +63,28 @@ def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
 
 
 def test_page_is_that_of_the_committed_numbers() -> None:
-    results = json.loads((ROOT / "benchmarks/results/cpu.json").read_text())
-    assert (ROOT / "docs/costs.md").read_text() == table.page(results)
+    results, peaks = (
+        json.loads((ROOT / "benchmarks/results" / name).read_text()) for name in ("cpu.json", "memory.json")
+    )
+    assert (ROOT / "docs/costs.md").read_text() == table.page(results, peaks)
+
+
+def test_peak_is_that_of_what_is_alive_at_a_time() -> None:
+    def run() -> None:
+        for _ in range(3):
+            x = torch.empty(1000)
+            x = x + torch.empty(1000)
+
+    assert memory.peak_bytes(run) == 4 * 3000
+
+
+def test_recurrences_keep_to_their_memory() -> None:
+    """In units of all states: the states, a loss's gradient, and little else; or only that little."""
+    peaks = memory.contenders(48, 32, 1000)
+    assert peaks["all states read"] < 2.5
+    assert peaks["last states read"] < 1.5
+    assert peaks["last states read, checkpoint_every='auto', return_output=False"] < 0.15
+    assert peaks["torch.nn.RNN, all states read"] > peaks["all states read"]
 
 
 def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:

@@ -40,6 +40,23 @@ def test_cell() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("nonlinearity", ["modrelu", torch.tanh])
+def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
+    rnn = sp.nn.BlockRNN(3, [(4, sp.ScaledCayley())], nonlinearity=nonlinearity, checkpoint_every=2)
+    rnn.return_output = False
+
+    class Last(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = rnn
+
+        def forward(self, x):
+            return self.rnn(x)[1]
+
+    for a, b in both(Last(), torch.randn(5, 2, 3)):
+        torch.testing.assert_close(a, b)
+
+
 def test_training_step_sees_each_new_weight() -> None:
     layer = sp.spectral_radius(torch.nn.Linear(6, 6))
     torch.compiler.reset()

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from spectral_param import constraints
 from spectral_param import init as init_
-from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, rnn
+from spectral_param.functional.recurrence import (
+    CheckpointEvery,
+    Nonlinearity,
+    activate,
+    check_checkpoint_every,
+    check_nonlinearity,
+    rnn,
+)
 from spectral_param.nn.sequence_layer import SequenceLayer
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
@@ -146,6 +153,13 @@ class BlockRNN(SequenceLayer):
         init: Where the recurrent matrices start: ``"paper"``, a tensor, or a function.
         real_output: For a complex dtype: whether the output has the real parts of the states and, after
             them, the imaginary parts, twice as many real features. The states h_n stay complex.
+        checkpoint_every: For long sequences: keep one state in so many steps for the backward pass, which
+            computes the others again, so many steps at a time. ``"auto"`` takes the number that needs
+            least memory; None, the default, keeps all. See :func:`spectral_param.functional.rnn`, and
+            ``return_output``.
+        return_output: Whether forward returns the last layer's states at all times. A network that is
+            read out at the end needs h_n only, and with False gets None for the output: together with
+            ``checkpoint_every``, one layer then never holds all states.
         device: Device of the parameters.
         dtype: Their dtype; complex ones give complex states.
 
@@ -180,6 +194,8 @@ class BlockRNN(SequenceLayer):
         input_map: InputMap = "linear",
         init: constraints.Init = "paper",
         real_output: bool = False,
+        checkpoint_every: CheckpointEvery = None,
+        return_output: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -191,7 +207,9 @@ class BlockRNN(SequenceLayer):
             dropout=dropout,
             bidirectional=bidirectional,
             real_output=real_output,
+            return_output=return_output,
         )
+        check_checkpoint_every(checkpoint_every)
         if input_map == "identity" and bidirectional and num_layers > 1:
             raise ValueError(
                 "input_map: 'identity' expects one direction or one layer; two directions give the next "
@@ -203,6 +221,7 @@ class BlockRNN(SequenceLayer):
                 "leave it False, or take dtype=torch.complex64."
             )
         self.block_sizes = tuple(size for size, _ in blocks)
+        self.checkpoint_every = checkpoint_every
         self.cells = nn.ModuleList(
             BlockRNNCell(
                 features,
@@ -219,8 +238,8 @@ class BlockRNN(SequenceLayer):
         )
 
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int]
-    ) -> tuple[Tensor, Tensor]:
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+    ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
         weight = cell.weight_hh
@@ -239,4 +258,6 @@ class BlockRNN(SequenceLayer):
             cell.bias,
             cell.nonlinearity,
             batch_sizes,
+            checkpoint_every=self.checkpoint_every,
+            return_output=return_output,
         )

@@ -185,8 +185,8 @@ class GORU(SequenceLayer):
         )
 
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int]
-    ) -> tuple[Tensor, Tensor]:
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+    ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction."""
         assert isinstance(cell, GORUCell)
         dtype = cell.weight_ih.dtype

@@ -27,6 +27,7 @@ class SequenceLayer(nn.Module, abc.ABC):
         bidirectional: Whether a second cell for each layer reads the sequence backwards.
         real_output: Whether the output has the real parts of complex states and, after them, the
             imaginary parts.
+        return_output: Whether forward returns the last layer's states at all times, or None for them.
 
     Attributes:
         cells: One cell for each layer and direction, in the order of h_n.
@@ -48,6 +49,7 @@ class SequenceLayer(nn.Module, abc.ABC):
         dropout: float = 0.0,
         bidirectional: bool = False,
         real_output: bool = False,
+        return_output: bool = True,
     ) -> None:
         super().__init__()
         if num_layers < 1:
@@ -62,12 +64,13 @@ class SequenceLayer(nn.Module, abc.ABC):
         self.bidirectional = bidirectional
         self.num_directions = 2 if bidirectional else 1
         self.real_output = real_output
+        self.return_output = return_output
         self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
 
     @abc.abstractmethod
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int]
-    ) -> tuple[Tensor, Tensor]:
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+    ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction over sequences.
 
         Args:
@@ -76,9 +79,10 @@ class SequenceLayer(nn.Module, abc.ABC):
                 ``PackedSequence``.
             h0: Initial states ``(batch, hidden_size)``, or None for zeros.
             batch_sizes: Rows of each step, not increasing.
+            return_output: Whether all states are wanted. A cell that saves nothing by it may ignore it.
 
         Returns:
-            All states ``(rows, hidden_size)`` and the last state of each sequence
+            All states ``(rows, hidden_size)``, or None, and the last state of each sequence
             ``(batch, hidden_size)``.
         """
 
@@ -91,7 +95,7 @@ class SequenceLayer(nn.Module, abc.ABC):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | None = None
-    ) -> tuple[Tensor | PackedSequence, Tensor]:
+    ) -> tuple[Tensor | PackedSequence | None, Tensor]:
         """Run the network over a batch of sequences.
 
         Args:
@@ -102,8 +106,8 @@ class SequenceLayer(nn.Module, abc.ABC):
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
-            ``directions · hidden_size`` features (twice that with ``real_output``), and the last states
-            h_n, shaped like hx.
+            ``directions · hidden_size`` features (twice that with ``real_output``), or None without
+            ``return_output``; and the last states h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit or the sequence is empty.
@@ -117,9 +121,12 @@ class SequenceLayer(nn.Module, abc.ABC):
             x = x.transpose(0, 1)
         time, batch = x.shape[:2]
         output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx, batched)
+        h_n = h_n if batched else h_n[:, 0]
+        if output is None:
+            return None, h_n
         output = output.unflatten(0, (time, batch))
         if not batched:
-            return output[:, 0], h_n[:, 0]
+            return output[:, 0], h_n
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
     def extra_repr(self) -> str:
@@ -131,36 +138,44 @@ class SequenceLayer(nn.Module, abc.ABC):
             ("dropout", 0.0),
             ("bidirectional", False),
             ("real_output", False),
+            ("checkpoint_every", None),
+            ("return_output", True),
         ):
-            if (value := getattr(self, name)) != default:
-                shown.append(f"{name}={value}")
+            if (value := getattr(self, name, default)) != default:
+                shown.append(f"{name}={value!r}")
         return ", ".join(shown)
 
-    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
+    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence | None, Tensor]:
         self._check_features(x.data)
         if hx is not None and x.sorted_indices is not None:
             hx = hx.index_select(1, x.sorted_indices)
         output, h_n = self._run(x.data, x.batch_sizes.tolist(), hx)
         if x.unsorted_indices is not None:
             h_n = h_n.index_select(1, x.unsorted_indices)
+        if output is None:
+            return None, h_n
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
     def _run(
         self, rows: Tensor, sizes: list[int], hx: Tensor | None, batched: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor | None, Tensor]:
         """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
         states = self._initial_states(hx, sizes[0], batched)
         reverse = reversal(sizes, rows.device) if self.bidirectional else None
         last_states = []
         for layer in range(self.num_layers):
+            wanted = self.return_output or layer < self.num_layers - 1
             outputs = []
             for direction in range(self.num_directions):
                 i = layer * self.num_directions + direction
                 backwards = direction == 1 and reverse is not None
                 inputs = rows[reverse] if backwards else rows
-                output, last = self.run_cell(self.cells[i], inputs, states[i], sizes)
-                outputs.append(output[reverse] if backwards else output)
+                output, last = self.run_cell(self.cells[i], inputs, states[i], sizes, wanted)
+                if wanted and output is not None:
+                    outputs.append(output[reverse] if backwards else output)
                 last_states.append(last)
+            if not wanted:
+                return None, torch.stack(last_states)
             rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
             if layer < self.num_layers - 1:
                 rows = nn.functional.dropout(rows, self.dropout, self.training)

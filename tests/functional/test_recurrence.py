@@ -1,95 +1,300 @@
 """The recurrence: the fast path against the loop of autograd operations, output and every gradient."""
 
+import math
+
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.functional import modrelu, rnn
-from spectral_param.functional.recurrence import _Recurrence, rnn_reference
+from spectral_param.functional import modrelu, recurrence_fused, rnn
+from spectral_param.functional.recurrence_fused import rnn_fused
+from spectral_param.functional.recurrence_reference import rnn_reference
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
 SIZES = ([3] * 7, [3, 3, 2, 2, 2, 1], [4, 1], [1], [2] * 2)
+REAL, COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
+DEFINED = [(f, dtype) for f in NONLINEARITIES for dtype in REAL + COMPLEX if f != "relu" or dtype in REAL]
 
 
-def arguments(sizes, features, n, dtype, bias=True, linear=True):
-    def leaf(*shape, scale=1.0):
+def arguments(sizes, features, n, dtype, bias=True, linear=True, nonlinearity="modrelu"):
+    def leaf(*shape, scale=1.0, dtype=dtype):
         return (scale * torch.randn(shape, dtype=dtype)).requires_grad_()
 
+    dtype_of_bias = dtype.to_real() if nonlinearity == "modrelu" else dtype
+    gain = 0.3 if dtype.is_complex and nonlinearity == "tanh" else 1.0  # away from its poles
     return (
-        leaf(sum(sizes), features if linear else n),
-        leaf(sizes[0], n),
-        leaf(n, features) if linear else None,
-        leaf(n, n, scale=n**-0.5),
-        leaf(n, scale=0.1) if bias else None,
+        leaf(sum(sizes), features if linear else n, scale=0.5),
+        leaf(sizes[0], n, scale=0.5),
+        leaf(n, features, scale=gain) if linear else None,
+        leaf(n, n, scale=gain * n**-0.5),
+        leaf(n, scale=0.1, dtype=dtype_of_bias) if bias else None,
     )
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("linear", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fast_equals_reference(sizes, nonlinearity, bias, linear, dtype) -> None:
-    args = arguments(sizes, 2, 5, dtype, bias, linear)
-    leaves = [a for a in args if a is not None]
-    fast = _Recurrence.apply(*args, nonlinearity, sizes)
-    reference = rnn_reference(*args, nonlinearity, sizes)
-    G = [torch.randn_like(x) for x in reference]
-    results = []
-    for outputs in (fast, reference):
-        results.append([*outputs, *torch.autograd.grad(outputs, leaves, G)])
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
-    for a, b in zip(*results, strict=True):
+def results(function, args, *rest, of=(0, 1), **kwargs):
+    """Outputs, and every gradient of a random function of them."""
+    outputs = function(*args, *rest, **kwargs)
+    generator = torch.Generator().manual_seed(1)
+    G = [torch.randn(outputs[i].shape, dtype=outputs[i].dtype, generator=generator) for i in of]
+    leaves = [a for a in args if a is not None and a.requires_grad]
+    gradients = torch.autograd.grad([outputs[i] for i in of], leaves, G)
+    return [*(outputs[i] for i in of), *gradients]
+
+
+def assert_same(found, expected, tolerance=None) -> None:
+    for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("steps", [1, 3, 100])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("linear", [True, False])
+def test_fast_equals_reference(steps, sizes, nonlinearity, dtype, bias, linear, monkeypatch) -> None:
+    monkeypatch.setattr(recurrence_fused, "_steps_in_cache", lambda batch, weight_hh: steps)
+    args = arguments(sizes, 2, 5, dtype, bias, linear, nonlinearity)
+    tolerance = 1e-12 if dtype in (torch.float64, torch.complex128) else 1e-4
+    found = results(rnn_fused, args, nonlinearity, sizes)
+    assert_same(found, results(rnn_reference, args, nonlinearity, sizes), tolerance)
+
+
 @pytest.mark.parametrize("which", [0, 1])
-def test_gradient_of_one_output_alone(which) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_gradient_of_one_output_alone(which, dtype, checkpoint_every) -> None:
     """Only the states, or only the last states, are used."""
     sizes = [3, 2, 2]
-    args = arguments(sizes, 2, 4, torch.float64)
-    fast = _Recurrence.apply(*args, "modrelu", sizes)[which]
-    reference = rnn_reference(*args, "modrelu", sizes)[which]
-    G = torch.randn_like(reference)
-    for a, b in zip(torch.autograd.grad(fast, args, G), torch.autograd.grad(reference, args, G), strict=True):
-        torch.testing.assert_close(a, b)
+    args = arguments(sizes, 2, 4, dtype)
+    found = results(rnn_fused, args, "modrelu", sizes, checkpoint_every, of=[which])
+    assert_same(found, results(rnn_reference, args, "modrelu", sizes, of=[which]))
 
 
-@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-def test_derivatives(nonlinearity) -> None:
+@pytest.mark.parametrize(("nonlinearity", "dtype"), [d for d in DEFINED if d[1] in (REAL[1], COMPLEX[1])])
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_derivatives(nonlinearity, dtype, checkpoint_every) -> None:
     sizes = [2, 2, 1]
-    args = arguments(sizes, 2, 3, torch.float64)
+    args = arguments(sizes, 2, 3, dtype, nonlinearity=nonlinearity)
 
     def function(*args):
-        return _Recurrence.apply(*args, nonlinearity, sizes)
+        return rnn_fused(*args, nonlinearity, sizes, checkpoint_every)
 
     assert gradcheck(function, args)
     assert gradgradcheck(function, args)
 
 
-def test_exact_zero_preactivation_with_positive_bias() -> None:
-    """modReLU jumps at zero, where value and derivative are defined as zero on both paths."""
-    args = [a.detach() for a in arguments([2] * 3, 2, 4, torch.float64)]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("bias", [-0.5, 0.0, 0.5])
+def test_exact_zero_preactivation(dtype, bias) -> None:
+    """modReLU with positive bias jumps at zero, where value and derivative are defined as zero."""
+    args = [a.detach() for a in arguments([2] * 3, 2, 4, dtype)]
     args[0].zero_()
     args[1].zero_()
-    args[4].fill_(0.5)
+    args[4].fill_(bias)
     args = [a.requires_grad_() for a in args]
-    fast = _Recurrence.apply(*args, "modrelu", [2] * 3)
-    reference = rnn_reference(*args, "modrelu", [2] * 3)
-    assert (fast[0] == 0).all()
-    for a, b in zip(
-        torch.autograd.grad(fast[0].sum(), args),
-        torch.autograd.grad(reference[0].sum(), args),
-        strict=True,
+    found = results(rnn_fused, args, "modrelu", [2] * 3)
+    assert (found[0] == 0).all()
+    assert_same(found, results(rnn_reference, args, "modrelu", [2] * 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_modulus_exactly_at_the_threshold(dtype) -> None:
+    """|z| = -b: the unit is off and has no derivative."""
+    z = torch.tensor([[0.5, -0.5, 0.5, 0.75]], dtype=dtype)
+    if dtype.is_complex:
+        z[0, 2] = 0.5j
+    args = [z, torch.zeros_like(z), None, torch.eye(4, dtype=dtype), torch.full((4,), -0.5).double()]
+    args = [None if a is None else a.requires_grad_() for a in args]
+    found = results(rnn_fused, args, "modrelu", [1])
+    assert found[0].tolist() == [[0, 0, 0, 0.25]]
+    assert found[2][0, :3].tolist() == [0, 0, 0]
+    assert_same(found, results(rnn_reference, args, "modrelu", [1]))
+
+
+@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -0.0])
+@pytest.mark.parametrize("where", [0, 1, 4])
+def test_nan_and_infinity_go_where_they_go_in_the_reference(dtype, nonlinearity, value, where) -> None:
+    if dtype.is_complex and math.isinf(value):
+        return  # inf · (1 + 0i) is NaN + NaN i or not, depending on who computes it
+    sizes = [2, 2, 1]
+    args = [a.detach() for a in arguments(sizes, 2, 3, dtype, nonlinearity=nonlinearity)]
+    args[where].flatten()[1] = value
+    for found, expected in zip(
+        rnn_fused(*args, nonlinearity, sizes), rnn_reference(*args, nonlinearity, sizes), strict=True
     ):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    assert found.isnan().any() or not math.isnan(value)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-5, 1e-8, 1e-12])
+def test_complex_modrelu_that_barely_starts_with_a_positive_bias(scale) -> None:
+    """|h| - b is nothing but rounding here, and the derivative across the phase is b/|z|."""
+    z = scale * torch.randn(100, 3, dtype=torch.complex64)
+    state, W, b = torch.zeros_like(z), torch.zeros(3, 3, dtype=z.dtype), torch.full((3,), 0.1)
+    G = torch.randn_like(z)
+
+    def gradients(function, dtype):
+        x, bias = z.to(dtype).requires_grad_(), b.to(dtype.to_real()).requires_grad_()
+        h = function(x, state.to(dtype), None, W.to(dtype), bias, "modrelu", [100])[0]
+        return torch.autograd.grad(h, (x, bias), G.to(dtype))
+
+    for found, exact in zip(
+        gradients(rnn_fused, torch.complex64), gradients(rnn_reference, torch.complex128), strict=True
+    ):
+        assert (found - exact).abs().max() <= 1e-6 * exact.abs().max()
+
+
+def test_the_bias_of_a_complex_modrelu_may_be_complex() -> None:
+    """Module.to makes it so; its real part counts, and only that has a gradient."""
+    args = arguments([2] * 3, 2, 3, torch.complex128)
+    x, h0, U, W, b = (a.detach() for a in args)
+    x, b = x.unflatten(0, (3, 2)), torch.complex(b, torch.ones_like(b)).requires_grad_()
+    output = rnn(x, h0, U, W, b)[0]
+    torch.testing.assert_close(output, rnn(x, h0, U, W, b.real)[0])
+    (gradient,) = torch.autograd.grad(output.abs().sum(), b)
+    (expected,) = torch.autograd.grad(rnn(x, h0, U, W, b.real)[0].abs().sum(), b)
+    assert (gradient.imag == 0).all()
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_a_real_bias_of_other_complex_activations() -> None:
+    x, h0, U, W, b = arguments([2] * 3, 2, 3, torch.complex128)
+    x = x.detach().unflatten(0, (3, 2))
+    output = rnn(x, h0, U, W, b, "tanh")[0]
+    expected = rnn(x, h0, U, W, b, torch.tanh)[0]
+    G = torch.randn_like(output)
+    assert_same(torch.autograd.grad(output, b, G), torch.autograd.grad(expected, b, G))
+
+
+def test_lazily_conjugated_and_transposed_arguments() -> None:
+    sizes = [2] * 3
+    x, h0, U, W, b = (a.detach() for a in arguments(sizes, 3, 3, torch.complex128))
+    lazy = [x.conj(), h0.conj(), U.mH, W.mH]
+    args = [t.requires_grad_() for t in (*lazy, b)]
+    physical = [t.detach().resolve_conj().clone().requires_grad_() for t in (*lazy, b)]
+    found = results(rnn_fused, args, "modrelu", sizes)
+    assert_same(found, results(rnn_reference, physical, "modrelu", sizes))
+
+
+def test_complex_relu_is_refused() -> None:
+    x, h0, U, W, _ = arguments([2] * 3, 2, 3, torch.complex64)
+    with pytest.raises(ValueError, match=r"defined for torch.complex64, got 'relu'. Take 'modrelu'"):
+        rnn(x.unflatten(0, (3, 2)), h0, U, W, None, "relu")
+
+
+@pytest.mark.parametrize("dtype", REAL + COMPLEX)
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", torch.tanh])
+def test_who_takes_the_fast_path(dtype, nonlinearity) -> None:
+    args = arguments([2] * 3, 2, 3, dtype, nonlinearity=nonlinearity)
+    output, _ = rnn(*args, nonlinearity, [2] * 3)
+    assert (output.grad_fn.name() == "_RecurrenceBackward") == isinstance(nonlinearity, str)
+
+
+def test_gradient_that_is_none_altogether() -> None:
+    class Swallow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return None
+
+    args = arguments([2] * 3, 2, 3, torch.float64)
+    for create_graph in (False, True):
+        swallowed = Swallow.apply(rnn_fused(*args, "modrelu", [2] * 3)[0])
+        gradients = torch.autograd.grad(
+            swallowed.sum(), args, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+        assert all((g == 0).all() for g in gradients)
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 2, 3, 100, "auto"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", torch.tanh])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("linear", [True, False])
+def test_checkpoints_change_nothing(checkpoint_every, sizes, nonlinearity, dtype, linear) -> None:
+    args = arguments(sizes, 2, 5, dtype, linear=linear, nonlinearity=nonlinearity)
+    expected = results(rnn, args, nonlinearity, sizes)
+    assert_same(results(rnn, args, nonlinearity, sizes, checkpoint_every=checkpoint_every), expected, 1e-12)
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+@pytest.mark.parametrize("nonlinearity", ["modrelu", torch.tanh])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("sizes", [[3] * 5, [3, 2, 2, 1]], ids=str)
+def test_last_states_alone(checkpoint_every, nonlinearity, dtype, sizes) -> None:
+    args = arguments(sizes, 2, 4, dtype, nonlinearity=nonlinearity)
+    options = {"checkpoint_every": checkpoint_every, "return_output": False}
+    assert rnn(*args, nonlinearity, sizes, **options)[0] is None
+    found = results(rnn, args, nonlinearity, sizes, of=[1], **options)
+    assert_same(found, results(rnn, args, nonlinearity, sizes, of=[1]), 1e-12)
+    with torch.no_grad():
+        assert_same([rnn(*args, nonlinearity, sizes, **options)[1]], found[:1], 1e-12)
+
+
+def test_states_are_free_with_checkpoints_and_kept_without() -> None:
+    """What backward needs is the caller's tensor itself without checkpoints, and not with them."""
+    for checkpoint_every in (None, 2):
+        args = arguments([2] * 5, 2, 3, torch.float64)
+        output, last = rnn(*args, "modrelu", [2] * 5, checkpoint_every=checkpoint_every)
+        with torch.no_grad():
+            output.zero_()
+        if checkpoint_every is None:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                last.sum().backward()
+        else:
+            last.sum().backward()
+
+
+def test_checkpoints_of_a_custom_activation_compute_it_again() -> None:
+    calls = []
+
+    def activation(z):
+        calls.append(len(z))
+        return torch.tanh(z)
+
+    args = arguments([2] * 6, 2, 3, torch.float64)
+    _, last = rnn(*args, activation, [2] * 6, checkpoint_every=2)
+    assert len(calls) == 6
+    last.sum().backward()
+    assert len(calls) == 12
+
+
+@pytest.mark.parametrize("nonlinearity", ["modrelu", torch.tanh])
+def test_checkpoints_inside_transforms(nonlinearity) -> None:
+    x, h0, U, W, b = (a.detach() for a in arguments([2] * 4, 2, 3, torch.float64, nonlinearity=nonlinearity))
+
+    def loss(W, checkpoint_every=2):
+        return rnn(x, h0, U, W, b, nonlinearity, [2] * 4, checkpoint_every=checkpoint_every)[1].square().sum()
+
+    W.requires_grad_()
+    (expected,) = torch.autograd.grad(loss(W, None), W)
+    torch.testing.assert_close(torch.func.grad(loss)(W.detach()), expected)
+    torch.testing.assert_close(torch.autograd.grad(loss(W), W, create_graph=True)[0], expected)
+    assert gradgradcheck(loss, W)
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, -3, 2.0, "sqrt"])
+def test_bad_checkpoints(checkpoint_every) -> None:
+    args = arguments([2] * 4, 2, 3, torch.float64)
+    with pytest.raises(ValueError, match="checkpoint_every: expected a positive number of steps, 'auto'"):
+        rnn(*args, "modrelu", [2] * 4, checkpoint_every=checkpoint_every)
+
+
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_needed_gets_a_gradient() -> None:
     args = arguments([2] * 4, 2, 3, torch.float64)
     for i, leaf in enumerate(args):
         frozen = [a.detach() if j != i else a for j, a in enumerate(args)]
-        output, _ = _Recurrence.apply(*frozen, "tanh", [2] * 4)
+        output, _ = rnn_fused(*frozen, "tanh", [2] * 4)
         (fast,) = torch.autograd.grad(output.sum(), leaf)
         (reference,) = torch.autograd.grad(rnn_reference(*args, "tanh", [2] * 4)[0].sum(), leaf)
         torch.testing.assert_close(fast, reference)
@@ -106,7 +311,7 @@ def test_double_backward_with_unused_and_frozen_inputs() -> None:
         first = torch.autograd.grad(output.square().sum(), wanted, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), wanted)
 
-    for a, b in zip(second(_Recurrence.apply), second(rnn_reference), strict=True):
+    for a, b in zip(second(rnn_fused), second(rnn_reference), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -169,6 +374,10 @@ def test_bad_input() -> None:
         rnn(x[:0], h0, U, W)
     with pytest.raises(ValueError, match=r"h0 of shape \(batch, n\) = \(1, 4\), got \(5, 4\)"):
         rnn(x, h0.expand(5, 4), U, W)
+    with pytest.raises(ValueError, match=r"x of shape \(rows, m\) = \(2, 4\), .* got \(2, 3\)"):
+        rnn(x, h0, None, W)
+    with pytest.raises(ValueError, match=r"x of shape \(rows, m\) = \(1, 3\), .* got \(2, 3\)"):
+        rnn(x.flatten(0, 1), h0, U, W, batch_sizes=[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])

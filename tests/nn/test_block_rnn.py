@@ -312,6 +312,54 @@ def test_real_output_of_a_complex_network(bidirectional) -> None:
     torch.testing.assert_close(h_n_real, h_n)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_checkpoints_and_last_states_alone(dtype, bidirectional, packed) -> None:
+    def network(**kwargs):
+        torch.manual_seed(0)
+        kwargs |= {"bidirectional": bidirectional, "dtype": dtype, "batch_first": True}
+        rnn = sp.nn.ENRNN(2, 4, 3, 2, **kwargs)
+        for cell in rnn.cells:
+            torch.nn.init.normal_(cell.bias, std=0.1)
+        return rnn
+
+    x = torch.randn(3, 6, 2, dtype=torch.float64)
+    if packed:
+        x = pack_padded_sequence(x, [2, 6, 5], batch_first=True, enforce_sorted=False)
+    rnn = network()
+    output, h_n = rnn(x)
+    data = output.data if packed else output
+    loss = data.abs().sum() + h_n.abs().sum()
+    expected = torch.autograd.grad(loss, list(rnn.parameters()), retain_graph=True)
+    expected_last = torch.autograd.grad(h_n.abs().sum(), list(rnn.parameters()))
+
+    rnn = network(checkpoint_every=2)
+    output, found = rnn(x)
+    torch.testing.assert_close(output.data if packed else output, data)
+    torch.testing.assert_close(found, h_n)
+    loss = (output.data if packed else output).abs().sum() + found.abs().sum()
+    for a, b in zip(torch.autograd.grad(loss, list(rnn.parameters())), expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+    rnn = network(checkpoint_every="auto", return_output=False, real_output=dtype.is_complex)
+    output, found = rnn(x)
+    assert output is None
+    torch.testing.assert_close(found, h_n)
+    for a, b in zip(
+        torch.autograd.grad(found.abs().sum(), list(rnn.parameters())), expected_last, strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_unbatched_last_states_alone() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3, return_output=False)
+    output, h_n = rnn(torch.randn(5, 2))
+    assert output is None
+    assert h_n.shape == (1, 7)
+    assert "return_output=False" in repr(rnn)
+
+
 def test_complex_input_for_a_real_network() -> None:
     with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(4, 3, 2, dtype=torch.complex64))
@@ -357,6 +405,7 @@ def test_bad_initial_state_for_unbatched_input() -> None:
         ({"input_map": "identity"}, "input_size to be the hidden size 7, got 2"),
         ({"input_map": "random"}, "input_map: expected 'linear' or 'identity'"),
         ({"real_output": True}, "real_output: expected a complex dtype"),
+        ({"checkpoint_every": 0}, "checkpoint_every: expected a positive number of steps"),
         ({"init": "henaff"}, "init: expected None, 'paper', a tensor or a function"),
     ],
 )

@@ -1,0 +1,119 @@
+"""``python -m benchmarks.memory``: peak memory of one forward and backward pass of the recurrences.
+
+Counted are the allocations of PyTorch's CPU allocator while the pass runs, in units of all states: T·B·n
+numbers. Inputs, parameters and what the loss compares with exist before and are not counted; gradients
+and the loss's own tensors are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+import spectral_param as sp
+from benchmarks.cases import SEQUENCES
+from benchmarks.run import environment
+from benchmarks.table import RESULTS
+
+Forward = Callable[[Tensor], tuple[Tensor | None, Tensor]]
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most bytes that ``run`` held at a time, beyond what there was before.
+
+    Args:
+        run: What to run; it is run twice, so that what is set up on first use does not count.
+    """
+    run()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def states_held(
+    forward: Forward, parameters: list[Tensor], x: Tensor, n: int, all_states: bool = True
+) -> float:
+    """Return the peak memory of forward and backward, in units of all states.
+
+    Args:
+        forward: Function of x that returns all states and the last ones.
+        parameters: What to differentiate by.
+        x: Inputs ``(T, B, m)``.
+        n: Number of hidden units.
+        all_states: Whether the loss reads all states or only the last ones.
+    """
+    T, B, _ = x.shape
+    G = torch.randn(T, B, n) if all_states else torch.randn(B, n)
+
+    def run() -> None:
+        output, last = forward(x)
+        loss = ((output if all_states else last) * G).sum()
+        del output, last
+        torch.autograd.grad(loss, parameters)
+
+    return peak_bytes(run) / (4 * T * B * n)
+
+
+def contenders(n: int, batch: int, steps: int) -> dict[str, float]:
+    """Return the peak memory of each way to run a recurrence.
+
+    Args:
+        n: Number of hidden units.
+        batch: Number of sequences B.
+        steps: Number of time steps T.
+    """
+    torch.manual_seed(0)
+    x, h0 = torch.randn(steps, batch, 2), torch.zeros(batch, n)
+    W = nn.init.orthogonal_(torch.empty(n, n)).requires_grad_()
+    U, b = (0.1 * torch.randn(n, 2)).requires_grad_(), (0.01 * torch.randn(n)).requires_grad_()
+
+    def ours(**kwargs: Any) -> Forward:
+        return lambda x: sp.functional.rnn(x, h0, U, W, b, **kwargs)
+
+    def measure(forward: Forward, all_states: bool) -> float:
+        return states_held(forward, [U, W, b], x, n, all_states)
+
+    rnn = nn.RNN(2, n)
+    checkpointed = {"checkpoint_every": "auto"}
+    return {
+        "all states read": measure(ours(), True),
+        "all states read, checkpoint_every='auto'": measure(ours(**checkpointed), True),
+        "last states read": measure(ours(), False),
+        "last states read, checkpoint_every='auto'": measure(ours(**checkpointed), False),
+        "last states read, checkpoint_every='auto', return_output=False": measure(
+            ours(**checkpointed, return_output=False), False
+        ),
+        "torch.nn.RNN, all states read": states_held(rnn, list(rnn.parameters()), x, n),
+    }
+
+
+def main() -> None:
+    """Measure, print and write the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tiny size, to test the machinery")
+    parser.add_argument("--output", type=Path, default=RESULTS / "memory.json", help="where the numbers go")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {"environment": environment(), "peaks": {}}
+    for n, batch, steps in [(8, 4, 30)] if arguments.quick else SEQUENCES:
+        name = f"n = {n}, batch {batch}, {steps} steps"
+        results["peaks"][name] = found = contenders(n, batch, steps)
+        print(name)
+        for contender, peak in found.items():
+            print(f"  {contender:65} {peak:6.3f}")
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The recurrence as a loop of autograd operations: for any activation, dtype and transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from spectral_param.functional.modrelu import modrelu
+from spectral_param.functional.precision import full_precision
+from spectral_param.functional.recurrence_segments import segments
+
+Named = Literal["modrelu", "relu", "tanh", "identity"]
+Nonlinearity = Named | Callable[[Tensor], Tensor]
+NAMES = get_args(Named)
+
+
+def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
+    """Return σ(z + b), or modReLU(z, b), whose bias works on the modulus instead.
+
+    Args:
+        z: Pre-activation ``(..., n)``.
+        bias: ``(n,)`` or None for none.
+        nonlinearity: A name, or any function of one tensor.
+
+    Raises:
+        ValueError: If it is ``"relu"`` and z is complex.
+    """
+    if nonlinearity == "modrelu":
+        if bias is None:
+            return modrelu(z, z.real.new_zeros(()))
+        # Module.to makes the real bias of a complex network complex.
+        return modrelu(z, bias.real if bias.is_complex() else bias)
+    if bias is not None:
+        z = z + bias
+    if nonlinearity == "relu":
+        if z.is_complex():
+            raise ValueError(
+                f"nonlinearity: expected one that is defined for {z.dtype}, got 'relu'. Take 'modrelu', "
+                "which is its counterpart for complex states, or give the network a real dtype."
+            )
+        return torch.relu(z)
+    if nonlinearity == "tanh":
+        return torch.tanh(z)
+    return z if nonlinearity == "identity" else nonlinearity(z)
+
+
+def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
+    """Raise unless the activation is known or callable.
+
+    Args:
+        nonlinearity: What the user asked for.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if nonlinearity not in NAMES and not callable(nonlinearity):
+        raise ValueError(
+            f"nonlinearity: expected one of {', '.join(NAMES)} or a callable, got {nonlinearity!r}."
+        )
+
+
+@full_precision
+def rnn_reference(
+    x: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    nonlinearity: Nonlinearity,
+    batch_sizes: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Run the recurrence as a loop of autograd operations.
+
+    Args:
+        x: Inputs ``(rows, m)``, steps below each other.
+        h0: Initial states ``(B, n)``.
+        weight_ih: ``(n, m)``, or None for the identity.
+        weight_hh: ``(n, n)``.
+        bias: ``(n,)`` or None.
+        nonlinearity: A name or a callable.
+        batch_sizes: Rows of each step, not increasing.
+
+    Returns:
+        All states ``(rows, n)`` and the last state of each sequence ``(B, n)``.
+    """
+    z = x if weight_ih is None else x @ weight_ih.mT
+    h = h0
+    states = []
+    for projected in z.split(list(batch_sizes)):
+        running = len(projected)
+        new = activate(projected + h[:running] @ weight_hh.mT, bias, nonlinearity)
+        states.append(new)
+        h = new if running == len(h) else torch.cat([new, h[running:]])
+    return torch.cat(states), h
+
+
+def rnn_checkpointed(
+    x: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    nonlinearity: Nonlinearity,
+    batch_sizes: Sequence[int],
+    checkpoint_every: int,
+    return_output: bool = True,
+) -> tuple[Tensor | None, Tensor]:
+    """Run the same loop, keeping one state in so many for backward, which runs the loop again.
+
+    Args:
+        x: Inputs ``(rows, m)``, steps below each other.
+        h0: Initial states ``(B, n)``.
+        weight_ih: ``(n, m)``, or None for the identity.
+        weight_hh: ``(n, n)``.
+        bias: ``(n,)`` or None.
+        nonlinearity: A name or a callable.
+        batch_sizes: Rows of each step, not increasing.
+        checkpoint_every: Number of steps from one kept state to the next.
+        return_output: Whether all states are wanted.
+
+    Returns:
+        All states ``(rows, n)``, or None, and the last state of each sequence ``(B, n)``.
+    """
+    h = h0
+    states = []
+    for segment in segments(batch_sizes, checkpoint_every):
+        running = segment.sizes[0]
+        part, new = checkpoint(
+            rnn_reference,
+            x[segment.rows],
+            h[:running],
+            weight_ih,
+            weight_hh,
+            bias,
+            nonlinearity,
+            segment.sizes,
+            use_reentrant=False,
+        )
+        if return_output:
+            states.append(part)
+        h = new if running == len(h) else torch.cat([new, h[running:]])
+    return torch.cat(states) if return_output else None, h
