@@ -28,6 +28,7 @@ from torch.autograd import forward_ad
 
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.precision import full_precision
+from spectral_param.kernels import select
 
 Named = Literal["modrelu", "relu", "tanh", "identity"]
 Nonlinearity = Named | Callable[[Tensor], Tensor]
@@ -199,6 +200,10 @@ class _Recurrence(torch.autograd.Function):
         states = x.clone(memory_format=contiguous) if weight_ih is None else x @ weight_ih.mT
         if bias is not None and nonlinearity != "modrelu":
             states += bias
+        if (kernel := select.choose(states, len(h0))) != "torch":
+            threshold = bias if nonlinearity == "modrelu" else None
+            forward = select.load(kernel).forward
+            return states, forward(states, h0, weight_hh, threshold, nonlinearity, batch_sizes)
         threshold = x.new_zeros(()) if bias is None else bias
         weight = weight_hh.mT
         previous = h0
@@ -223,15 +228,11 @@ class _Recurrence(torch.autograd.Function):
             with torch.enable_grad():
                 return _reference_backward(ctx, g_states, g_last)
         batch_sizes: list[int] = ctx.batch_sizes
-        delta = _derivative(states, ctx.nonlinearity)
-        # Row i: what the later steps send to the state of sequence i, at first the gradient of its
-        # last state. A sequence that has ended waits until the walk back reaches its last step.
-        carry = g_last.clone(memory_format=torch.contiguous_format)
-        steps = list(zip(delta.split(batch_sizes), g_states.split(batch_sizes), strict=True))
-        for step, arriving in reversed(steps):
-            running = carry[: len(step)]
-            step.mul_(running.add_(arriving))
-            torch.mm(step, weight_hh, out=running)
+        if (kernel := select.choose(states, len(h0))) != "torch":
+            walk = select.load(kernel).backward
+            delta, carry = walk(states, g_states, g_last, weight_hh, ctx.nonlinearity, batch_sizes)
+        else:
+            delta, carry = _walk_back(states, g_states, g_last, weight_hh, ctx.nonlinearity, batch_sizes)
 
         needs = ctx.needs_input_grad
         g_x = g_weight_ih = g_weight_hh = g_bias = None
@@ -246,6 +247,27 @@ class _Recurrence(torch.autograd.Function):
             sign = states.sign() if ctx.nonlinearity == "modrelu" else 1
             g_bias = (delta * sign).sum(dim=0)
         return g_x, carry, g_weight_ih, g_weight_hh, g_bias, None, None
+
+
+def _walk_back(
+    states: Tensor,
+    g_states: Tensor,
+    g_last: Tensor,
+    weight_hh: Tensor,
+    nonlinearity: Named,
+    batch_sizes: list[int],
+) -> tuple[Tensor, Tensor]:
+    """Return δ_t for all rows, and the gradient of h0."""
+    delta = _derivative(states, nonlinearity)
+    # Row i: what the later steps send to the state of sequence i, at first the gradient of its
+    # last state. A sequence that has ended waits until the walk back reaches its last step.
+    carry = g_last.clone(memory_format=torch.contiguous_format)
+    steps = list(zip(delta.split(batch_sizes), g_states.split(batch_sizes), strict=True))
+    for step, arriving in reversed(steps):
+        running = carry[: len(step)]
+        step.mul_(running.add_(arriving))
+        torch.mm(step, weight_hh, out=running)
+    return delta, carry
 
 
 def _reference_backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
