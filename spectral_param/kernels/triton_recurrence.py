@@ -36,6 +36,8 @@ _MAX_ENTRIES = 192**2
 _ENTRIES_PER_THREAD = 96
 _MAX_WARPS = 8
 _BLOCK = 512
+# Newer releases of Triton do not contract a·b + c into one instruction unless told to.
+_OPTIONS = {"enable_fp_fusion": True}
 
 
 # Activations ----------------------------------------------------------------------------------------
@@ -307,6 +309,7 @@ def _launch_resident(
             N1=N1,
             N2=N2,
             num_warps=min(warps, _MAX_WARPS),
+            **_OPTIONS,
         )
 
 
@@ -382,7 +385,7 @@ def forward_stepwise(
             step.addmm_(previous[: len(step)], weight)
             if nonlinearity == "modrelu":
                 grid = (triton.cdiv(step.numel(), _BLOCK),)
-                _modrelu_kernel[grid](step, threshold, step.numel(), n, BLOCK=_BLOCK)
+                _modrelu_kernel[grid](step, threshold, step.numel(), n, BLOCK=_BLOCK, **_OPTIONS)
             elif nonlinearity == "relu":
                 step.relu_()
             elif nonlinearity == "tanh":
@@ -422,7 +425,7 @@ def backward_stepwise(
             step = deltas[t]
             if nonlinearity != "identity":
                 grid = (triton.cdiv(step.numel(), _BLOCK),)
-                _derivative_kernel[grid](step, hs[t], step.numel(), nonlinearity, BLOCK=_BLOCK)
+                _derivative_kernel[grid](step, hs[t], step.numel(), nonlinearity, BLOCK=_BLOCK, **_OPTIONS)
             if t > 0:
                 deltas[t - 1][: len(step)].addmm_(step, weight_hh)
     return delta, deltas[0] @ weight_hh
