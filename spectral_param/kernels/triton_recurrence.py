@@ -24,6 +24,7 @@ N2 = 1 stands for no second part. Entries beyond n are zero throughout.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -137,11 +138,7 @@ def _product(a, b, M11, M12, M21, M22, N2: tl.constexpr):
 
 @triton.jit
 def _row(step, sequence, batch, starts):
-    if starts is None:
-        row = step * batch + sequence
-    else:
-        row = tl.load(starts + step) + sequence
-    return row
+    return step * batch + sequence if starts is None else tl.load(starts + step) + sequence
 
 
 @triton.jit(do_not_specialize=["batch", "steps"])
@@ -236,7 +233,7 @@ def forward_resident(
     nonlinearity: str,
     batch_sizes: Sequence[int],
 ) -> Tensor:
-    """Replace z_t by h_t in all rows, and return the last state of each sequence.
+    """Replace z_t by h_t in all rows.
 
     Args:
         states: z_t = U x_t, with the bias unless that is modReLU's, ``(rows, n)``, contiguous.
@@ -245,6 +242,9 @@ def forward_resident(
         bias: modReLU's bias ``(n,)``; None for none.
         nonlinearity: Name of the activation.
         batch_sizes: Rows of each step, not increasing.
+
+    Returns:
+        The last state of each sequence.
     """
     last = torch.empty_like(h0, memory_format=torch.contiguous_format)
     starts, lengths = _tables(batch_sizes, states.device)
@@ -266,7 +266,7 @@ def backward_resident(
     nonlinearity: str,
     batch_sizes: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """Return δ_t for all rows, and the gradient of h0.
+    """Walk back from the last step to the first.
 
     Args:
         states: h_t, ``(rows, n)``, contiguous.
@@ -275,6 +275,9 @@ def backward_resident(
         weight_hh: W, ``(n, n)``.
         nonlinearity: Name of the activation.
         batch_sizes: Rows of each step, not increasing.
+
+    Returns:
+        δ_t for all rows, and the gradient of h0.
     """
     delta = torch.empty_like(states)
     g_h0 = torch.empty_like(g_last, memory_format=torch.contiguous_format)
@@ -289,7 +292,7 @@ def backward_resident(
 
 
 def _launch_resident(
-    kernel: triton.JITFunction,
+    kernel: Any,
     tensors: tuple[Tensor, ...],
     optional: tuple[Tensor | None, ...],
     batch_sizes: Sequence[int],
@@ -297,7 +300,6 @@ def _launch_resident(
 ) -> None:
     n, batch = tensors[0].shape[1], batch_sizes[0]
     N1, N2 = _parts(n)
-    warps = triton.next_power_of_2(triton.cdiv(_entries(N1, N2), 32 * _ENTRIES_PER_THREAD))
     with torch.cuda.device_of(tensors[0]):
         kernel[(batch,)](
             *tensors,
@@ -308,7 +310,7 @@ def _launch_resident(
             NONLINEARITY=nonlinearity,
             N1=N1,
             N2=N2,
-            num_warps=min(warps, _MAX_WARPS),
+            num_warps=_warps(N1, N2),
             **_OPTIONS,
         )
 
@@ -322,6 +324,11 @@ def _parts(n: int) -> tuple[int, int]:
 
 def _entries(N1: int, N2: int) -> int:
     return (N1 + N2) ** 2 if N2 > 1 else N1**2
+
+
+def _warps(N1: int, N2: int) -> int:
+    warps: int = triton.next_power_of_2(triton.cdiv(_entries(N1, N2), 32 * _ENTRIES_PER_THREAD))
+    return min(warps, _MAX_WARPS)
 
 
 def _tables(batch_sizes: Sequence[int], device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -342,14 +349,14 @@ def _tables(batch_sizes: Sequence[int], device: torch.device) -> tuple[Tensor | 
 # Stepwise -------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def _modrelu_kernel(z, bias, size, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(z + i, mask=i < size)
     tl.store(z + i, _activate(value, tl.load(bias + i % n, mask=i < size), "modrelu"), mask=i < size)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def _derivative_kernel(g, h, size, NONLINEARITY: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = _times_derivative(tl.load(g + i, mask=i < size), tl.load(h + i, mask=i < size), NONLINEARITY)
