@@ -155,7 +155,8 @@ def test_tanh_is_right_to_a_few_roundings(monkeypatch) -> None:
     ours, _ = _Recurrence.apply(x, torch.zeros_like(x), None, W, None, "tanh", [8])
     exact = x.double().tanh()
     error = (ours.double() - exact).abs() / exact.abs()
-    assert error.max() <= 4 * torch.finfo(torch.float32).eps
+    # On a GPU the exponential and the division are off by up to two units in the last place, each.
+    assert error.max() <= 8 * torch.finfo(torch.float32).eps
 
 
 def test_second_derivatives_go_through_the_reference(kernel) -> None:
