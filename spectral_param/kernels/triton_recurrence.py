@@ -138,7 +138,7 @@ def _product(a, b, M11, M12, M21, M22, N2: tl.constexpr):
 
 @triton.jit
 def _row(step, sequence, batch, starts):
-    return step * batch + sequence if starts is None else tl.load(starts + step) + sequence
+    return step * batch.to(tl.int64) + sequence if starts is None else tl.load(starts + step) + sequence
 
 
 @triton.jit(do_not_specialize=["batch", "steps"])
@@ -158,7 +158,7 @@ def _forward_kernel(
     N2: tl.constexpr,
 ):
     sequence = tl.program_id(0)
-    length = steps if lengths is None else tl.load(lengths + sequence)
+    length = steps if lengths is None else tl.load(lengths + sequence).to(tl.int32)
     i, j = tl.arange(0, N1), N1 + tl.arange(0, N2)
     M11, M12, M21, M22 = _load_matrix(matrix, n, N1, N2)
     bias_1, bias_2 = 0.0, 0.0
@@ -167,7 +167,7 @@ def _forward_kernel(
     a, b = _load(h0, sequence, n, n, N1, N2)
     for step in range(length):
         row = _row(step, sequence, batch, starts)
-        # Asked for before the product, which takes longer than memory does to answer.
+        # Asked for before the product, so that it arrives meanwhile.
         z_1, z_2 = _load(states, row, n, n, N1, N2)
         c, d = _product(a, b, M11, M12, M21, M22, N2)
         # The masks keep 0 · inf = NaN out of the entries beyond n.
@@ -195,7 +195,7 @@ def _backward_kernel(
     N2: tl.constexpr,
 ):
     sequence = tl.program_id(0)
-    length = steps if lengths is None else tl.load(lengths + sequence)
+    length = steps if lengths is None else tl.load(lengths + sequence).to(tl.int32)
     i, j = tl.arange(0, N1), N1 + tl.arange(0, N2)
     M11, M12, M21, M22 = _load_matrix(matrix, n, N1, N2)
     c, d = _load(g_last, sequence, n, n, N1, N2)
@@ -206,7 +206,7 @@ def _backward_kernel(
         a = tl.where(i < n, _times_derivative(g_1 + c, h_1, NONLINEARITY), 0.0)
         b = tl.where(j < n, _times_derivative(g_2 + d, h_2, NONLINEARITY), 0.0)
         _store(delta, row, a, b, n, N1, N2)
-        # The rows of the step before, asked for before the product as above.
+        # The rows of the step before this one, which arrive during the product, too.
         step = length - 2 - back
         count = tl.where(step >= 0, n, 0)
         row = _row(tl.where(step >= 0, step, 0), sequence, batch, starts)
@@ -339,7 +339,7 @@ def _tables(batch_sizes: Sequence[int], device: torch.device) -> tuple[Tensor | 
     sizes = torch.tensor(batch_sizes)
     starts = sizes.cumsum(0) - sizes
     lengths = (sizes[:, None] > torch.arange(batch)).sum(dim=0)
-    both = torch.cat([starts, lengths]).int()
+    both = torch.cat([starts, lengths])
     if device.type == "cuda":
         # From pinned memory, so that the host need not wait for it to arrive.
         both = both.pin_memory().to(device, non_blocking=True)

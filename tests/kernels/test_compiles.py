@@ -17,7 +17,7 @@ from spectral_param.kernels import triton_recurrence as t  # noqa: E402
 def assembly(kernel, n, **constants):
     N1, N2 = t._parts(n)
     constants |= {"N1": N1, "N2": N2}
-    kinds = {"batch": "i32", "steps": "i32", "n": "i32", "starts": "*i32", "lengths": "*i32"}
+    kinds = {"batch": "i32", "steps": "i32", "n": "i32", "starts": "*i64", "lengths": "*i64"}
     names = kernel.arg_names
     # As a launch finds it: memory begins at multiples of 16 bytes, and n is one of 16.
     aligned = [x for x in names if x not in (*constants, "batch", "steps")]
