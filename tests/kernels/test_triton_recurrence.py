@@ -137,6 +137,17 @@ def test_not_finite_comes_through(kernel, nonlinearity, value) -> None:
     torch.testing.assert_close(ours, reference, equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_infinite_states_stay_infinite(kernel) -> None:
+    """Not NaN, from the zeros that W and the state are padded with."""
+    x, h0, W = (torch.ones(s, device=DEVICE) for s in ((8, 3), (2, 3), (3, 3)))
+    x[1, 1] = torch.inf
+    output, last = _Recurrence.apply(x, h0, None, W, None, "relu", [2] * 4)
+    reference = rnn_reference(x, h0, None, W, None, "relu", [2] * 4)
+    assert last[1].isinf().all()
+    torch.testing.assert_close((output, last), reference)
+
+
 def test_exact_zero_preactivation_with_positive_bias(kernel) -> None:
     """modReLU jumps at zero, where value and derivative are defined as zero."""
     n = 4
