@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 import spectral_param as sp
-from benchmarks import __main__ as cpu
-from benchmarks.cases import Case, Run
+from benchmarks import run as cpu
+from benchmarks.case import Case, Run
 from spectral_param.eigen import tracking
 from spectral_param.functional.recurrence import _Recurrence, rnn_reference
 from spectral_param.functional.spectral_radius import eigentriple

@@ -5,6 +5,10 @@ import inspect
 import typing
 from importlib.metadata import version as installed_version
 
+import matplotlib.axes
+
+import spectral_param.analysis.plot
+
 project = "spectral_param"
 author = "the spectral_param developers"
 project_copyright = "2026, the spectral_param developers"
@@ -12,6 +16,7 @@ release = version = installed_version("spectral-param")
 
 # No intersphinx, so that the documentation builds without a network.
 extensions = [
+    "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
@@ -23,7 +28,7 @@ exclude_patterns = ["_build"]
 # Every reference has a target, except names of other packages: that would take intersphinx.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|geotorch|numpy|torch)\..*"),
+    ("py:.*", r"(collections|geotorch|matplotlib|numpy|torch)\..*"),
     ("py:class", r"spectral_param\.constraints\.M"),  # A type variable.
 ]
 
@@ -52,6 +57,27 @@ torch.manual_seed(0)
 """
 # Without IGNORE_EXCEPTION_DETAIL, one of Sphinx's defaults: error messages are documented too.
 doctest_default_flags = doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+# The package imports it for type checkers only, and its annotations have to be resolved.
+spectral_param.analysis.plot.Axes = matplotlib.axes.Axes
+
+# Pictures are drawn by the code beside them. One page shares its variables through :context:, and names
+# its files, since MyST numbers them anew in each block.
+plot_pre_code = ""
+plot_include_source = True
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = [("png", 160)]
+plot_apply_rcparams = True
+plot_rcparams = {
+    "figure.figsize": (8.0, 3.4),
+    "figure.constrained_layout.use": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10.5,
+    "font.size": 9.5,
+    "legend.frameon": False,
+}
 
 
 def resolve_annotations(app, function, bound_method):

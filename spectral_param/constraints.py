@@ -9,14 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
+from spectral_param.functional.givens import Order
 from spectral_param.parametrizations import (
     BlockTriangular,
+    FourierUnitary,
+    Givens,
     Parametrization,
     ScaledCayley,
+    SchurForm,
+    SkewExponential,
     SpectralRadiusNorm,
 )
 from spectral_param.parametrizations.block_triangular import Blocks, Coupling
 from spectral_param.parametrizations.eigentriple_memory import Solver
+from spectral_param.parametrizations.schur_form import Form
+from spectral_param.parametrizations.skew_exponential import Start
 from spectral_param.parametrizations.spectral_radius import Mode
 
 M = TypeVar("M", bound=nn.Module)
@@ -162,3 +169,109 @@ def block_triangular(
         torch.Size([10, 10])
     """
     return constrain(module, tensor_name, BlockTriangular(blocks, coupling), init)
+
+
+def schur_form(
+    module: M,
+    tensor_name: str = "weight",
+    P: nn.Module | None = None,
+    form: Form = "exact",
+    *,
+    radius: float | None = None,
+    departure: float | None = None,
+    delta: float = 1e-4,
+    init: Init = None,
+) -> M:
+    """Train a weight through its real Schur form. See :class:`spectral_param.SchurForm`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        P: The parametrization of the orthogonal matrix; None for ``SkewExponential(start="cayley")``.
+        form: ``"exact"``, or ``"paper"`` for its literal form.
+        radius: Bound of the spectral radius, or None.
+        departure: Bound of the departure from normality, or None.
+        delta: δ of the penalty on the moduli.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> rnn = spectral_param.schur_form(torch.nn.RNN(8, 64), "weight_hh_l0", radius=0.99, init="paper")
+        >>> round(spectral_param.functional.spectral_radius(rnn.weight_hh_l0).item(), 3)
+        0.985
+    """
+    constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)
+    return constrain(module, tensor_name, constraint, init)
+
+
+def skew_exponential(
+    module: M, tensor_name: str = "weight", start: Start = "henaff", *, init: Init = None
+) -> M:
+    """Make a weight orthogonal by the exponential map. See :class:`spectral_param.SkewExponential`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        start: Which start ``init="paper"`` means, ``"henaff"`` or ``"cayley"``.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> rnn = spectral_param.skew_exponential(torch.nn.RNN(8, 64), "weight_hh_l0", init="paper")
+        >>> round(torch.linalg.matrix_norm(rnn.weight_hh_l0, 2).item(), 4)
+        1.0
+    """
+    return constrain(module, tensor_name, SkewExponential(start), init)
+
+
+def givens(
+    module: M,
+    tensor_name: str = "weight",
+    layers: int | None = None,
+    order: Order = "rectangular",
+    *,
+    init: Init = None,
+) -> M:
+    """Make a weight a product of layers of 2x2 rotations. See :class:`spectral_param.Givens`.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+        layers: Number of layers; None for all.
+        order: ``"rectangular"`` or ``"fft"``.
+        init: Where to start; see :func:`spectral_param.constraints.constrain`. With fewer than n layers,
+            what lies outside the set is dropped for the paper's start.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = spectral_param.givens(torch.nn.Linear(8, 8), layers=2, init="paper")
+        >>> layer.weight[0].count_nonzero()  # two layers connect neighbours only
+        tensor(3)
+    """
+    return constrain(module, tensor_name, Givens(layers, order), init)
+
+
+def fourier_unitary(module: M, tensor_name: str = "weight") -> M:
+    """Make a complex weight unitary as the uRNN does. See :class:`spectral_param.FourierUnitary`.
+
+    It always starts as the paper does, whatever the weight is.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Name of its parameter.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8, bias=False, dtype=torch.complex64)
+        >>> spectral_param.num_free_parameters(spectral_param.fourier_unitary(layer))
+        56
+    """
+    return constrain(module, tensor_name, FourierUnitary())

@@ -38,6 +38,22 @@ def orthogonality_defect(W: Tensor) -> Tensor:
     return (W.mH @ W - identity).abs().amax(dim=(-2, -1))
 
 
+def two_layers(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """D F1 F2: rotations of (1,2), (3,4), ... and of (2,3), (4,5), ..."""
+    W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
+    n = W.shape[-1]
+    first, second = W + torch.eye(n, dtype=dtype), W + torch.eye(n, dtype=dtype)
+    for i in range(n - 1):
+        factor = second if i % 2 else first
+        factor[..., i : i + 2, i : i + 2] = orthogonal((*W.shape[:-2], 2, 2), dtype)
+    return (first @ second).reshape(shape)
+
+
+def two_layers_violation(W: Tensor) -> Tensor:
+    distant = blocks_of(W).triu(3).abs() + blocks_of(W).tril(-3).abs()
+    return orthogonality_defect(W).maximum(distant.amax(dim=(-2, -1)))
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -63,6 +79,13 @@ def block_violation(W: Tensor) -> Tensor:
 def make_blocks(shape: Shape) -> sp.BlockTriangular:
     blocks = [(shape[-1] - 2, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())]
     return sp.BlockTriangular(blocks, coupling=True)
+
+
+def stability_violation(W: Tensor) -> Tensor:
+    """Spectral radius <= 0.9, departure from normality sqrt(|W|² - Σ|λ|²) <= 6."""
+    eigenvalues = torch.linalg.eigvals(blocks_of(W))
+    departure = blocks_of(W).square().sum(dim=(-2, -1)) - eigenvalues.abs().square().sum(dim=-1)
+    return torch.maximum(torch.relu(radii(W) / 0.9 - 1), torch.relu(departure / 36 - 1))
 
 
 CASES = (
@@ -109,11 +132,57 @@ CASES = (
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
     ),
     Case(
+        name="Givens",
+        make=lambda shape: sp.Givens(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="Givens-two-layers",
+        make=lambda shape: sp.Givens(layers=2),
+        member=two_layers,
+        violation=two_layers_violation,
+        outside=orthogonal,
+    ),
+    Case(
+        name="FourierUnitary",
+        make=lambda shape: sp.FourierUnitary(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        recovers=False,
+        dtypes=(torch.complex64, torch.complex128),
+    ),
+    Case(
         name="BlockTriangular",
         make=make_blocks,
         member=block_member,
         violation=block_violation,
         outside=lambda shape, dtype: torch.randn(shape, dtype=dtype),
+    ),
+    Case(
+        name="SkewExponential",
+        make=lambda shape: sp.SkewExponential(),
+        member=orthogonal,
+        violation=orthogonality_defect,
+        outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-bounded",
+        make=lambda shape: sp.SchurForm(radius=0.9, departure=6.0),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
+        violation=stability_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-paper",
+        make=lambda shape: sp.SchurForm(sp.ScaledCayley(), form="paper"),
+        member=lambda shape, dtype: torch.randn(shape, dtype=dtype),
+        violation=lambda W: torch.where(W.isfinite(), 0.0, torch.inf).amax(dim=(-2, -1)),
+        dtypes=(torch.float32, torch.float64),
     ),
 )
 

@@ -95,13 +95,14 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     scale = power_of_two_scale(T)
     scaled = (T / scale).reshape(-1, n, n)
 
-    eigenvalues = torch.linalg.eigvals(scaled)
-    moduli = eigenvalues.abs()
-    largest = moduli.argmax(dim=-1, keepdim=True)
-    eigenvalue = eigenvalues.gather(-1, largest).squeeze(-1)
-    right, left = _inverse_iteration(scaled.to(eigenvalue.dtype), eigenvalue)
+    eigenvalue, right, left, moduli = _solve(scaled)
     if scaled.dtype in (torch.float32, torch.complex64):
-        eigenvalue = _rayleigh_quotient(scaled, eigenvalue, right, left)
+        eigenvalue, accurate = _rayleigh_quotient(scaled, eigenvalue, right, left)
+        if not accurate.all():
+            # Nearly defective: LAPACK's error in single precision is the root of a rounding error.
+            again = _solve(scaled[~accurate].to(_double(scaled.dtype)))
+            for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
+                part[~accurate] = better.to(part.dtype)
 
     eigenvalue = eigenvalue.reshape(finite.shape) * scale[..., 0, 0]
     nan = torch.nan
@@ -113,13 +114,26 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     return triple, moduli.sort(dim=-1, descending=True).values.reshape(*finite.shape, n)
 
 
-def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tensor) -> Tensor:
-    """Return vᴴTu/(vᴴu) in double precision, where it is close to the eigenvalue.
+def _solve(T: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (b, n, n)
+    """Return the dominant eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
+    eigenvalues = torch.linalg.eigvals(T)
+    moduli = eigenvalues.abs()
+    largest = moduli.argmax(dim=-1, keepdim=True)
+    eigenvalue = eigenvalues.gather(-1, largest).squeeze(-1)
+    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), moduli
+
+
+def _double(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """Return vᴴTu/(vᴴu) in double precision, where it is close to the eigenvalue, and whether it is.
 
     LAPACK's eigenvalue is off by eps times its condition number; this one by the product of both vectors'
     residuals, which in single precision is worth several digits.
     """
-    double = T.to(torch.complex128 if T.is_complex() else torch.float64)
+    double = T.to(_double(T.dtype))
     u, v = right.to(torch.complex128), left.to(torch.complex128)
     columns = u[..., None] if T.is_complex() else torch.stack([u.real, u.imag], dim=-1)
     product = double @ columns
@@ -130,7 +144,7 @@ def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tenso
     # For a (nearly) defective eigenvalue the quotient is a division of rounding errors.
     near = (quotient - eigenvalue).abs() <= 1e-4 * eigenvalue.abs()
     reliable = near & (s.abs() > 10 * torch.finfo(T.dtype).eps ** 0.5)
-    return torch.where(reliable, quotient.to(eigenvalue.dtype), eigenvalue)
+    return torch.where(reliable, quotient.to(eigenvalue.dtype), eigenvalue), reliable
 
 
 def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:

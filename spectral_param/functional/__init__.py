@@ -1,16 +1,30 @@
 """The mathematics as pure functions of tensors, each with its derivation next to the code."""
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
+from spectral_param.functional.exponential import exponential
+from spectral_param.functional.fourier import fourier_apply, fourier_operator
+from spectral_param.functional.givens import givens_apply, givens_operator
+from spectral_param.functional.goru import goru
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.recurrence import rnn
+from spectral_param.functional.schur import schur_form
 from spectral_param.functional.spectral_radius import dominant_eigen, spectral_radius
+from spectral_param.functional.stiefel import stiefel_step
 
 __all__ = [
     "cayley",
     "cayley_inverse",
     "dominant_eigen",
+    "exponential",
+    "fourier_apply",
+    "fourier_operator",
+    "givens_apply",
+    "givens_operator",
+    "goru",
     "modrelu",
     "rnn",
     "scaled_cayley",
+    "schur_form",
     "spectral_radius",
+    "stiefel_step",
 ]

@@ -28,14 +28,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_square
+from spectral_param.functional.checks import check_square, is_plain
 from spectral_param.functional.precision import full_precision
+
+# From this size on the inverse by blocks is faster than LAPACK's factorisation, measured on CPUs.
+BLOCKED_SIZE = 128
+LEAF_SIZE = 64
 
 
 def _solve(A: Tensor, d: Tensor) -> Tensor:
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     W: Tensor = torch.linalg.solve(identity + A, (identity - A) * d[..., None, :])
     return W
+
+
+def _solve_by_blocks(A: Tensor, d: Tensor) -> Tensor | None:
+    """Return W = (2(I + A)⁻¹ − I)D, almost all of it matrix products; None where that is not accurate.
+
+    I + A for a skew A has a positive definite Hermitian part, and so have its Schur complements: block
+    elimination needs no pivots. It is accurate as long as A is not very large, which one random
+    vector through WWᴴ = I tells.
+    """
+    n = A.shape[-1]
+    identity = torch.eye(n, dtype=A.dtype, device=A.device)
+    W = (2 * _inverse_by_blocks(identity + A) - identity) * d[..., None, :]
+    x = torch.randn(n, 1, dtype=A.dtype, generator=torch.Generator().manual_seed(n))
+    defect = (W @ (W.mH @ x) - x).abs().amax()
+    # 3 sqrt(n) eps is what the best of methods leaves, on random orthogonal matrices.
+    return W if defect.item() < 8 * n**0.5 * torch.finfo(A.dtype).eps else None
+
+
+def _inverse_by_blocks(M: Tensor) -> Tensor:
+    """Return M⁻¹ by the Schur complement S of its upper left block, recursively."""
+    n = M.shape[-1]
+    if n <= LEAF_SIZE:
+        leaf: Tensor = torch.linalg.inv_ex(M).inverse
+        return leaf
+    k = n // 2
+    upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
+    P = _inverse_by_blocks(M[..., :k, :k])
+    left, right = lower_left @ P, P @ upper_right
+    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right)
+    corner = S @ left
+    inverse = torch.empty_like(M)
+    inverse[..., :k, :k] = P + right @ corner
+    inverse[..., :k, k:] = -(right @ S)
+    inverse[..., k:, :k] = -corner
+    inverse[..., k:, k:] = S
+    return inverse
 
 
 class _ScaledCayley(torch.autograd.Function):
@@ -84,8 +124,8 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
 
     W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian); every orthogonal matrix is
     reached for some d of ±1 and some A with entries of modulus at most 1 (Kahan 2006; Theorem 3.1 of
-    Helfrich, Willmott and Ye 2018). Costs one linear solve; the backward pass costs two matrix
-    products.
+    Helfrich, Willmott and Ye 2018). Costs one linear solve (for large A of moderate size, on a CPU, an
+    inverse by blocks, which is several times faster); the backward pass costs two matrix products.
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
@@ -112,6 +152,8 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
         # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
         # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
         return _solve(A, d)
+    if known is None and A.shape[-1] >= BLOCKED_SIZE and A.device.type == "cpu" and is_plain(A, d):
+        known = _solve_by_blocks(A.detach(), d.detach())
     W: Tensor = _ScaledCayley.apply(A, d, known)  # type: ignore[no-untyped-call]
     return W
 

@@ -57,6 +57,21 @@ def check_square(X: Tensor, name: str) -> None:
         )
 
 
+def check_real(X: Tensor, name: str, remedy: str) -> None:
+    """Raise if X is complex.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+        remedy: What to do about it, a sentence.
+
+    Raises:
+        UnsupportedDtypeError: If X is complex.
+    """
+    if X.is_complex():
+        raise UnsupportedDtypeError(f"{name}: expected a real tensor, got {X.dtype}. {remedy}")
+
+
 def check_gate_blocks(X: Tensor, name: str) -> None:
     """Raise unless X holds matrices of shape (k·n, n): k square blocks on top of each other.
 
@@ -81,3 +96,17 @@ def check_gate_blocks(X: Tensor, name: str) -> None:
 def finfo_eps(dtype: torch.dtype) -> float:
     """Return the spacing of floating point numbers at 1 for a real or complex dtype."""
     return float(torch.finfo(dtype).eps)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether these are ordinary tensors, whose values can be looked at and kept.
+
+    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)

@@ -61,8 +61,11 @@ def _inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
     return (physical_conj(x) * y).sum(dim=-1)
 
 
-def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (..., n, n), x yᴴ
-    return x[..., :, None] * physical_conj(y)[..., None, :]
+def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
+    """Return x yᴴ, or its real part: one real product, without the complex matrix."""
+    if not real:
+        return x[..., :, None] * physical_conj(y)[..., None, :]
+    return torch.stack([x.real, x.imag], -1) @ torch.stack([y.real, y.imag], -2)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -85,11 +88,11 @@ def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
-def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Return g/s̄ v uᴴ, the gradient with respect to a complex T for gradient g of λ."""
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
+    """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
     degenerate = is_degenerate(u, v)
     weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, _inner(v, u))))
-    return _outer(weight[..., None] * v, u)
+    return _outer(weight[..., None] * v, u, real)
 
 
 def _bordered_solve(
@@ -135,17 +138,16 @@ class _DominantEigen(torch.autograd.Function):
         degenerate = is_degenerate(u, v)
         terms = []
         if g_eigenvalue is not None:
-            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v))
+            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex()))
         if g_right is not None:
             y = _bordered_solve(T.mH, eigenvalue.conj(), u, u, g_right, degenerate)
-            terms.append(-_outer(y, u))
+            terms.append(_outer(-y, u, real=not T.is_complex()))
         if g_left is not None:
             y = _bordered_solve(T, eigenvalue, v, v, g_left, degenerate)
-            terms.append(-_outer(v, y))
+            terms.append(_outer(-v, y, real=not T.is_complex()))
         if not terms:
             return None, None
-        g_T = sum(terms[1:], start=terms[0])
-        return (g_T if T.is_complex() else g_T.real), None
+        return sum(terms[1:], start=terms[0]), None
 
     @staticmethod
     @full_precision
@@ -256,8 +258,7 @@ def spectral_radius(T: Tensor) -> Tensor:
 @torch.library.custom_op("spectral_param::spectral_radius", mutates_args=())
 def _compiled_radius(T: Tensor) -> tuple[Tensor, Tensor]:
     eigenvalue, u, v = dominant_eigentriple(T)
-    gradient = _eigenvalue_gradient(torch.sgn(eigenvalue), u, v)
-    return eigenvalue.abs(), gradient if T.is_complex() else gradient.real.contiguous()
+    return eigenvalue.abs(), _eigenvalue_gradient(torch.sgn(eigenvalue), u, v, real=not T.is_complex())
 
 
 @_compiled_radius.register_fake

@@ -7,11 +7,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param import constraints
 from spectral_param import init as init_
-from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, reversal, rnn
+from spectral_param.functional.recurrence import Nonlinearity, activate, check_nonlinearity, rnn
+from spectral_param.nn.sequence_layer import SequenceLayer
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
 InputMap = Literal["linear", "identity"]
@@ -122,7 +122,7 @@ class BlockRNNCell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}{bias}{input_map}"
 
 
-class BlockRNN(nn.Module):
+class BlockRNN(SequenceLayer):
     r"""Sequence layer with the interface of :class:`torch.nn.RNN` and constrained recurrent matrices.
 
     Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is
@@ -183,11 +183,15 @@ class BlockRNN(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers: expected at least 1, got {num_layers}.")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout}.")
+        super().__init__(
+            input_size,
+            sum(size for size, _ in blocks),
+            num_layers,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            real_output=real_output,
+        )
         if input_map == "identity" and bidirectional and num_layers > 1:
             raise ValueError(
                 "input_map: 'identity' expects one direction or one layer; two directions give the next "
@@ -198,19 +202,10 @@ class BlockRNN(nn.Module):
                 f"real_output: expected a complex dtype, got {dtype}. Real states are real as they are; "
                 "leave it False, or take dtype=torch.complex64."
             )
-        self.input_size = input_size
-        self.num_layers = num_layers
-        self.batch_first = batch_first
-        self.dropout = dropout
-        self.bidirectional = bidirectional
-        self.num_directions = 2 if bidirectional else 1
         self.block_sizes = tuple(size for size, _ in blocks)
-        self.hidden_size = sum(self.block_sizes)
-        self.real_output = real_output
-        self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
         self.cells = nn.ModuleList(
             BlockRNNCell(
-                input_size if layer == 0 else self.hidden_size * self.num_directions,
+                features,
                 blocks,
                 coupling,
                 copy.deepcopy(nonlinearity),
@@ -220,129 +215,28 @@ class BlockRNN(nn.Module):
                 device,
                 dtype,
             )
-            for layer in range(num_layers)
-            for _ in range(self.num_directions)
+            for features in self.cell_input_sizes()
         )
 
-    def forward(
-        self, input: Tensor | PackedSequence, hx: Tensor | None = None
-    ) -> tuple[Tensor | PackedSequence, Tensor]:
-        """Run the network over a batch of sequences.
-
-        Args:
-            input: ``(time, batch, input_size)``, ``(batch, time, input_size)`` with ``batch_first``,
-                unbatched ``(time, input_size)``, or a ``PackedSequence``.
-            hx: Initial states ``(layers · directions, batch, hidden_size)``, without ``batch`` for
-                unbatched input; zeros by default.
-
-        Returns:
-            The last layer's states at all times, shaped like the input with ``output_size`` =
-            ``directions · hidden_size`` features (twice that with ``real_output``), and the last states
-            h_n, shaped like hx.
-
-        Raises:
-            ValueError: If a shape does not fit or the sequence is empty.
-        """
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        self._check_input(input)
-        batched = input.ndim == 3
-        x = input if batched else input[:, None]
-        if batched and self.batch_first:
-            x = x.transpose(0, 1)
-        time, batch = x.shape[:2]
-        output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx, batched)
-        output = output.unflatten(0, (time, batch))
-        if not batched:
-            return output[:, 0], h_n[:, 0]
-        return (output.transpose(0, 1) if self.batch_first else output), h_n
-
-    def extra_repr(self) -> str:
-        """Return the arguments that differ from the defaults, for ``repr``."""
-        shown = [f"{self.input_size}, {self.hidden_size}"]
-        for name, default in (
-            ("num_layers", 1),
-            ("batch_first", False),
-            ("dropout", 0.0),
-            ("bidirectional", False),
-            ("real_output", False),
-        ):
-            if (value := getattr(self, name)) != default:
-                shown.append(f"{name}={value}")
-        return ", ".join(shown)
-
-    def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
-        self._check_features(x.data)
-        if hx is not None and x.sorted_indices is not None:
-            hx = hx.index_select(1, x.sorted_indices)
-        output, h_n = self._run(x.data, x.batch_sizes.tolist(), hx)
-        if x.unsorted_indices is not None:
-            h_n = h_n.index_select(1, x.unsorted_indices)
-        return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
-
-    def _run(
-        self, rows: Tensor, sizes: list[int], hx: Tensor | None, batched: bool = True
+    def run_cell(
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int]
     ) -> tuple[Tensor, Tensor]:
-        """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
-        cells = [cell for cell in self.cells if isinstance(cell, BlockRNNCell)]
-        weights = [cell.weight_hh for cell in cells]
-        if rows.is_complex() and not weights[0].is_complex():
+        """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
+        assert isinstance(cell, BlockRNNCell)
+        weight = cell.weight_hh
+        if rows.is_complex() and not weight.is_complex():
             raise ValueError(
-                f"input: expected real input for a network of {weights[0].dtype}, got {rows.dtype}. Give "
+                f"input: expected real input for a network of {weight.dtype}, got {rows.dtype}. Give "
                 "the network a complex dtype, or split the input into real and imaginary parts."
             )
-        states = self._initial_states(hx, sizes[0], weights[0], batched)
-        reverse = reversal(sizes, rows.device) if self.bidirectional else None
-        last_states = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(self.num_directions):
-                i = layer * self.num_directions + direction
-                cell, weight = cells[i], weights[i]
-                inputs = rows.to(weight.dtype)
-                backwards = direction == 1 and reverse is not None
-                output, last = rnn(
-                    inputs[reverse] if backwards else inputs,
-                    states[i],
-                    cell.weight_ih,
-                    weight,
-                    cell.bias,
-                    cell.nonlinearity,
-                    sizes,
-                )
-                outputs.append(output[reverse] if backwards else output)
-                last_states.append(last)
-            rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-            if layer < self.num_layers - 1:
-                rows = nn.functional.dropout(rows, self.dropout, self.training)
-        if self.real_output:
-            rows = torch.cat([rows.real, rows.imag], dim=-1)
-        return rows, torch.stack(last_states)
-
-    def _initial_states(self, hx: Tensor | None, batch: int, like: Tensor, batched: bool) -> Tensor:
-        count, n = len(self.cells), self.hidden_size
-        if hx is None:
-            return like.new_zeros(count, batch, n)
-        names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
-        if not batched:
-            names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
-        if hx.shape != expected:
-            raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
-        return hx.to(like.dtype).reshape(count, batch, n)
-
-    def _check_input(self, x: Tensor) -> None:
-        if x.ndim not in (2, 3):
-            raise ValueError(f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}.")
-        self._check_features(x)
-        if x.shape[1 if self.batch_first and x.ndim == 3 else 0] == 0:
-            raise ValueError(
-                f"input: expected at least one time step, got shape {tuple(x.shape)}. "
-                "Drop empty sequences before the network."
-            )
-
-    def _check_features(self, x: Tensor) -> None:
-        if x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"input: expected {self.input_size} features in the last dimension, got shape "
-                f"{tuple(x.shape)}."
-            )
+        if h0 is None:
+            h0 = weight.new_zeros(batch_sizes[0], self.hidden_size)
+        return rnn(
+            rows.to(weight.dtype),
+            h0.to(weight.dtype),
+            cell.weight_ih,
+            weight,
+            cell.bias,
+            cell.nonlinearity,
+            batch_sizes,
+        )

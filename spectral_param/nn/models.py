@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from spectral_param.functional.givens import Order
 from spectral_param.nn.block_rnn import BlockRNN
-from spectral_param.parametrizations import ScaledCayley, SpectralRadiusNorm
+from spectral_param.parametrizations import (
+    FourierUnitary,
+    Givens,
+    ScaledCayley,
+    SchurForm,
+    SkewExponential,
+    SpectralRadiusNorm,
+    Stiefel,
+)
+from spectral_param.parametrizations.schur_form import Form
+from spectral_param.parametrizations.skew_exponential import Start
 from spectral_param.parametrizations.spectral_radius import Mode
 
 
@@ -97,3 +109,301 @@ class ENRNN(BlockRNN):
         if not used:
             raise ValueError("long_size, short_size: expected at least one that is not 0.")
         super().__init__(input_size, used, num_layers, coupling=coupling, **kwargs)
+
+
+class ScuRNN(BlockRNN):
+    r"""Unitary recurrence by the scaled Cayley transform with trained phases, and a complex state.
+
+    Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural Networks using Scaled Cayley
+    Transform" (AAAI 2019): modReLU. A starts as in scoRNN, the phases uniform in [0, 2π). The input may
+    be real. The authors also train the initial state; here it is given as ``hx``.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units, each a complex number.
+        num_layers: Number of layers.
+        real_output: Whether the output has the real parts of the states and, after them, the imaginary
+            parts, ``2·hidden_size`` real features. The states h_n stay complex.
+        dtype: ``torch.complex64`` or ``torch.complex128``; by default that of the default dtype's
+            precision, ``torch.complex64`` as a rule.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Raises:
+        ValueError: If the dtype is not complex.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ScuRNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape, output.dtype, h_n.dtype
+        (torch.Size([64, 8, 64]), torch.float32, torch.complex64)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool = True,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+        if not dtype.is_complex:
+            raise ValueError(
+                f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. The real counterpart "
+                "of this network is spectral_param.nn.ScoRNN."
+            )
+        blocks = [(hidden_size, ScaledCayley())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class FullCapacityURNN(BlockRNN):
+    r"""Unitary recurrence whose matrix is trained as it is, by steps that keep it unitary.
+
+    Wisdom, Powers, Hershey, Le Roux and Atlas, "Full-Capacity Unitary Recurrent Neural Networks"
+    (NeurIPS 2016): modReLU. Train it with :class:`spectral_param.optim.StiefelRMSprop`, for which
+    :func:`spectral_param.optim.stiefel_groups` finds the matrix; another optimizer does not keep it
+    unitary. It starts uniform by Haar's measure, the authors' as a product of reflections and Fourier
+    transforms; they also train the initial state, which is given here as ``hx``.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        real_output: For a complex dtype: whether the output has the real parts of the states and, after
+            them, the imaginary parts. ``None``, the default, means so if the dtype is complex.
+        dtype: Complex for unitary matrices and a complex state, as in the paper, or real for orthogonal
+            ones and a real state. By default complex, in the precision of the default dtype.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.FullCapacityURNN(2, 16)
+        >>> groups = spectral_param.optim.stiefel_groups(rnn, lr=1e-3, stiefel_lr=1e-4)
+        >>> optimizer = spectral_param.optim.StiefelRMSprop(groups)
+        >>> output, h_n = rnn(torch.randn(50, 4, 2))
+        >>> output.shape, output.dtype
+        (torch.Size([50, 4, 32]), torch.float32)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool | None = None,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+        if real_output is None:
+            real_output = dtype.is_complex
+        blocks = [(hidden_size, Stiefel())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class RNNOrth(BlockRNN):
+    """Recurrence without a constraint that starts orthogonal.
+
+    Henaff, Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks" (ICML 2016); the
+    RNN-orth of Kerg et al. (2019), who give it modReLU. It starts as :func:`spectral_param.init.henaff_`
+    fills.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``nonlinearity="tanh"`` for
+            instance.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.RNNOrth(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+
+
+class IRNN(BlockRNN):
+    """Recurrence without a constraint that starts as the identity, with ReLU.
+
+    Le, Jaitly and Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units"
+    (2015). Input weights start Gaussian with a standard deviation of 0.001.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`; ``nonlinearity`` is
+            ``"relu"`` and ``init`` is ``torch.nn.init.eye_`` if not given.
+
+    Example:
+        >>> rnn = spectral_param.nn.IRNN(1, 32)
+        >>> torch.equal(rnn.cells[0].weight_hh, torch.eye(32))
+        True
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
+        kwargs = {"nonlinearity": "relu", "init": nn.init.eye_, **kwargs}
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+        for name, weight in self.named_parameters():
+            if name.endswith("weight_ih"):
+                nn.init.normal_(weight, std=0.001)
+
+
+class ExpRNN(BlockRNN):
+    r"""Orthogonal recurrence by the exponential map.
+
+    Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML 2019):
+    modReLU, :math:`W = e^A` with A skew-symmetric, trained more slowly than the rest (by a tenth). With
+    :func:`spectral_param.rebase` every K steps it is dtriv, of Lezcano-Casado, "Trivializations for
+    Gradient-Based Optimization on Manifolds" (NeurIPS 2019). Real dtypes only.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        start: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.ExpRNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 32])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        start: Start = "henaff",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, [(hidden_size, SkewExponential(start))], num_layers, **kwargs)
+
+
+class NNRNN(BlockRNN):
+    r"""Recurrence of given eigenvalues that need not be normal, by the real Schur form.
+
+    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): modReLU, start of section
+    4. The paper adds :func:`spectral_param.penalty` to the loss, and its authors train P more slowly than
+    the rest, and give T a weight decay. Real dtypes only.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        P: The parametrization of the orthogonal matrix; None for ``SkewExponential(start="cayley")``.
+        form: ``"exact"``, or ``"paper"`` for its literal form, whose eigenvalues leave γ e^{±iθ} in
+            training.
+        radius: Bound of the spectral radius, or None.
+        departure: Bound of the departure from normality, or None.
+        delta: δ of the penalty.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.NNRNN(1, 32)
+        >>> output, h_n = rnn(torch.randn(64, 8, 1))
+        >>> loss = output[-1].square().mean() + spectral_param.penalty(rnn)
+        >>> slow = spectral_param.SkewExponential  # P alone
+        >>> groups = spectral_param.param_groups(rnn, lr=5e-4, constrained_lr=1e-6, constrained=slow)
+        >>> optimizer = torch.optim.RMSprop(groups)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        P: nn.Module | None = None,
+        form: Form = "exact",
+        radius: float | None = None,
+        departure: float | None = None,
+        delta: float = 1e-4,
+        **kwargs: Any,
+    ) -> None:
+        constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)
+        super().__init__(input_size, [(hidden_size, constraint)], num_layers, **kwargs)
+
+
+class EUNN(BlockRNN):
+    r"""Unitary recurrence by layers of rotations, of tunable capacity.
+
+    Jing et al., "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs" (ICML
+    2017): modReLU, angles and phases uniform in [-π, π).
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers of the network.
+        layers: Number L of layers of rotations in each recurrent matrix. ``None``, the default, for all,
+            which reach every unitary matrix; the authors' code takes 2 unless told otherwise.
+        order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
+        real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
+            default, for a complex dtype.
+        dtype: Complex as the paper's, or real.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+
+    Example:
+        >>> rnn = spectral_param.nn.EUNN(1, 32, layers=2)
+        >>> output, h_n = rnn(torch.randn(64, 8, 1))
+        >>> output.shape, h_n.dtype
+        (torch.Size([64, 8, 64]), torch.complex64)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        layers: int | None = None,
+        order: Order = "rectangular",
+        real_output: bool | None = None,
+        dtype: torch.dtype = torch.complex64,
+        **kwargs: Any,
+    ) -> None:
+        blocks = [(hidden_size, Givens(layers, order))]
+        real_output = dtype.is_complex if real_output is None else real_output
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+
+
+class URNN(BlockRNN):
+    r"""Unitary recurrence of diagonals, reflections and Fourier transforms.
+
+    Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016): modReLU, and a
+    recurrent matrix of 7n parameters, uniform phases and reflection vectors at the start.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
+            reads the states.
+        dtype: A complex one.
+        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
+            start is the paper's.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.URNN(1, 32)(torch.randn(64, 8, 1))
+        >>> output.shape
+        torch.Size([64, 8, 64])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        real_output: bool = True,
+        dtype: torch.dtype = torch.complex64,
+        **kwargs: Any,
+    ) -> None:
+        blocks = [(hidden_size, FourierUnitary())]
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)

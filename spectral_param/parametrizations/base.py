@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.functional.checks import check_gate_blocks, finfo_eps
-from spectral_param.parametrizations.memory import is_plain
+from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
 
 
 def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged
@@ -145,6 +144,17 @@ class Parametrization(nn.Module, abc.ABC):
             originals: The tensors the optimizer trains.
         """
 
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return the parametrizations that this one is made of, itself alone or nested ones, too.
+
+        Args:
+            originals: The tensors the optimizer trains.
+
+        Returns:
+            Pairs of a parametrization and the originals that it reads.
+        """
+        return [(self, originals)]
+
     def start_from_paper(self) -> None:
         """Ignore the next weight except for its shape, and start as the paper does.
 
@@ -158,7 +168,13 @@ class Parametrization(nn.Module, abc.ABC):
         Args:
             originals: The tensors the optimizer trains.
         """
-        W = self.constrain(*map(at_least_float32, originals)).to(originals[0].dtype)
+        W = self.constrain(*map(at_least_float32, originals))
+        dtype = originals[0].dtype
+        if W.is_complex() and not dtype.is_complex:
+            # Originals that are all real do not say which complex dtype the weight has: Module.double
+            # converts them, but not a complex weight.
+            dtype = self._like.dtype if self._like.is_complex() else W.dtype
+        W = W.to(dtype)
         if is_plain(W):
             self._outputs = [ref for ref in self._outputs if ref() is not None]
             self._outputs.append(weakref.ref(W))
@@ -180,8 +196,6 @@ class Parametrization(nn.Module, abc.ABC):
         """
         check_gate_blocks(W, type(self).__name__)
         self._check_same_kind(W)
-        if self._shape is None:
-            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
         originals = self.invert(W, finfo_eps(W.dtype))
         if isinstance(originals, Tensor):
             return originals
@@ -198,6 +212,8 @@ class Parametrization(nn.Module, abc.ABC):
             Unconstrained tensors.
         """
         self._eps = eps
+        if self._shape is None:
+            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
         weight = at_least_float32(W.detach())
         if self._from_paper:
             originals = self.paper_start(weight)

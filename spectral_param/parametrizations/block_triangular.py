@@ -137,11 +137,21 @@ class BlockTriangular(Parametrization):
                     total += sum(map(real_entries, own))
         return total + sum(real_entries(coupling) for coupling in tensors if _is_trained(coupling))
 
-    def owners(self) -> list[nn.Module | None]:
-        """Return, for each original, the parametrization of its block; None for a coupling."""
-        blocks = zip(self.blocks, self._counts, strict=True)
-        own: list[nn.Module | None] = [block for block, count in blocks for _ in range(count)]
-        return own + [None] * len(self.coupling)
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return the parametrizations of the blocks, each with its originals; couplings have none.
+
+        Args:
+            originals: The tensors the optimizer trains.
+
+        Returns:
+            Pairs of a parametrization and the originals that it reads.
+        """
+        tensors = iter(originals)
+        parts: list[tuple[nn.Module, tuple[Tensor, ...]]] = []
+        for block, count in zip(self.blocks, self._counts, strict=True):
+            own = tuple(next(tensors) for _ in range(count))
+            parts += block.parts(*own) if isinstance(block, Parametrization) else [(block, own)]
+        return parts
 
     def extra_repr(self) -> str:
         """Return the sizes and couplings, for ``repr``."""

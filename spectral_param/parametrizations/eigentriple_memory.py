@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from spectral_param.eigen import Eigentriple, tracking
+from spectral_param.functional.checks import is_plain
 from spectral_param.functional.spectral_radius import eigentriple
-from spectral_param.parametrizations.memory import Memory, is_plain
+from spectral_param.parametrizations.memory import Memory
 
 Solver = Literal["auto", "dense", "tracking"]
 

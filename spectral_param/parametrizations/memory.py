@@ -7,22 +7,12 @@ linear solve) are the same as long as the original tensors are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are ordinary tensors, whose values can be looked at and kept.
-
-    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
-
-    Args:
-        tensors: The tensors to look at.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)
+from spectral_param.functional.checks import is_plain
 
 
 class Memory:
@@ -71,3 +61,26 @@ class Memory:
                 tuple(key.detach().clone() for key in keys),
                 tuple(value.detach().clone() for value in values),
             )
+
+
+def present_originals(
+    memory: Memory, constrain: Callable[..., Tensor], W: Tensor, atol: float
+) -> tuple[Tensor, ...] | None:
+    """Return the originals that a weight was read from last, if W is that weight.
+
+    For sets in which no way is known from a weight back to its originals.
+
+    Args:
+        memory: Has the originals as keys, stored whenever the weight is read.
+        constrain: The map from the originals to the weight.
+        W: The weight that is assigned.
+        atol: How far it may be from the present one.
+    """
+    originals = memory.entry()[0]
+    if not originals:
+        return None
+    with torch.no_grad():
+        present = constrain(*originals)
+    if present.shape != W.shape or not bool(((present - W).abs() <= atol).all()):
+        return None
+    return tuple(original.clone() for original in originals)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional.checks import finfo_eps
+from spectral_param.functional.checks import finfo_eps, is_plain
 from spectral_param.functional.spectral_radius import (
     condition_reciprocal,
     degenerate_threshold,
@@ -26,7 +26,6 @@ from spectral_param.parametrizations.base import (
     split_gates,
 )
 from spectral_param.parametrizations.eigentriple_memory import EigentripleMemory, Solver
-from spectral_param.parametrizations.memory import is_plain
 
 Mode = Literal["equal", "at_most", "latched"]
 

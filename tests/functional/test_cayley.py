@@ -1,5 +1,7 @@
 """The scaled Cayley transform: against numpy, all derivatives, and the choice of D."""
 
+import importlib
+
 import geotorch
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from spectral_param.errors import NotSquareError
 from spectral_param.functional import cayley, cayley_inverse, scaled_cayley
 from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
 from tests import matrices
+
+# The function of the same name hides the module.
+cayley_module = importlib.import_module("spectral_param.functional.cayley")
 
 SHAPES = ((4, 4), (5, 5), (2, 3, 3), (1, 1))
 
@@ -205,3 +210,46 @@ def test_a_given_number_of_negative_ones(count) -> None:
 def test_identity_needs_no_negative_ones() -> None:
     assert choose_signs(torch.eye(4), 2) is None
     assert (choose_signs(torch.eye(4), 0) == 1).all()
+
+
+def large_skew(n, dtype, scale):
+    A = torch.randn(2, n, n, dtype=dtype, generator=torch.Generator().manual_seed(n))
+    return scale * skew(A) / n**0.5
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+@pytest.mark.parametrize("n", [128, 131, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_blocks_against_solve(dtype, n, scale) -> None:
+    A = large_skew(n, dtype, scale)
+    d = torch.ones(2, n, dtype=dtype)
+    d[:, ::3] = -1
+    by_blocks = cayley_module._solve_by_blocks(A, d)
+    assert by_blocks is not None
+    tolerance = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(by_blocks, cayley_module._solve(A, d), atol=tolerance, rtol=0)
+    torch.testing.assert_close(scaled_cayley(A, d), by_blocks, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        large_skew(200, torch.float32, 1e4),
+        torch.randn(200, 200, generator=torch.Generator().manual_seed(0)),  # not skew
+        torch.full((200, 200), torch.nan),
+    ],
+)
+def test_blocks_that_are_not_accurate_are_not_used(A) -> None:
+    d = torch.ones_like(A[..., 0])
+    assert cayley_module._solve_by_blocks(A, d) is None
+    expected = cayley_module._solve(A, d)
+    torch.testing.assert_close(scaled_cayley(A, d), expected, atol=0, rtol=0, equal_nan=True)
+
+
+def test_gradient_of_a_large_matrix() -> None:
+    A = large_skew(130, torch.float64, 1.0).requires_grad_()
+    d = torch.ones(2, 130, dtype=torch.float64)
+    G = torch.randn(A.shape, dtype=A.dtype)
+    (g_A,) = torch.autograd.grad((scaled_cayley(A, d) * G).sum(), A)
+    (expected,) = torch.autograd.grad((cayley_module._solve(A, d) * G).sum(), A)
+    torch.testing.assert_close(g_A, expected, atol=1e-11, rtol=0)

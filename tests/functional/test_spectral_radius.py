@@ -116,6 +116,17 @@ def test_normalised_radius_against_float64_lapack(kind, dtype, tolerance) -> Non
         assert error <= tolerance * matrices.dominant_condition(W)
 
 
+@pytest.mark.parametrize("n", [3, 20])
+def test_nearly_defective_in_single_precision(n) -> None:
+    # LAPACK in single precision is off by 1e-4 and more here.
+    rng = np.random.default_rng(n)
+    T = torch.stack([torch.from_numpy(matrices.near_defective(n, rng)) for _ in range(20)]).float()
+    exact = torch.linalg.eigvals(T.double()).abs().amax(dim=-1)
+    torch.testing.assert_close(spectral_radius(T).double(), exact, rtol=1e-6, atol=0)
+    worst = (torch.linalg.eigvals(T).abs().amax(dim=-1) / exact - 1).abs().max()
+    assert worst > 1e-4
+
+
 @given(
     n=st.integers(1, 12),
     exponent=st.integers(-20, 20),

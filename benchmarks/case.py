@@ -1,0 +1,46 @@
+"""What a benchmark case is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch import Tensor
+
+Run = Callable[[], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Contenders for the same work.
+
+    Attributes:
+        name: What is computed, with its sizes.
+        contenders: A function for each, by name; the first is ours.
+        units: How many units of work one call does, for each contender that does more than one.
+        facts: What the check before found, by name.
+        curve: Title of the growth curve that the case is a point of, and the name and value of what grows.
+    """
+
+    name: str
+    contenders: dict[str, Run]
+    units: dict[str, int] = dataclasses.field(default_factory=dict)
+    facts: dict[str, float] = dataclasses.field(default_factory=dict)
+    curve: tuple[str, str, int] | None = None
+
+
+def require_close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
+    """Raise unless both agree relative to the largest entry of b.
+
+    Args:
+        a: A result.
+        b: What it should be.
+        tolerance: How far it may be off.
+        what: What the message calls it.
+
+    Raises:
+        AssertionError: If they differ by more.
+    """
+    error = ((a - b).abs().max() / b.abs().max()).item()
+    if not error <= tolerance:
+        raise AssertionError(f"{what}: expected agreement to {tolerance:.0e}, got {error:.1e}")

@@ -1,0 +1,61 @@
+"""What the papers look at in their networks: spectra, gradients, memory, and the shape of weights.
+
+Functions of tensors that return tensors, in double precision and without a graph; each has a function of
+the same kind that draws its result (``pip install spectral-param[plot]``).
+"""
+
+from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound
+from spectral_param.analysis.gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from spectral_param.analysis.orthogonality import Recorder, orthogonality_error
+from spectral_param.analysis.plot import (
+    plot_angles,
+    plot_eigenvalues,
+    plot_fisher_memory,
+    plot_gradient_norm_bounds,
+    plot_gradient_norms,
+    plot_loss_gradient_norms,
+    plot_recording,
+    plot_schur_form,
+    plot_singular_values,
+    plot_subdiagonals,
+    plot_transient_growth,
+)
+from spectral_param.analysis.schur_structure import (
+    LowerSchur,
+    lower_schur,
+    schur_eigenvalues,
+    subdiagonal_magnitudes,
+)
+from spectral_param.analysis.spectra import departure_from_normality, eigenvalues, singular_values
+from spectral_param.analysis.transient import TransientGrowth, kreiss_constant, transient_growth
+
+__all__ = [
+    "LowerSchur",
+    "Recorder",
+    "TransientGrowth",
+    "departure_from_normality",
+    "eigenvalues",
+    "fisher_memory",
+    "fisher_memory_bound",
+    "gradient_norm_bounds",
+    "gradient_norms",
+    "kreiss_constant",
+    "loss_gradient_norms",
+    "lower_schur",
+    "orthogonality_error",
+    "plot_angles",
+    "plot_eigenvalues",
+    "plot_fisher_memory",
+    "plot_gradient_norm_bounds",
+    "plot_gradient_norms",
+    "plot_loss_gradient_norms",
+    "plot_recording",
+    "plot_schur_form",
+    "plot_singular_values",
+    "plot_subdiagonals",
+    "plot_transient_growth",
+    "schur_eigenvalues",
+    "singular_values",
+    "subdiagonal_magnitudes",
+    "transient_growth",
+]

@@ -1,0 +1,148 @@
+r"""Fisher memory of linear dynamics: how much of a past signal the noisy state still tells.
+
+.. math:: h_t = W h_{t-1} + v s_t + ξ_t, \qquad ξ_t \text{ white noise of unit variance in each unit.}
+
+The state is Gaussian with covariance :math:`C = \sum_{k≥0} W^k (W^k)^H`, whatever the signal, so its
+Fisher information about the signal of k steps ago is :math:`J(k) = ‖C^{-1/2} W^k v‖^2`.
+
+C solves C = W C Wᴴ + I. Doubling adds twice as many terms at each step, C ← C + A C Aᴴ, A ← A². Here it
+works on a triangular root, C = L Lᴴ: the new one is the R of a QR decomposition of [Lᴴ; (AL)ᴴ]. Since
+C ⪰ I, L⁻¹ is bounded, and J(k) = ‖L⁻¹ Wᵏ v‖² keeps its accuracy where C itself is numerically singular:
+a delay line with gain has a C of condition αⁿ.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.analysis.matrices import as_double, check_steps, square_blocks, without_nan
+
+# 2^50 terms: enough for a spectral radius of 1 - 1e-13.
+_DOUBLINGS = 50
+
+
+def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
+    r"""Return the Fisher memory curve :math:`J(k) = v^H (W^k)^H C^{-1} W^k v`, k = 0, …, ``steps``.
+
+    Source: Ganguli, Huh and Sompolinsky, "Memory traces in dynamical systems" (PNAS 105, 2008), for noise of
+    variance 1; divide by the variance for another. The sum over all k is 1 for a normal W and a unit v, at
+    most n for any W; summed over an orthonormal basis of v it is n.
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, of spectral radius below 1.
+        v: How the signal enters, ``(..., n)``, broadcast against the matrices.
+        steps: Largest k.
+
+    Returns:
+        Real tensor of shape ``(..., steps + 1)`` in double precision, NaN where W or v is not finite.
+
+    Raises:
+        NotSquareError: If W is not square.
+        ValueError: If the spectral radius is not below 1, to working precision, so that the noise adds up
+            without bound; or if v does not fit.
+
+    Example:
+        >>> delay_line = torch.diag(torch.ones(3), -1)
+        >>> v = torch.tensor([1.0, 0.0, 0.0, 0.0])
+        >>> spectral_param.analysis.fisher_memory(delay_line, v, steps=4)
+        tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    check_steps(steps, "fisher_memory")
+    W = square_blocks(W, "fisher_memory")
+    if v.ndim < 1 or v.shape[-1] != W.shape[-1]:
+        raise ValueError(
+            f"fisher_memory: expected v of shape (..., n) with n = {W.shape[-1]}, got {tuple(v.shape)}."
+        )
+    W, finite = without_nan(W)
+    dtype = torch.promote_types(W.dtype, as_double(v).dtype)
+    root = _noise_root(W).to(dtype)
+    W = W.to(dtype)
+    signals = [as_double(v).to(dtype)[..., None]]
+    for _ in range(steps):
+        signals.append(W @ signals[-1])
+    shape = torch.broadcast_shapes(*(s.shape for s in signals))
+    stacked = torch.cat([s.expand(shape) for s in signals], dim=-1)  # (..., n, steps + 1)
+    whitened = torch.linalg.solve_triangular(root, stacked, upper=False)
+    return torch.where(finite[..., None], whitened.abs().square().sum(dim=-2), torch.nan)
+
+
+def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
+    """Return the lower triangular L with L Lᴴ = Σ Wᵏ (Wᵏ)ᴴ."""
+    A = W
+    L = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)
+    for _ in range(_DOUBLINGS):
+        # What is left out is then, in every direction, below rounding: A C Aᴴ ⪯ eps I ⪯ eps C.
+        rest = torch.linalg.matrix_norm(A @ L)
+        if bool((rest**2 <= torch.finfo(W.dtype).eps).all()):
+            return L
+        if not bool(rest.isfinite().all()):
+            break
+        L = torch.linalg.qr(torch.cat([L, A @ L], dim=-1).mH, mode="r").R.mH
+        A = A @ A
+    raise ValueError(
+        "fisher_memory: expected a spectral radius below 1, got powers of W that do not vanish, so the noise "
+        "in the state adds up without bound. Scale W, or constrain it with SpectralRadiusNorm(radius=0.99)."
+    )
+
+
+def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tensor:
+    r"""Return the lower bound of nnRNN's Proposition 1 on the memory of a feed-forward chain.
+
+    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): for a strictly lower
+    triangular Θ with √α on the first sub-diagonal, and a signal that enters at the first unit,
+
+    .. math:: J(k) ≥ \frac{α^k}{σ_{max}^{2(n-1)}} \, \frac{α - 1}{α^{k+1} - 1} .
+
+    σ_max is the largest singular value of the unit triangular T with :math:`Θ = Θ_{delay} T`, Θ_delay the
+    sub-diagonal alone: Gram-Schmidt of the columns of Θ from the *last* to the first, and
+    :math:`σ_{max} = ‖Θ‖_2/\sqrt α`. Two things that the proposition leaves open: with Gram-Schmidt from the
+    first column on, the usual order, it is false; and it is for k < n only, since Θⁿ = 0 and with it J(k),
+    as this function returns.
+
+    Derivation. J(k) is the maximum over u of :math:`|u^T Θ^k e_1|^2 / u^T C u`. With u = e_{k+1} the
+    numerator is α^k, and as :math:`e_{k+1}^T Θ^m = 0` for m > k, the denominator is
+    :math:`\sum_{m ≤ k} ‖e_{k+1}^T Θ^m‖^2 ≤ \sum_{m≤k} (α σ_{max}^2)^m`. That is the sharp bound; σ_max ≥ 1
+    and m < n give the printed one.
+
+    Args:
+        Theta: Real ``(..., n, n)``, strictly lower triangular with one positive number on the first
+            sub-diagonal.
+        steps: Largest k.
+        sharp: Whether to return :math:`α^k / \sum_{m≤k} (ασ_{max}^2)^m` instead, which is larger: the
+            printed bound is hardly ever of use for large n.
+
+    Returns:
+        Real tensor of shape ``(..., steps + 1)``.
+
+    Raises:
+        NotSquareError: If Theta is not square.
+        ValueError: If Theta is not of that form.
+
+    Example:
+        >>> delay_line = torch.diag(torch.ones(3), -1)
+        >>> spectral_param.analysis.fisher_memory_bound(delay_line, steps=4)
+        tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    check_steps(steps, "fisher_memory_bound")
+    Theta = square_blocks(Theta, "fisher_memory_bound")
+    n = Theta.shape[-1]
+    gain = Theta.diagonal(offset=-1, dim1=-2, dim2=-1)
+    if Theta.is_complex() or n < 2 or bool((Theta.triu() != 0).any() | ~(gain > 0).all()):
+        raise ValueError(
+            "fisher_memory_bound: expected real strictly lower triangular matrices (n >= 2) with positive "
+            "entries on the first sub-diagonal. Pass the Schur form Θ, not the weight P Θ Pᵀ."
+        )
+    if bool((gain - gain[..., :1]).abs().gt(1e-6 * gain[..., :1]).any()):
+        raise ValueError(
+            "fisher_memory_bound: expected one number sqrt(α) all along the first sub-diagonal, as "
+            f"Proposition 1 assumes, got entries from {gain.min().item():.3g} to {gain.max().item():.3g}."
+        )
+    alpha = gain[..., :1].square()
+    k = torch.arange(steps + 1, dtype=torch.float64, device=Theta.device)
+    sigma_squared = torch.linalg.matrix_norm(Theta, 2)[..., None].square() / alpha
+    if sharp:
+        bound = alpha**k / (alpha * sigma_squared).pow(k).cumsum(dim=-1)
+    else:
+        bound = alpha**k / (alpha**k).cumsum(dim=-1) / sigma_squared ** (n - 1)
+    return torch.where(k < n, bound, 0)

@@ -1,0 +1,187 @@
+r"""Gradients of hidden states: how strongly a recurrent network depends on its past.
+
+Everything follows from the Jacobians of single steps, :math:`J_τ = ∂s_τ/∂s_{τ-1}` and
+:math:`K_t = ∂s_t/∂x_t` for the whole state s (all layers; h and c for an LSTM):
+
+.. math:: ∂s_τ/∂x_t = J_τ J_{τ-1} \cdots J_{t+1} K_t .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param.analysis.matrices import as_double, check_steps, norm_2
+from spectral_param.analysis.stepper import State, Stepper, evaluating
+
+
+def gradient_norms(
+    rnn: nn.Module,
+    x: Tensor,
+    hx: State | None = None,
+    *,
+    wrt: Literal["input", "state"] = "input",
+    block_sizes: Sequence[int] | None = None,
+    norm: Literal["spectral", "frobenius"] = "spectral",
+) -> Tensor:
+    r"""Return :math:`‖∂h_τ/∂x_t‖` or :math:`‖∂h_τ/∂h_t‖` for each pair of time steps and each block.
+
+    Figures 4 and 5 of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
+    Memory" (AAAI 2020) are :math:`‖∂h_τ^{(S)}/∂x_t‖_2` and :math:`‖∂h_τ^{(L)}/∂x_t‖_2` as heat maps. The
+    norms are exact, not estimates. Steps are differentiated in the network's precision and multiplied in
+    double precision, so what has vanished to 1e-100 is still a number. A complex state counts as its real and
+    imaginary parts.
+
+    For ``wrt="state"`` block i of h_τ is differentiated by block i of h_t, everything else in the state of
+    time t held fixed: the diagonal blocks of a BlockRNN, and for an LSTM the path through h alone.
+
+    Args:
+        rnn: A module with the interface of :class:`torch.nn.RNN`, one direction, any number of layers:
+            ``BlockRNN`` and the networks made of it, RNN, LSTM, GRU. It is run in evaluation mode. h is
+            the state of its last layer.
+        x: Inputs, batched or not, as the module takes them.
+        hx: Initial state; zeros by default.
+        wrt: What h_τ is differentiated by.
+        block_sizes: Sizes of the blocks of h. Those of the module, where it has them, or one block.
+        norm: ``"spectral"``, the largest singular value, as in the paper, or ``"frobenius"``.
+
+    Returns:
+        Tensor of shape ``(blocks, batch, T, T)``, without ``batch`` for unbatched input, in double precision:
+        row τ, column t, and 0 for τ < t.
+
+    Raises:
+        ValueError: If the module has two directions, or an argument does not fit.
+
+    Example:
+        >>> rnn = spectral_param.nn.ENRNN(input_size=2, long_size=24, short_size=16)
+        >>> long, short = spectral_param.analysis.gradient_norms(rnn, torch.randn(50, 10, 2))
+        >>> short.shape, short[:, 0, 1].max().item()  # nothing depends on what is not yet read
+        (torch.Size([10, 50, 50]), 0.0)
+    """
+    if wrt not in ("input", "state") or norm not in ("spectral", "frobenius"):
+        raise ValueError(
+            "gradient_norms: expected wrt 'input' or 'state' and norm 'spectral' or 'frobenius', got "
+            f"{wrt!r} and {norm!r}."
+        )
+    with evaluating(rnn):
+        stepper = Stepper(rnn, x, hx, block_sizes, "gradient_norms")
+        time, batch = stepper.x.shape[:2]
+        rows = stepper.block_rows()
+        identity = torch.eye(stepper.start.shape[1], dtype=torch.float64, device=x.device)
+        columns = rows[-1].stop - rows[0].start if wrt == "state" else stepper.x.shape[2]
+        products = identity.new_zeros(batch, time, len(identity), columns)
+        norms = identity.new_zeros(len(rows), batch, time, time)
+        state = stepper.start
+        for tau in range(time):
+            state, J, K = stepper.jacobians(tau, state)
+            products[:, :tau] = J[:, None] @ products[:, :tau]
+            products[:, tau] = K if wrt == "input" else identity[:, rows[0].start : rows[-1].stop]
+            for block, selected in enumerate(rows):
+                part = products[:, : tau + 1, selected]
+                if wrt == "state":
+                    part = part[..., selected.start - rows[0].start : selected.stop - rows[0].start]
+                norms[block, :, tau, : tau + 1] = (
+                    norm_2(part) if norm == "spectral" else torch.linalg.matrix_norm(part)
+                )
+    return norms if x.ndim == 3 else norms[:, 0]
+
+
+def loss_gradient_norms(
+    rnn: nn.Module,
+    x: Tensor,
+    loss: Callable[[Tensor], Tensor],
+    hx: State | None = None,
+    *,
+    block_sizes: Sequence[int] | None = None,
+) -> Tensor:
+    r"""Return :math:`‖∂L/∂h_t‖_2` for each time step, sequence and block.
+
+    Figure 5 of Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
+    Transform" (ICML 2018), appendix C: the gradient that arrives at h_t through the outputs from t on and
+    through all later states. One backward pass.
+
+    Args:
+        rnn: A module with the interface of :class:`torch.nn.RNN`, one direction, whose output is the state
+            of its last layer. It is run in evaluation mode.
+        x: Inputs, batched or not, as the module takes them.
+        loss: Function of the module's output that returns one real number. Note whether it takes the mean
+            over the batch: the norms are of single sequences, and the mean divides them by the batch size.
+        hx: Initial state; zeros by default.
+        block_sizes: Sizes of the blocks of h. Those of the module, where it has them, or one block.
+
+    Returns:
+        Tensor of shape ``(blocks, batch, T)``, without ``batch`` for unbatched input, in double precision.
+
+    Raises:
+        ValueError: If the module has two directions, or an argument does not fit.
+
+    Example:
+        >>> rnn, x = spectral_param.nn.ScoRNN(2, 16), torch.randn(30, 4, 2)
+        >>> norms = spectral_param.analysis.loss_gradient_norms(rnn, x, lambda output: output[-1].sum())
+        >>> norms.shape, torch.allclose(norms[0, :, -1], torch.tensor(16**0.5).double())
+        (torch.Size([1, 4, 30]), True)
+    """
+    with evaluating(rnn):
+        stepper = Stepper(rnn, x, hx, block_sizes, "loss_gradient_norms")
+        states: list[Tensor] = []
+        packed = stepper.start.requires_grad_()
+        for t in range(len(stepper.x)):
+            packed = stepper.step(stepper.x[t], packed)
+            states.append(packed)
+        output = torch.stack([stepper.output(state) for state in states])
+        if x.ndim == 2:
+            output = output[:, 0]
+        elif stepper.batch_first:
+            output = output.transpose(0, 1)
+        value = loss(output)
+        if value.numel() != 1 or value.is_complex():
+            raise ValueError(
+                f"loss_gradient_norms: expected a loss that is one real number, got {value.dtype} of shape "
+                f"{tuple(value.shape)}. Take the sum or the mean."
+            )
+        grads = torch.stack(torch.autograd.grad(value, states, materialize_grads=True))  # (T, B, S)
+    norms = [
+        torch.linalg.vector_norm(as_double(grads[..., rows]), dim=-1).mT for rows in stepper.block_rows()
+    ]
+    stacked = torch.stack(norms)
+    return stacked if x.ndim == 3 else stacked[:, 0]
+
+
+def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tensor:
+    r"""Return the bounds of the ENRNN paper's Theorem 3.1 for τ = 0, …, ``steps``.
+
+    .. math:: \left‖\frac{∂h_{t+τ}^{(S)}}{∂h_t^{(S)}}\right‖_2 ≤ ‖W^{(S)}‖_2^τ, \qquad
+              \left‖\frac{∂h_{t+τ}^{(S)}}{∂x_t}\right‖_2 ≤ ‖W^{(S)}‖_2^τ\, ‖U^{(S)}‖_2
+
+    for ReLU networks. Helfrich and Ye (AAAI 2020), proof in section 8.1 of the arXiv version; no error found
+    in it, numerically or otherwise. Its assumption :math:`‖W^{(S)}‖_2 < 1` is needed for the bounds to go to
+    zero, not for them to hold, and a spectral radius below 1 does not imply it: the short-term block of an
+    ENRNN usually has a norm above 1, where the bounds say little. What the proof needs of the activation is
+    :math:`|σ'| ≤ 1`: true for tanh, for real modReLU, and for complex modReLU with biases ≤ 0. It needs the
+    2-norm, too: in other norms, one where :math:`‖W^{(S)}‖ ≈ ρ(W^{(S)})` for instance, the diagonal matrix of
+    σ' can have a norm above 1. The bound is for a block that no other feeds, as h^(S).
+
+    Args:
+        W: Recurrent matrix of the block, ``(..., k, k)``.
+        steps: Largest lag τ.
+        U: Input map of the block, ``(..., k, m)``, for the second bound; the first one without it.
+
+    Returns:
+        Real tensor of shape ``(..., steps + 1)`` in double precision, NaN where a matrix is not finite.
+
+    Raises:
+        ValueError: If ``steps`` is smaller than 1.
+
+    Example:
+        >>> W, U = torch.tensor([[0.0, 0.5], [-0.5, 0.0]]), torch.tensor([[2.0], [0.0]])
+        >>> spectral_param.analysis.gradient_norm_bounds(W, 3, U)
+        tensor([2.0000, 1.0000, 0.5000, 0.2500], dtype=torch.float64)
+    """
+    check_steps(steps, "gradient_norm_bounds")
+    lags = torch.arange(steps + 1, dtype=torch.float64, device=W.device)
+    norm = norm_2(as_double(W))[..., None]
+    bounds = torch.where(norm.isnan(), norm, norm**lags)  # NaN to the power of 0 is 1.
+    return bounds if U is None else bounds * norm_2(as_double(U))[..., None]

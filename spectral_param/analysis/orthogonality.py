@@ -1,0 +1,87 @@
+"""How far a weight is from orthogonal, and a record of that over training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from spectral_param.analysis.matrices import square_blocks
+
+
+def orthogonality_error(W: Tensor) -> Tensor:
+    r"""Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
+
+    Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform" (ICML
+    2018), appendix B. Computed in double precision: what is measured is the rounding of W, not that of the
+    measurement.
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+
+    Returns:
+        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks), NaN where a matrix has NaN entries.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is neither square nor a stack of square blocks.
+        UnsupportedDtypeError: If W is not floating point or complex.
+
+    Example:
+        >>> layer = spectral_param.scaled_cayley(torch.nn.Linear(64, 64))
+        >>> spectral_param.analysis.orthogonality_error(layer.weight).item() < 1e-5
+        True
+        >>> spectral_param.analysis.orthogonality_error(2 * torch.eye(4)).item()
+        6.0
+    """
+    W = square_blocks(W, "orthogonality_error")
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity)
+    return error
+
+
+class Recorder:
+    """Values of one measure over training.
+
+    Args:
+        measure: Function without arguments that returns a tensor, always of one shape.
+
+    Example:
+        >>> rnn = spectral_param.nn.ScoRNN(1, 8)
+        >>> error = spectral_param.analysis.orthogonality_error
+        >>> recorder = spectral_param.analysis.Recorder(lambda: error(rnn.cells[0].weight_hh))
+        >>> optimizer = torch.optim.RMSprop(rnn.parameters())
+        >>> for step in range(3):
+        ...     recorder.record(step)
+        ...     optimizer.zero_grad()
+        ...     rnn(torch.randn(5, 2, 1))[0].square().sum().backward()
+        ...     optimizer.step()
+        >>> recorder.steps, recorder.values.shape
+        (tensor([0, 1, 2]), torch.Size([3]))
+    """
+
+    def __init__(self, measure: Callable[[], Tensor]) -> None:
+        self._measure = measure
+        self._steps: list[int] = []
+        self._values: list[Tensor] = []
+
+    def record(self, step: int) -> None:
+        """Measure now.
+
+        Args:
+            step: Number of the optimizer step, for the axis.
+        """
+        value = self._measure().detach().clone()
+        self._steps.append(step)
+        self._values.append(value)
+
+    @property
+    def steps(self) -> Tensor:
+        """The steps recorded so far, shape ``(records,)``."""
+        return torch.tensor(self._steps, dtype=torch.int64)
+
+    @property
+    def values(self) -> Tensor:
+        """What was measured, shape ``(records, ...)``."""
+        return torch.stack(self._values) if self._values else torch.empty(0, dtype=torch.float64)

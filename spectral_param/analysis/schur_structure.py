@@ -1,0 +1,138 @@
+"""What a trained recurrent matrix looks like in its Schur form (nnRNN, figure 3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param.analysis.matrices import square_blocks, without_nan
+
+
+class LowerSchur(NamedTuple):
+    """W = P Θ Pᴴ with orthogonal (unitary) P.
+
+    Attributes:
+        P: Orthogonal or unitary, ``(..., n, n)``. Its columns are the Schur modes.
+        Theta: Lower triangular, ``(..., n, n)``; for a real W with 2x2 blocks on the diagonal, one for each
+            pair of complex eigenvalues.
+    """
+
+    P: Tensor
+    Theta: Tensor
+
+
+def lower_schur(W: Tensor) -> LowerSchur:
+    r"""Return the lower Schur form :math:`W = P Θ P^H`, real for real W.
+
+    Section 2.2 of Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019). That paper
+    trains P and Θ and never decomposes; its figure 3 shows the Θ that was trained. A decomposition is not
+    unique: the eigenvalues can stand on the diagonal in any order, and the strictly lower part depends on
+    it. Here they stand in LAPACK's order, that of the upper Schur form of Wᴴ. So for a network that has a Θ,
+    look at its own; this function is for all the others.
+
+    Needs scipy (``pip install spectral-param[schur]``), and computes on the CPU.
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+
+    Returns:
+        Named tuple ``(P, Theta)`` in double precision, NaN where a matrix is not finite.
+
+    Raises:
+        NotSquareError: If W is neither square nor a stack of square blocks.
+        ImportError: If scipy is missing.
+
+    Example:
+        >>> W = torch.randn(6, 6, dtype=torch.float64)
+        >>> P, Theta = spectral_param.analysis.lower_schur(W)
+        >>> torch.allclose(P @ Theta @ P.mT, W), bool((Theta.triu(2) == 0).all())
+        (True, True)
+    """
+    try:
+        from scipy.linalg import schur
+    except ImportError as error:
+        raise ImportError(
+            "lower_schur: expected scipy to be installed. pip install 'spectral-param[schur]'"
+        ) from error
+    W = square_blocks(W, "lower_schur")
+    n = W.shape[-1]
+    safe, finite = without_nan(W)
+    pairs = [schur(M, output="real") for M in safe.mH.resolve_conj().reshape(-1, n, n).cpu().numpy()]
+    upper, P = (torch.stack([torch.from_numpy(pair[i]) for pair in pairs]) for i in (0, 1))
+    keep = finite[..., None, None]
+    return LowerSchur(
+        *(torch.where(keep, X.to(W.device).reshape(W.shape), torch.nan) for X in (P, upper.mH.resolve_conj()))
+    )
+
+
+def schur_eigenvalues(Theta: Tensor) -> Tensor:
+    """Return the eigenvalues of a lower Schur form, in the order of its diagonal.
+
+    From the diagonal blocks alone, so without the rounding that a general solver adds to strongly non-normal
+    matrices. ``.angle()`` gives the angles θ, ``.abs()`` the moduli γ that nnRNN keeps near 1. A 2x2 block
+    ``[γ cos θ, -γ sin θ; γ sin θ + t, γ cos θ]``, as nnRNN's equation (5) makes them, has the eigenvalues
+    γ e^{±iθ} for t = 0 only; these here are the true ones.
+
+    Args:
+        Theta: Lower Schur form ``(..., n, n)``: lower triangular, with 2x2 blocks on the diagonal.
+
+    Returns:
+        Complex tensor of shape ``(..., n)`` in double precision, NaN where a matrix is not finite.
+
+    Raises:
+        NotSquareError: If Theta is not square.
+        ValueError: If Theta is not of that form.
+
+    Example:
+        >>> Theta = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [5.0, 5.0, 0.5]])
+        >>> spectral_param.analysis.schur_eigenvalues(Theta)
+        tensor([0.0000+1.j, 0.0000-1.j, 0.5000+0.j], dtype=torch.complex128)
+    """
+    Theta, finite = without_nan(square_blocks(Theta, "schur_eigenvalues"))
+    b = Theta.diagonal(offset=1, dim1=-2, dim2=-1)
+    pair = b != 0
+    if bool((Theta.triu(2) != 0).any() | (pair[..., 1:] & pair[..., :-1]).any()):
+        raise ValueError(
+            "schur_eigenvalues: expected lower triangular matrices with 2x2 blocks on the diagonal, got "
+            "other entries above it. Pass the Schur form Θ: that of a weight is lower_schur(W).Theta."
+        )
+    diagonal = Theta.diagonal(dim1=-2, dim2=-1).to(torch.complex128)
+    c = Theta.diagonal(offset=-1, dim1=-2, dim2=-1)
+    mean = (diagonal[..., :-1] + diagonal[..., 1:]) / 2
+    root = (((diagonal[..., :-1] - diagonal[..., 1:]) / 2).square() + b * c).sqrt()
+    values = diagonal.clone()
+    values[..., :-1] = torch.where(pair, mean + root, values[..., :-1])
+    values[..., 1:] = torch.where(pair, mean - root, values[..., 1:])
+    return torch.where(finite[..., None], values, complex("nan+nanj"))
+
+
+def subdiagonal_magnitudes(Theta: Tensor) -> Tensor:
+    r"""Return the mean of :math:`|Θ_{i+k,\,i}|` over i, for each sub-diagonal k = 1, …, n-1.
+
+    Figure 3(c) of Kerg et al. (2019): a large value at k = 1 is a delay line, the rest of the lower triangle
+    is further feed-forward structure, and nothing at all is a normal matrix. k = 1 includes the entries
+    :math:`γ \sin θ` inside the 2x2 blocks of the diagonal, as in the paper.
+
+    Args:
+        Theta: Square matrices ``(..., n, n)`` with n ≥ 2.
+
+    Returns:
+        Real tensor of shape ``(..., n - 1)`` in double precision.
+
+    Raises:
+        NotSquareError: If Theta is not square.
+        ValueError: If n < 2.
+
+    Example:
+        >>> Theta = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-0.5, 3.0, 0.0]])
+        >>> spectral_param.analysis.subdiagonal_magnitudes(Theta)
+        tensor([2.0000, 0.5000], dtype=torch.float64)
+    """
+    magnitudes = square_blocks(Theta, "subdiagonal_magnitudes").abs()
+    n = magnitudes.shape[-1]
+    if n < 2:
+        raise ValueError("subdiagonal_magnitudes: expected matrices with n >= 2, got n = 1.")
+    means = [magnitudes.diagonal(offset=-k, dim1=-2, dim2=-1).mean(dim=-1) for k in range(1, n)]
+    return torch.stack(means, dim=-1)

@@ -1,0 +1,116 @@
+"""Eigenvalues, singular values, and how far apart they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.analysis.matrices import square_blocks, without_nan
+
+
+def eigenvalues(W: Tensor) -> Tensor:
+    """Return the eigenvalues of each matrix, largest modulus first.
+
+    Of a complex conjugate pair the one in the upper half plane comes first.
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+
+    Returns:
+        Complex tensor of shape ``(..., n)`` (``(..., k, n)`` for gate blocks) in double precision, NaN
+        where a matrix is not finite.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is neither square nor a stack of square blocks.
+        UnsupportedDtypeError: If W is not floating point or complex.
+
+    Example:
+        >>> spectral_param.analysis.eigenvalues(torch.tensor([[2.0, 1.0], [0.0, -3.0]]))
+        tensor([-3.+0.j,  2.+0.j], dtype=torch.complex128)
+    """
+    W, finite = without_nan(square_blocks(W, "eigenvalues"))
+    values = torch.linalg.eigvals(W)
+    # LAPACK has the upper one of a pair first, and their moduli are equal to the last bit.
+    order = values.abs().argsort(dim=-1, descending=True, stable=True)
+    return torch.where(finite[..., None], values.gather(-1, order), complex("nan+nanj"))
+
+
+def singular_values(W: Tensor) -> Tensor:
+    """Return the singular values of each matrix, largest first.
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+
+    Returns:
+        Real tensor of shape ``(..., n)`` (``(..., k, n)`` for gate blocks) in double precision, NaN where
+        a matrix is not finite.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is neither square nor a stack of square blocks.
+        UnsupportedDtypeError: If W is not floating point or complex.
+
+    Example:
+        >>> spectral_param.analysis.singular_values(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
+        tensor([10.,  0.], dtype=torch.float64)
+    """
+    W, finite = without_nan(square_blocks(W, "singular_values"))
+    return torch.where(finite[..., None], torch.linalg.svdvals(W), torch.nan)
+
+
+# Note [Henrici's departure without cancellation]
+#
+# With a Schur form W = Q (Λ + N) Qᴴ, N strictly upper triangular, the departure is ‖N‖_F, and
+# ‖W‖_F² = ‖Λ‖_F² + ‖N‖_F². The difference of squares is off by eps ‖W‖_F², so for a normal matrix its
+# root is 1e-8 ‖W‖_F instead of 0. The norm of N itself has no such loss. A Schur basis Q comes from the QR
+# decomposition of the eigenvectors, up to a part below the diagonal of Qᴴ W Q, whose norm δ is the error.
+# It is of the size of rounding unless the eigenvectors are nearly dependent. Then W is far from normal,
+# and the difference of squares serves: its root is off by eps ‖W‖_F² / departure.
+def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
+    r"""Return Henrici's departure from normality, :math:`\sqrt{‖W‖_F^2 - \sum_i |λ_i|^2}`.
+
+    It is 0 exactly for normal matrices, orthogonal and symmetric ones for instance: those whose eigenvectors
+    can be chosen orthogonal, and whose powers are governed by their eigenvalues alone. It is the Frobenius
+    norm of the strictly triangular part of the Schur form, which nnRNN trains.
+
+    Source: P. Henrici, "Bounds for iterates, inverses, spectral variation and fields of values of
+    non-normal matrices" (Numerische Mathematik 4, 1962).
+
+    Args:
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+        normalized: Whether to divide by ‖W‖_F: 0 for normal matrices (the zero matrix too), 1 for
+            nilpotent ones, and independent of scale.
+
+    Returns:
+        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision, NaN where a matrix
+        is not finite. The departure of a matrix that differs from W by rounding. It is as sensitive to
+        that as the eigenvalues are: little for normal matrices, much for nearly defective ones.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is neither square nor a stack of square blocks.
+        UnsupportedDtypeError: If W is not floating point or complex.
+
+    Example:
+        >>> departure = spectral_param.analysis.departure_from_normality
+        >>> departure(torch.tensor([[0.6, -0.8], [0.8, 0.6]])).item() < 1e-12
+        True
+        >>> departure(torch.tensor([[0.5, 3.0], [0.0, 0.5]])).item()
+        3.0
+    """
+    W, finite = without_nan(square_blocks(W, "departure_from_normality"))
+    values, vectors = torch.linalg.eig(W)
+    Q = torch.linalg.qr(vectors).Q
+    schur = Q.mH @ W.to(Q.dtype) @ Q
+    norm = torch.linalg.matrix_norm(W)
+    direct = torch.linalg.matrix_norm(schur.triu(1))
+    direct_error = torch.linalg.matrix_norm(schur.tril(-1))
+    eps = torch.finfo(W.dtype).eps
+    by_squares = (norm.square() - values.abs().square().sum(dim=-1)).clamp(min=0).sqrt()
+    squares_error = eps * norm.square() / torch.maximum(by_squares, eps**0.5 * norm)
+    # For the zero matrix both errors are 0 or 0/0, and the direct value is right.
+    departure = torch.where(direct_error > squares_error, by_squares, direct)
+    if normalized:
+        departure = departure / torch.where(norm > 0, norm, 1)
+    return torch.where(finite, departure, torch.nan)

@@ -1,0 +1,76 @@
+r"""The unitary matrices of the uRNN, applied by fast Fourier transforms.
+
+Arjovsky, Shah and Bengio (2016), "Unitary Evolution Recurrent Neural Networks":
+
+.. math:: W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1
+
+D: diagonals of phases; R = I - 2vv*/(v*v): complex reflections; Π: a fixed permutation; F: the unitary
+Fourier transform. Only products with W are cheap, O(n log n) each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:
+    r"""Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁; W itself is not formed.
+
+    What depends on the parameters alone is done here, once for all calls.
+
+    Args:
+        v: Vectors of the reflections R₁ and R₂, complex, shape ``(..., 2, n)``. A zero vector reflects
+            nothing: R = I.
+        phases: Angles of D₁, D₂ and D₃, shape ``(..., 3, n)``.
+        permutation: Indices: coordinate i of Πx is x[permutation[i]]. Shape ``(n,)``.
+
+    Returns:
+        A function that takes ``(..., m, n)`` and returns the same shape.
+
+    Example:
+        >>> v, phases = torch.randn(2, 6, dtype=torch.complex64), torch.randn(3, 6)
+        >>> product = spectral_param.functional.fourier_operator(v, phases, torch.randperm(6))
+        >>> W = product(torch.eye(6)).mT
+        >>> torch.allclose(W @ W.mH, torch.eye(6) + 0j, atol=1e-6)
+        True
+    """
+    D1, D2, D3 = torch.polar(torch.ones_like(phases), phases)[..., None, :].unbind(-3)
+    # Lengths do not matter, and squares of tiny ones would vanish.
+    length = v.detach().abs().amax(dim=-1, keepdim=True)
+    v = v / torch.where(length == 0, 1, length)
+    square = (v * v.conj()).real.sum(dim=-1, keepdim=True)
+    left = (2 * v / torch.where(square == 0, 1, square))[..., None, :]
+    right = v.conj()[..., None]
+    (left1, left2), (right1, right2) = left.unbind(-3), right.unbind(-3)
+
+    def multiply(h: Tensor) -> Tensor:
+        x: Tensor = torch.fft.fft(h * D1, norm="ortho")
+        x = (x - x @ right1 * left1).index_select(-1, permutation)
+        x = torch.fft.ifft(x * D2, norm="ortho")
+        return (x - x @ right2 * left2) * D3
+
+    return multiply
+
+
+def fourier_apply(h: Tensor, v: Tensor, phases: Tensor, permutation: Tensor) -> Tensor:
+    r"""Return h Wᵀ for rows h, W = D₃R₂F⁻¹D₂ΠR₁FD₁, without forming W.
+
+    Args:
+        h: Rows, real or complex, shape ``(..., m, n)``.
+        v: Vectors of the reflections, shape ``(..., 2, n)``.
+        phases: Angles of the diagonals, shape ``(..., 3, n)``.
+        permutation: Indices, shape ``(n,)``.
+
+    Returns:
+        Complex tensor of the shape of h.
+
+    Example:
+        >>> h, v = torch.randn(4, 6), torch.zeros(2, 6, dtype=torch.complex64)  # zero vectors: no reflection
+        >>> x = spectral_param.functional.fourier_apply(h, v, torch.zeros(3, 6), torch.arange(6))
+        >>> torch.allclose(x, h + 0j, atol=1e-6)
+        True
+    """
+    return fourier_operator(v, phases, permutation)(h)

@@ -1,0 +1,260 @@
+r"""Products of layers of disjoint 2x2 rotations (EUNN), applied without forming the matrix.
+
+Jing et al. (2017), "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs",
+write a unitary matrix as
+
+.. math:: W = D\, F^{(1)} F^{(2)} \cdots F^{(L)},
+
+D a diagonal of phases, each F a layer of rotations of disjoint pairs of coordinates.
+
+- ``"rectangular"``: odd layers rotate (1,2), (3,4), …, even ones (2,3), (4,5), … Any L; L = n layers are
+  n(n-1)/2 rotations and reach every unitary matrix (Clements et al. 2016).
+- ``"fft"``: layer i rotates pairs at distance n/2^i, L = log2 n.
+
+Here a rotation is
+
+.. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
+
+The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left, too, nothing would change the phases
+of the columns, and n-1 dimensions of the unitary group would be missed. The derivation, W R ⋯ R = D, asks
+for the inverse of (4), which is R(-θ, -φ) as defined here.
+
+Blocks
+------
+One layer is few operations on much memory, and L = n of them would be slow and leave n autograd records
+of n x n entries. So K consecutive layers are merged into dense blocks first, all at once. In the FFT
+order, K layers act within sets of 2^K coordinates. In the rectangular order they are cut, for windows of
+2K coordinates, into the rotations that depend on this window alone (a triangle that loses one
+coordinate per layer at either end), and the rest, which stand in triangles around the ends of the
+windows. Either way K layers are one or two products with a block-diagonal matrix of 2K x 2K or
+2^K x 2^K blocks, 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spectral_param.functional.precision import matmul
+
+Order = Literal["rectangular", "fft"]
+ORDERS = get_args(Order)
+
+
+def max_layers(n: int, order: Order) -> int:
+    """Return L of the largest capacity: n for ``"rectangular"``, log2 n for ``"fft"``.
+
+    Args:
+        n: Size of the matrix.
+        order: How the layers pair coordinates.
+
+    Raises:
+        ValueError: If the order is ``"fft"`` and n is no power of two.
+    """
+    if order == "rectangular":
+        return n
+    if n & (n - 1):
+        raise ValueError(
+            f"order: 'fft' expects a size that is a power of two, got n = {n}. Take n = "
+            f"{2 ** (n.bit_length() - 1)} or {2 ** n.bit_length()}, or order='rectangular'."
+        )
+    return n.bit_length() - 1
+
+
+def num_rotations(n: int, layers: int, order: Order) -> int:
+    """Return how many rotations these layers have.
+
+    Args:
+        n: Size of the matrix.
+        layers: Number L of layers.
+        order: How the layers pair coordinates.
+    """
+    if order == "fft":
+        return layers * (n // 2)
+    return (layers + 1) // 2 * (n // 2) + layers // 2 * ((n - 1) // 2)
+
+
+def givens_operator(
+    theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
+) -> Callable[[Tensor], Tensor]:
+    r"""Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L; W itself is not formed.
+
+    What depends on the angles alone is done here, once for all calls.
+
+    Args:
+        theta: Angles, shape ``(..., r)``: those of F¹, then of F² and so on, each from top to bottom. r
+            says how many layers there are, n(n-1)/2 for L = n.
+        phi: Phases of the rotations, like theta; None for real ones.
+        d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
+        order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
+
+    Returns:
+        A function that takes ``(..., m, n)`` and returns the same shape, at a cost of O(n L) for each row.
+
+    Raises:
+        ValueError: If no number of layers has r rotations, the order is unknown, or it is ``"fft"`` and n is
+            no power of two.
+
+    Example:
+        >>> theta, d = torch.tensor([torch.pi / 2]), torch.tensor([1.0, -1.0])
+        >>> product = spectral_param.functional.givens_operator(theta, None, d)
+        >>> product(torch.tensor([[1.0, 2.0]])).round()
+        tensor([[-2., -1.]])
+    """
+    layers = _layers(d.shape[-1], theta.shape[-1], order)
+    plan = _rectangular_stages if order == "rectangular" else _fft_stages
+    stages = plan(d.shape[-1], layers, theta.device)
+    blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
+    rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
+    n, padded = d.shape[-1], rows[0].numel()
+    here = torch.arange(padded, device=theta.device)  # Which coordinate stands where, from stage to stage.
+    sources = []
+    for row in rows:
+        sources.append(here.argsort()[row.flatten()])
+        here = row.flatten()
+    home = here.argsort()[:n]
+
+    def multiply(h: Tensor) -> Tensor:
+        dtype = torch.promote_types(h.dtype, d.dtype)
+        X = pad(h, (0, padded - n)).mT.to(dtype)
+        for block, source in zip(blocks, sources, strict=True):
+            X = X.index_select(-2, source).unflatten(-2, block.shape[-3:-1])
+            X = matmul(block.to(dtype), X).flatten(-3, -2)
+        return (d[..., None] * X.index_select(-2, home)).mT
+
+    return multiply
+
+
+def givens_apply(
+    h: Tensor, theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
+) -> Tensor:
+    r"""Return h Wᵀ for rows h, W = diag(d) F¹ ⋯ F^L, without forming W.
+
+    Args:
+        h: Rows, shape ``(..., m, n)``.
+        theta: Angles, shape ``(..., r)``.
+        phi: Phases of the rotations, like theta; None for real ones.
+        d: Diagonal, shape ``(..., n)``.
+        order: ``"rectangular"`` or ``"fft"``.
+
+    Returns:
+        Tensor like h.
+
+    Raises:
+        ValueError: As :func:`spectral_param.functional.givens_operator` does.
+
+    Example:
+        >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
+        >>> W = spectral_param.functional.givens_apply(torch.eye(6), theta, None, d).mT
+        >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
+        True
+    """
+    return givens_operator(theta, phi, d, order=order)(h)
+
+
+def _layers(n: int, rotations: int, order: Order) -> int:
+    """Return L from the number of rotations."""
+    if order not in ORDERS:
+        raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+    most = max_layers(n, order)
+    for layers in [most] if order == "fft" else range(1, most + 1):
+        if num_rotations(n, layers, order) == rotations:
+            return layers
+    raise ValueError(
+        f"theta: expected as many angles as 1 to n = {n} whole layers have, got {rotations}. All "
+        f"{most} layers have {num_rotations(n, most, order)}."
+    )
+
+
+class _Stages(NamedTuple):
+    """Products with block-diagonal matrices: s of them, from left to right, with w blocks each.
+
+    A block is made of K layers on b coordinates, the first to act standing first.
+    """
+
+    rows: Tensor  # (s, w, b): which coordinate each row of a block is.
+    entry: Tensor  # (s, w, K, b): where the factors of that row stand in the tables of _factors.
+    partner: Tensor  # (K, b): which row of the block it is rotated with.
+
+
+# For the dense W and its gradient, at n = L = 512: 16 are as fast, 4 slower.
+_LAYERS_PER_BLOCK = 8
+
+
+def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
+    rotations = num_rotations(n, layers, "rectangular")
+    # An even K lets all groups of layers, and all windows, begin with a rotation of the same kind.
+    K = 2 * max(1, min(_LAYERS_PER_BLOCK // 2, (layers + 1) // 2, n // 4))
+    b = 2 * K
+    groups, windows = -(-layers // K), -(-n // b)
+    # From left to right, so the last to act first: the blocks around the ends of windows, those inside.
+    shift = torch.tensor([[K], [0]], device=device)
+    rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
+
+    time = torch.arange(K, device=device)[:, None]
+    parity = (time + 1) % 2  # Layer K-1 acts at time 0 and rotates (1,2), (3,4), … counted from 0.
+    place = torch.arange(b, device=device)
+    partner = ((place + parity) ^ 1) - parity
+    first = torch.minimum(place, partner)
+    around = (first >= K - 1 - time) & (first <= K - 1 + time)
+    inside = (first >= time) & (first <= b - 2 - time)
+    here = torch.stack([around, inside]) & (partner >= 0) & (partner < b)  # (2, K, b)
+
+    layer = torch.arange(0, groups * K, K, device=device)[:, None, None, None, None] + K - 1 - time
+    coordinate = rows[:, :, first.clamp(min=0)]  # (2, w, K, b)
+    exists = here[:, None] & (coordinate < n - 1) & (layer < layers)
+    before = layer // 2 * (n // 2 + (n - 1) // 2) + layer % 2 * (n // 2)
+    index = before + (coordinate - parity) // 2 + rotations * (place != first)
+    entry = torch.where(exists, index, 2 * rotations).flatten(0, 1)  # from (groups, 2, w, K, b)
+    return [_Stages(rows.repeat(groups, 1, 1), entry, partner.clamp(0, b - 1))]
+
+
+def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
+    rotations = num_rotations(n, layers, "fft")
+    stages = []
+    parts = max(1, -(-layers // 5))  # Blocks of at most 2^5 rows.
+    bounds = [layers * part // parts for part in range(parts + 1)]
+    for low, high in itertools.pairwise(bounds):
+        # The layers whose pairs are 2^low, …, 2^(high - 1) apart, the nearest ones acting first.
+        b = 2 ** (high - low)
+        rows = torch.arange(n, device=device).reshape(-1, b, 2**low).mT.reshape(-1, b)
+        distance = 2 ** torch.arange(high - low, device=device)[:, None]
+        place = torch.arange(b, device=device)
+        first = rows[:, place & ~distance]  # (w, K, b)
+        apart = distance * 2**low
+        layer = layers - 1 - torch.arange(low, high, device=device)[:, None]
+        index = layer * (n // 2) + first // (2 * apart) * apart + first % apart
+        entry = index + rotations * ((place & distance) != 0)
+        stages.append(_Stages(rows[None], entry[None], place ^ distance))
+    return stages[::-1]
+
+
+def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return what a coordinate and its partner are multiplied by.
+
+    The r first coordinates of all rotations stand first, then the r second ones, then one entry for
+    coordinates that are not rotated.
+    """
+    c, s, one = theta.cos(), theta.sin(), theta.new_ones((*theta.shape[:-1], 1))
+    if phi is None:
+        return torch.cat([c, c, one], dim=-1), torch.cat([-s, s, 0 * one], dim=-1)
+    e = torch.polar(torch.ones_like(phi), phi)
+    return torch.cat([e * c, c, one], dim=-1), torch.cat([-s, e * s, 0 * one], dim=-1)
+
+
+def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
+    """Return the blocks, (..., s, w, b, b)."""
+    own, other = (
+        table.index_select(-1, stages.entry.flatten()).unflatten(-1, stages.entry.shape)[..., None]
+        for table in _factors(theta, phi)
+    )  # (..., s, w, K, b, 1)
+    b = stages.entry.shape[-1]
+    X = torch.eye(b, dtype=own.dtype, device=own.device).expand(*own.shape[:-3], b, b)
+    for time, partner in enumerate(stages.partner):
+        X = own[..., time, :, :] * X + other[..., time, :, :] * X.index_select(-2, partner)
+    return X

@@ -1,0 +1,253 @@
+r"""The real Schur form V = P(Λ + T)Pᵀ in terms of moduli, angles and shears.
+
+Notation: P orthogonal; Λ block-diagonal with blocks of sizes 1 and 2; T strictly lower. ``pairs`` says
+where the blocks of size 2 start: ``pairs[i]`` is true when rows i and i + 1 form one. Every quantity
+of a block (γ, θ, log s) is the entry of the row where the block starts; others are not read.
+
+Derivation
+----------
+Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), has Λ of blocks γR(θ), R a
+rotation, and T with all entries below the diagonal, the one inside each block included. Such a block is
+
+.. math:: \begin{bmatrix} γ\cosθ & -γ\sinθ \\ γ\sinθ + t & γ\cosθ \end{bmatrix}, \qquad
+    λ = γ\cosθ ± \sqrt{-γ\sinθ\,(γ\sinθ + t)} ,
+
+of modulus γ for t = 0 only. LAPACK's standard form of a block with eigenvalues γ e^{±iθ} (``dlanv2``) is
+[a, b; c, a] with bc < 0. Hence a = γ cosθ and bc = -γ² sin²θ, and what is left free is the ratio of b
+and c. With a shear s > 0,
+
+.. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
+
+is every such block, its eigenvalues do not depend on s, and T is strictly block lower triangular. Real
+eigenvalues are blocks of size 1, [γ] with a sign.
+
+Departure from normality
+------------------------
+Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², b + c = -2 γ sinθ sinh(log s) over
+the blocks of size 2, and for all k
+
+.. math:: ‖V^k‖_2 ≤ \sum_{j=0}^{\min(k, n-1)} \binom{k}{j} ρ^{k-j} D^j .
+
+Multiplying T and each sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and leaves
+the eigenvalues as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional.precision import full_precision, matmul
+
+
+class SchurBlocks(NamedTuple):
+    """What Λ + T is made of; the paper's form does not read ``log_shear``."""
+
+    T: Tensor  # (..., n, n)
+    gamma: Tensor  # (..., n)
+    theta: Tensor  # (..., n)
+    log_shear: Tensor  # (..., n)
+    pairs: Tensor  # (..., n), bool
+
+
+def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
+    """Return blocks of size 2 from the first row on; an odd n leaves one of size 1 at the end.
+
+    Args:
+        like: A tensor with an entry for each row.
+    """
+    pairs = torch.zeros_like(like, dtype=torch.bool)
+    pairs[..., 0 : like.shape[-1] - 1 : 2] = True
+    return pairs
+
+
+def block_diagonal(gamma: Tensor, theta: Tensor, log_shear: Tensor, pairs: Tensor) -> Tensor:
+    """Return Λ.
+
+    Args:
+        gamma: Moduli, signed, ``(..., n)``.
+        theta: Angles.
+        log_shear: Logarithms of the shears.
+        pairs: Where the blocks of size 2 start.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+    """
+    one = torch.where(pairs, gamma * theta.cos(), gamma)
+    other = torch.where(pairs, gamma * theta.sin(), 0)[..., :-1]
+    shear = torch.where(pairs, log_shear, 0)[..., :-1].exp()
+    diagonal = torch.where(pairs.roll(1, -1), one.roll(1, -1), one)
+    return diagonal.diag_embed() - (other * shear).diag_embed(1) + (other / shear).diag_embed(-1)
+
+
+def strictly_lower(T: Tensor, pairs: Tensor | None = None) -> Tensor:
+    """Return T with zeros on and above the diagonal, and inside the blocks of size 2.
+
+    Args:
+        T: Matrices ``(..., n, n)``.
+        pairs: Where these blocks start, ``(..., n)``; None for none.
+    """
+    below = torch.ones_like(T, dtype=torch.bool).tril(-1)
+    if pairs is not None:
+        below = below & ~pairs[..., :-1].diag_embed(-1)
+    return torch.where(below, T, 0)
+
+
+@full_precision
+def schur_form(
+    P: Tensor, T: Tensor, gamma: Tensor, theta: Tensor, log_shear: Tensor | None, pairs: Tensor
+) -> Tensor:
+    r"""Return V = P(Λ + T)Pᵀ, real, with the eigenvalues :math:`γ e^{±iθ}`.
+
+    Args:
+        P: Orthogonal matrices ``(..., n, n)``.
+        T: The part below the blocks, ``(..., n, n)``; other entries are not read.
+        gamma: Moduli ``(..., n)``, signed. For a block of size 1 the eigenvalue.
+        theta: Angles ``(..., n)`` of the blocks of size 2.
+        log_shear: Logarithms of their shears s, ``(..., n)``: 0 makes a block normal. ``None``: the
+            paper's literal form, with s = 1 and T's entry inside the block; the eigenvalues of such a
+            block are γ e^{±iθ} only where this entry is zero.
+        pairs: Booleans ``(..., n)``: where the blocks of size 2 start.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Example:
+        >>> P, T = torch.eye(3), torch.ones(3, 3)
+        >>> gamma, theta = torch.tensor([2.0, 0.0, 0.5]), torch.full((3,), torch.pi / 3)
+        >>> pairs = torch.tensor([True, False, False])
+        >>> spectral_param.functional.schur_form(P, T, gamma, theta, torch.zeros(3), pairs)
+        tensor([[ 1.0000, -1.7321,  0.0000],
+                [ 1.7321,  1.0000,  0.0000],
+                [ 1.0000,  1.0000,  0.5000]])
+    """
+    if log_shear is None:
+        lower = strictly_lower(T)
+        log_shear = torch.zeros_like(gamma)
+    else:
+        lower = strictly_lower(T, pairs)
+    S = block_diagonal(gamma, theta, log_shear, pairs) + lower
+    return matmul(matmul(P, S), P.mT)
+
+
+def departure(blocks: SchurBlocks) -> Tensor:
+    """Return D², the square of Henrici's departure from normality.
+
+    Args:
+        blocks: Of the exact form.
+
+    Returns:
+        Tensor of shape ``(..., 1)``: torch.func's dual numbers promote a tensor without dimensions.
+    """
+    inside = 2 * blocks.gamma * blocks.theta.sin() * blocks.log_shear.sinh()
+    inside = torch.where(blocks.pairs, inside, 0)
+    below = strictly_lower(blocks.T, blocks.pairs)
+    return below.square().sum(dim=(-2, -1))[..., None] + inside.square().sum(dim=-1, keepdim=True)
+
+
+def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
+    """Return blocks whose departure from normality is multiplied, with nothing else changed.
+
+    Args:
+        blocks: Of the exact form.
+        factor: Positive numbers ``(..., 1)``.
+
+    Returns:
+        The new blocks.
+    """
+    T = blocks.T * factor[..., None]
+    log_shear = (blocks.log_shear.sinh() * factor).asinh()
+    return blocks._replace(T=T, log_shear=log_shear)
+
+
+def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
+    """Return orthogonal P and block lower triangular S with W = PSPᵀ, in float64 on the host.
+
+    Blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|.
+
+    Args:
+        W: Real finite matrices ``(..., n, n)``.
+
+    Returns:
+        P and S.
+
+    Raises:
+        ImportError: If scipy is not installed.
+    """
+    try:
+        from scipy.linalg import schur
+    except ImportError as error:
+        raise ImportError(
+            "SchurForm: expected scipy, whose real Schur decomposition reads the form off a given weight. "
+            "Install it with: pip install spectral-param[schur]. Starting with init='paper' does without."
+        ) from error
+    vectors, forms = [], []
+    for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):
+        upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
+        # From upper to lower: the basis in reverse order.
+        P, S = Q.flip(-1), upper.flip(-1, -2)
+        order = torch.arange(len(S))
+        for i in S.diagonal(1).nonzero()[:, 0].tolist():
+            if S[i, i + 1].abs() > S[i + 1, i].abs():
+                order[i], order[i + 1] = i + 1, i
+        vectors.append(P[:, order])
+        forms.append(S[order][:, order])
+    return torch.stack(vectors).reshape(W.shape), torch.stack(forms).reshape(W.shape)
+
+
+def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
+    """Return what S = Λ + T is made of.
+
+    |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the digits
+    that a large shear needs. A block with |b| ≤ eps·|c| is taken for two real eigenvalues: that changes S
+    by a rounding error, and keeps the shears below eps^(-1/2).
+
+    Args:
+        S: As :func:`real_schur` returns it.
+        eps: Relative rounding error of the matrix behind S.
+        exact: Whether for the exact form; else for the paper's, where γ and θ are only what fits.
+
+    Returns:
+        The blocks.
+    """
+    n = S.shape[-1]
+    pad = torch.zeros_like(S[..., :1, 0])
+    a = S.diagonal(dim1=-2, dim2=-1)
+    b = torch.cat([S.diagonal(1, -2, -1), pad], dim=-1)
+    c = torch.cat([S.diagonal(-1, -2, -1), pad], dim=-1)
+    pairs = b.abs() > eps * c.abs()
+    sign = torch.where(a < 0, -1.0, 1.0).to(S.dtype)
+    # γ sinθ: from bc in the exact form, from b alone in the paper's.
+    sine = c.sign() * b.abs().sqrt() * c.abs().sqrt() if exact else -b
+    sine = torch.where(pairs, sine, 0)
+    gamma = sign * torch.hypot(a, sine)
+    theta = torch.atan2(sign * sine, a.abs())
+    log_shear = torch.zeros_like(a)
+    if exact:
+        log_shear = torch.where(pairs, (b.abs().log() - c.abs().log()) / 2, 0)
+        return SchurBlocks(strictly_lower(S, pairs), gamma, theta, log_shear, pairs)
+    # The entry inside a block is γ sinθ + t.
+    inside = torch.where(pairs, sine, 0)[..., : n - 1]
+    T = strictly_lower(S) - inside.diag_embed(-1)
+    return SchurBlocks(T, gamma, theta, log_shear, pairs)
+
+
+def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
+    """Change the sign of the last Schur vector; V stays what it is, the determinant of P does not.
+
+    Args:
+        P: Orthogonal matrices ``(..., n, n)``.
+        blocks: Those of Λ + T.
+        where: Booleans ``(...)``: which matrices to change.
+
+    Returns:
+        The new P and blocks.
+    """
+    sign = torch.ones_like(blocks.gamma)
+    sign[..., -1] = torch.where(where, -1.0, 1.0)
+    theta = blocks.theta.clone()
+    theta[..., -2:-1] *= sign[..., -1:]
+    T = blocks.T * sign[..., :, None] * sign[..., None, :]
+    return P * sign[..., None, :], blocks._replace(T=T, theta=theta)

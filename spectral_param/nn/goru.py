@@ -1,0 +1,200 @@
+"""The gated orthogonal recurrent unit: a cell and a layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param import constraints
+from spectral_param import init as init_
+from spectral_param.functional.goru import goru
+from spectral_param.nn.sequence_layer import SequenceLayer
+from spectral_param.parametrizations import BlockTriangular, ScaledCayley
+
+
+class GORUCell(nn.Module):
+    r"""One step of the gated orthogonal recurrent unit. Used like :class:`torch.nn.GRUCell`.
+
+    Jing, Gulcehre, Peurifoy, Shen, Tegmark, Soljačić and Bengio, "Gated Orthogonal Recurrent Units: On
+    Learning to Forget" (2017):
+
+    .. math::
+        r &= σ(V_r x + R h + b_r), \qquad z = σ(V_z x + Z h + b_z), \\
+        h' &= z ⊙ h + (1 - z) ⊙ \mathrm{modReLU}(V x + r ⊙ (U h), b), \qquad U \text{ orthogonal}.
+
+    The start is that of the authors' code: V and gate weights are uniform in ±0.01; b_r = 2, so that
+    the unit rotates its state from the first step on; b_z = 0; b = 0.01.
+
+    Args:
+        input_size: Number of features m of the input.
+        hidden_size: Number of hidden units n.
+        parametrization: Of U, any whose matrices are orthogonal, of this library or another; it is
+            copied. :class:`spectral_param.ScaledCayley` by default. The paper's is a product of Givens
+            rotations.
+        bias: Whether to train b_r, b_z and b.
+        init: Where U starts: ``"paper"``, a tensor, or a function that fills U in place.
+        device: Device of the parameters.
+        dtype: Their real dtype.
+
+    Attributes:
+        weight_ih: V_r, V_z and V below each other, shape ``(3·n, m)``.
+        weight_gates: R and Z below each other, shape ``(2·n, n)``.
+        weight_hh: U, shape ``(n, n)``.
+        bias: b_r, b_z and b, shape ``(3·n,)``, or None.
+
+    Raises:
+        ValueError: If a size is less than 1, or the dtype is complex.
+
+    Example:
+        >>> cell = spectral_param.nn.GORUCell(3, 10)
+        >>> cell(torch.randn(5, 3)).shape
+        torch.Size([5, 10])
+    """
+
+    weight_hh: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        parametrization: nn.Module | None = None,
+        bias: bool = True,
+        init: constraints.Init = "paper",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+            if size < 1:
+                raise ValueError(f"{name}: expected at least 1, got {size}.")
+        if dtype is not None and dtype.is_complex:
+            raise ValueError(
+                f"dtype: expected a real one, got {dtype}: the gates are real. Take "
+                "spectral_param.nn.ScuRNN for a complex state."
+            )
+        self.input_size = input_size
+        self.hidden_size = n = hidden_size
+        self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
+        self.weight_gates = nn.Parameter(torch.empty(2 * n, n, device=device, dtype=dtype))
+        for weight in (self.weight_ih, self.weight_gates):
+            nn.init.uniform_(weight, -0.01, 0.01)
+        if bias:
+            starts = torch.tensor([2.0, 0.0, 0.01], device=device, dtype=dtype)
+            self.bias = nn.Parameter(starts.repeat_interleave(n))
+        else:
+            self.register_parameter("bias", None)
+        # Where the parametrization has no start of its own, it starts from this.
+        self.weight_hh = nn.Parameter(init_.henaff_(torch.empty(n, n, device=device, dtype=dtype)))
+        orthogonal = ScaledCayley() if parametrization is None else parametrization
+        constraints.constrain(self, "weight_hh", BlockTriangular([(n, orthogonal)]), init)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """Return the next state.
+
+        Args:
+            input: ``(batch, input_size)`` or ``(input_size,)``.
+            hx: State ``(batch, hidden_size)`` or ``(hidden_size,)``; zeros by default.
+
+        Returns:
+            State like hx.
+        """
+        x = input.to(self.weight_ih.dtype)
+        h = x.new_zeros(*x.shape[:-1], self.hidden_size) if hx is None else hx.to(x.dtype)
+        if x.ndim == 1:
+            return self.run(x[None], h[None], [1])[1][0]
+        return self.run(x, h, [len(x)])[1]
+
+    def run(self, rows: Tensor, h0: Tensor, batch_sizes: list[int]) -> tuple[Tensor, Tensor]:
+        """Run the cell over a sequence; see :func:`spectral_param.functional.goru`.
+
+        Args:
+            rows: Inputs ``(rows, input_size)``, the time steps below each other.
+            h0: Initial states ``(batch, hidden_size)``.
+            batch_sizes: Rows of each step, not increasing.
+
+        Returns:
+            All states ``(rows, hidden_size)`` and the last one of each sequence.
+        """
+        return goru(rows, h0, self.weight_ih, self.weight_gates, self.weight_hh, self.bias, batch_sizes)
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for ``repr``."""
+        return f"{self.input_size}, {self.hidden_size}{'' if self.bias is not None else ', bias=False'}"
+
+
+class GORU(SequenceLayer):
+    """Gated orthogonal recurrent unit over sequences, with the interface of :class:`torch.nn.RNN`.
+
+    Each layer and direction is a :class:`spectral_param.nn.GORUCell`, where the equations are. There is
+    no fast path: a step is some ten operations of autograd.
+
+    Args:
+        input_size: Number of features of the input.
+        hidden_size: Number of hidden units.
+        num_layers: Number of layers.
+        parametrization: Of the orthogonal matrices; each layer and direction has its own copy.
+            :class:`spectral_param.ScaledCayley` by default.
+        bias: Whether to train biases.
+        batch_first: Whether input and output are ``(batch, time, feature)`` instead of
+            ``(time, batch, feature)``. States are not affected.
+        dropout: Probability of dropout between layers.
+        bidirectional: Whether a second cell for each layer reads the sequence backwards.
+        init: Where the orthogonal matrices start: ``"paper"``, a tensor, or a function.
+        device: Device of the parameters.
+        dtype: Their real dtype.
+
+    Attributes:
+        cells: One cell for each layer and direction, in the order of h_n.
+        output_size: Number of features of the output.
+
+    Raises:
+        ValueError: If an argument does not fit.
+
+    Example:
+        >>> output, h_n = spectral_param.nn.GORU(2, 16)(torch.randn(50, 4, 2))
+        >>> output.shape, h_n.shape
+        (torch.Size([50, 4, 16]), torch.Size([1, 4, 16]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        parametrization: nn.Module | None = None,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        init: constraints.Init = "paper",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+        )
+        self.cells = nn.ModuleList(
+            GORUCell(features, hidden_size, parametrization, bias, init, device, dtype)
+            for features in self.cell_input_sizes()
+        )
+
+    def run_cell(
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Run one layer in one direction."""
+        assert isinstance(cell, GORUCell)
+        dtype = cell.weight_ih.dtype
+        if rows.is_complex():
+            raise ValueError(
+                f"input: expected real input for a network of {dtype}, got {rows.dtype}. "
+                "Split the input into real and imaginary parts."
+            )
+        rows = rows.to(dtype)
+        h0 = rows.new_zeros(batch_sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
+        return cell.run(rows, h0, batch_sizes)

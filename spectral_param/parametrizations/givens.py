@@ -1,0 +1,217 @@
+"""Orthogonal and unitary matrices as products of rotations in layers (EUNN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.functional.clements import eliminate
+from spectral_param.functional.givens import (
+    ORDERS,
+    Order,
+    givens_apply,
+    givens_operator,
+    max_layers,
+    num_rotations,
+)
+from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.memory import Memory, present_originals
+
+
+class Givens(Parametrization):
+    r"""Orthogonal (unitary) weight :math:`W = D F^{(1)} ⋯ F^{(L)}` of layers of 2x2 rotations.
+
+    Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
+    Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
+    coordinates, so L sets the capacity: up to n(n-1)/2 rotations, which are all orthogonal (unitary)
+    matrices, at a cost of O(nL) for a product with a vector.
+
+    - Real weight: rotations by θ, D = diag(±1), fixed between assignments (buffer ``signs``). θ is the
+      weight's ``original``.
+    - Complex weight: rotations by θ with phases φ, D = diag(exp iω). θ, φ and ω are ``original0`` to
+      ``original2``, all real.
+
+    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
+    each orthogonal. Registration at full capacity starts from the nearest orthogonal weight, which is
+    found again exactly. A smaller set is not convex, and no way to its nearest member is known. A weight
+    that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation is
+    lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the paper's
+    start*, which is random.
+
+    Args:
+        layers: Number L of layers, from 1 to n. ``None``, the default, means all: n for
+            ``"rectangular"``, log2 n for ``"fft"``. The authors' code takes 2 unless told otherwise.
+        order: ``"rectangular"``: layers rotate neighbours, (1,2), (3,4), … and (2,3), (4,5), … in turn.
+            ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect every
+            coordinate with every other; n has to be a power of two.
+
+    Raises:
+        ValueError: If ``layers`` or ``order`` is something else.
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.Givens(layers=4))
+        ParametrizedRNN(...)
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+        >>> rnn.parametrizations.weight_hh_l0.original.shape  # 2 layers of 32 rotations and 2 of 31
+        torch.Size([126])
+    """
+
+    signs: Tensor | None
+
+    def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
+        super().__init__()
+        if order not in ORDERS:
+            raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+        if layers is not None and (isinstance(layers, bool) or not isinstance(layers, int) or layers < 1):
+            raise ValueError(f"layers: expected a positive integer or None, got {layers!r}.")
+        if layers is not None and order == "fft":
+            raise ValueError(
+                f"layers: expected None for order='fft', whose log2 n layers belong together, got {layers}."
+            )
+        self.layers = layers
+        self.order: Order = order
+        self.register_buffer("signs", None)
+        self._memory = Memory()
+
+    def constrain(  # type: ignore[override]
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> Tensor:
+        """Return W; theta and phi have one entry for each rotation, omega one for each row."""
+        angles = [_real(t) for t in (theta, phi, omega) if t is not None]
+        self._memory.store(tuple(angles), ())
+        theta, phi, d = self._rotations(*angles)
+        identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
+        W = givens_apply(identity, theta, phi, d, order=self.order).mT
+        return W if self._shape is None else join_gates(W, like=self._shape)
+
+    def operator(
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
+
+        Args:
+            theta: Angles of the rotations.
+            phi: Their phases, for a complex weight.
+            omega: Phases of D, for a complex weight.
+        """
+        theta, phi, d = self._rotations(*(_real(t) for t in (theta, phi, omega) if t is not None))
+        return givens_operator(theta, phi, d, order=self.order)
+
+    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return θ, for a complex W also φ and ω."""
+        if not bool(W.isfinite().all()):
+            raise NotFiniteError(
+                "Givens: expected a finite weight, got NaN or infinite entries. No orthogonal matrix is "
+                "near to that: initialise the weight first."
+            )
+        blocks = split_gates(W)
+        found = []
+        for matrix in blocks.reshape(-1, *blocks.shape[-2:]):
+            rotations, error = self._recover(matrix, project)
+            if error > 10 * W.shape[-1] * self._eps:
+                if not project:
+                    return self._present(W, error)
+                rotations = self._random(matrix)
+            found.append(rotations)
+        theta, phi, d = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return self._originals(blocks, theta, phi, d)
+
+    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
+        blocks = split_gates(like)
+        return self._originals(blocks, *self._random(blocks))
+
+    def free_parameters(  # type: ignore[override]
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> int:
+        """Return one for each rotation of a real weight; two, and the phases of D, for a complex one.
+
+        All are independent. At full capacity they are n(n-1)/2, and n², the dimensions of the groups.
+        """
+        return sum(t.numel() for t in (theta, phi, omega) if t is not None)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"layers={self.layers}, order={self.order!r}"
+
+    def _rotations(
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return θ, φ and the diagonal."""
+        if omega is not None:
+            return theta, phi, torch.polar(torch.ones_like(omega), omega)
+        assert self.signs is not None, "a real weight gets its signs at registration"
+        return theta, None, self.signs.to(theta.device, theta.dtype)
+
+    def _num_layers(self, n: int) -> int:
+        most = max_layers(n, self.order)
+        if self.layers is not None and self.layers > most:
+            raise ValueError(
+                f"layers: expected at most n = {n}, which reach every matrix, got {self.layers}. Take None."
+            )
+        return most if self.layers is None else self.layers
+
+    def _recover(self, W: Tensor, project: bool) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+        """Return θ, φ and d of one matrix, and how far their product is from it."""
+        n = W.shape[-1]
+        layers = self._num_layers(n)
+        rotations = num_rotations(n, layers, self.order)
+        if rotations == n * (n - 1) // 2 and (project or self._eps > torch.finfo(W.dtype).eps):
+            U, _, Vh = torch.linalg.svd(W)
+            W = U @ Vh
+        W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
+        theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
+        identity = torch.eye(n, dtype=W.dtype)
+        rebuilt = givens_apply(identity, theta, phi if W.is_complex() else None, d, order=self.order).mT
+        return (theta, phi, d), float((rebuilt - W).abs().max())
+
+    def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the paper's θ, φ and d for matrices ``like``."""
+        n = like.shape[-1]
+        rotations = num_rotations(n, self._num_layers(n), self.order)
+        theta, phi = like.real.new_empty((2, *like.shape[:-2], rotations)).uniform_(-math.pi, math.pi)
+        d = torch.ones_like(like[..., 0])
+        if like.is_complex():
+            omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
+            d = torch.polar(torch.ones_like(omega), omega)
+        return theta, phi, d
+
+    def _originals(self, like: Tensor, theta: Tensor, phi: Tensor, d: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return what is trained, for weights ``like``, and keep the signs, which are not."""
+        batch = like.shape[:-2]
+        theta, phi, omega = (
+            t.to(like.device, like.real.dtype).reshape(*batch, -1) for t in (theta, phi, d.angle())
+        )
+        if like.is_complex():
+            return theta, phi, omega
+        self.signs = d.to(like.device, like.dtype).reshape(*batch, -1)
+        return theta
+
+    def _present(self, W: Tensor, error: float) -> Tensor | tuple[Tensor, ...]:
+        """Return the present originals if W is the present weight.
+
+        Raises:
+            InManifoldError: If it is not.
+        """
+        atol = 10 * W.shape[-1] * self._eps
+        originals = present_originals(self._memory, self.constrain, W, atol)
+        if originals is None:
+            raise InManifoldError(
+                f"Givens: expected an orthogonal (unitary) weight that {self._num_layers(W.shape[-1])} "
+                f"{self.order} layers of rotations make, got one that those found miss by {error:.1e}. Copy "
+                "the trained angles instead (load_state_dict), or take layers=None, which reaches every "
+                "orthogonal weight."
+            )
+        return originals if W.is_complex() else originals[0]
+
+
+def _real(t: Tensor) -> Tensor:
+    """Undo what Module.to does to real tensors of a complex module."""
+    return t.real if t.is_complex() else t

@@ -1,0 +1,68 @@
+"""The mark of a weight that its optimizer keeps orthogonal or unitary (full-capacity uRNN)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+
+
+class Stiefel(Parametrization):
+    r"""Orthogonal (unitary) weight that is trained as it is, by :class:`spectral_param.optim.StiefelRMSprop`.
+
+    Wisdom et al., "Full-Capacity Unitary Recurrent Neural Networks" (NeurIPS 2016). Unlike the other
+    parametrizations, this one constrains nothing in the forward pass: the weight is its own
+    ``original``. Registration takes the nearest orthogonal weight (the polar factor), and
+    :func:`spectral_param.optim.stiefel_groups` finds the weight for the optimizer, whose steps keep it
+    orthogonal up to the rounding errors that add up. Any other optimizer leaves the set.
+
+    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks.
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.parametrizations.Stiefel())
+        ParametrizedRNN(...)
+        >>> groups = spectral_param.optim.stiefel_groups(rnn, lr=1e-3, stiefel_lr=1e-4)
+        >>> optimizer = spectral_param.optim.StiefelRMSprop(groups)
+    """
+
+    def constrain(self, W: Tensor) -> Tensor:  # type: ignore[override]
+        """Return W, in memory of its own like every constrained weight."""
+        return W.clone()
+
+    def unconstrain(self, W: Tensor, project: bool) -> Tensor:
+        """Return W, or its polar factor."""
+        if not bool(W.isfinite().all()):
+            raise NotFiniteError(
+                "Stiefel: expected a finite weight, got NaN or infinite entries. No orthogonal matrix is "
+                "near to that: initialise the weight first."
+            )
+        blocks = split_gates(W)
+        if project:
+            return join_gates(_polar_factor(blocks), like=W.shape)
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        defect = float((blocks.mH @ blocks - identity).abs().max())
+        if defect > 10 * W.shape[-1] * self._eps:
+            raise InManifoldError(
+                "Stiefel: expected an orthogonal (unitary) weight, got one with "
+                f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
+                "parametrization, set the weight and register a new instance, which takes the nearest one."
+            )
+        return W.clone()
+
+    def paper_start(self, like: Tensor) -> Tensor:
+        """Return random orthogonal (unitary) matrices, uniform by Haar's measure."""
+        return join_gates(_polar_factor(torch.randn_like(split_gates(like))), like=like.shape)
+
+    def free_parameters(self, W: Tensor) -> int:  # type: ignore[override]
+        """Return the dimension of the manifold: n(n-1)/2 for each real matrix, n² for each complex one."""
+        n = W.shape[-1]
+        return W.numel() // n**2 * (n * n if W.is_complex() else n * (n - 1) // 2)
+
+
+def _polar_factor(W: Tensor) -> Tensor:
+    U, _, Vh = torch.linalg.svd(W)
+    nearest: Tensor = U @ Vh
+    return nearest

@@ -1,0 +1,119 @@
+"""Every plotting function draws on the axes it is given and returns them."""
+
+import builtins
+
+import matplotlib as mpl
+import pytest
+import torch
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+
+import spectral_param as sp
+from spectral_param import analysis
+
+
+def recorder():
+    result = analysis.Recorder(lambda: torch.rand(2))
+    for step in range(4):
+        result.record(step)
+    return result
+
+
+def norms():
+    return analysis.gradient_norms(sp.nn.ENRNN(2, 3, 2), torch.randn(8, 2, 2))[1]
+
+
+W = 0.9 * torch.eye(4) + torch.diag(torch.ones(3), -1)
+CHAIN = torch.diag(torch.ones(3), -1)
+V = torch.eye(4)[0]
+CASES = {
+    "plot_eigenvalues": lambda: (analysis.eigenvalues(W),),
+    "plot_singular_values": lambda: (analysis.singular_values(W),),
+    "plot_recording": lambda: (recorder(),),
+    "plot_gradient_norms": lambda: (norms(),),
+    "plot_gradient_norm_bounds": lambda: (norms(), analysis.gradient_norm_bounds(W, 7)),
+    "plot_loss_gradient_norms": lambda: (
+        analysis.loss_gradient_norms(torch.nn.LSTM(2, 3), torch.randn(8, 2, 2), torch.sum),
+    ),
+    "plot_fisher_memory": lambda: (analysis.fisher_memory(CHAIN, V, steps=6),),
+    "plot_schur_form": lambda: (CHAIN,),
+    "plot_subdiagonals": lambda: (analysis.subdiagonal_magnitudes(W),),
+    "plot_angles": lambda: (analysis.eigenvalues(W),),
+    "plot_transient_growth": lambda: (analysis.transient_growth(W, 20),),
+}
+# What each of them leaves on the axes: lines, collections of points, images or bars.
+ARTISTS = ("lines", "collections", "images", "patches")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def test_all_are_tested() -> None:
+    assert set(CASES) == {name for name in analysis.__all__ if name.startswith("plot_")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_on_the_given_axes(name) -> None:
+    figure, (first, second) = plt.subplots(1, 2)
+    assert getattr(analysis, name)(*CASES[name](), ax=second) is second
+    assert not any(len(getattr(first, artists)) for artists in ARTISTS)
+    assert any(len(getattr(second, artists)) for artists in ARTISTS)
+    if name != "plot_schur_form":
+        assert second.get_xlabel()
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_makes_axes_where_none_are_given(name) -> None:
+    axes = getattr(analysis, name)(*CASES[name]())
+    assert isinstance(axes, mpl.axes.Axes)
+    assert axes.figure.number in plt.get_fignums()
+
+
+def test_what_is_drawn() -> None:
+    ax = analysis.plot_singular_values(torch.tensor([[3.0, 1.0], [2.0, 1.5]]), label="W")
+    assert [line.get_ydata().tolist() for line in ax.lines] == [[3, 1], [2, 1.5]]
+    assert ax.get_legend_handles_labels()[1] == ["W"]
+
+    ax = analysis.plot_eigenvalues(torch.tensor([0.5 + 0.5j, 0.5 - 0.5j]), label="eigenvalues")
+    assert ax.get_legend_handles_labels()[1] == ["eigenvalues"]
+    assert ax.collections[0].get_offsets().tolist() == [[0.5, 0.5], [0.5, -0.5]]
+
+    growth = analysis.transient_growth(torch.stack([W, 0.5 * W]), 5)
+    ax = analysis.plot_transient_growth(growth, kreiss=torch.tensor([2.0, 3.0]))
+    assert [line.get_ydata()[0] for line in ax.lines] == [1, 1, 2, 3]
+    assert [line.get_color() for line in ax.lines[:2]] == [line.get_color() for line in ax.lines[2:]]
+
+    ax = analysis.plot_loss_gradient_norms(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert ax.lines[0].get_ydata().tolist() == [2, 3]
+
+
+def test_heat_map_shows_tau_downwards_and_nothing_above_the_diagonal() -> None:
+    ax = analysis.plot_gradient_norms(torch.tensor([[1.0, 0.0], [1e-2, 1.0]]))
+    image = ax.images[0]
+    assert image.get_array().mask.tolist() == [[False, True], [False, False]]
+    assert image.get_array()[1, 0] == pytest.approx(1e-2)
+    assert image.origin == "upper"
+    for degenerate in (torch.zeros(2, 2), torch.full((2, 2), torch.nan)):
+        analysis.plot_gradient_norms(degenerate).figure.canvas.draw()
+
+
+def test_without_matplotlib_the_message_names_the_extra(monkeypatch) -> None:
+    original = builtins.__import__
+
+    def without_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    for name in CASES:
+        arguments = CASES[name]()
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "__import__", without_matplotlib)
+            with pytest.raises(ImportError, match=r"spectral-param\[plot\]"):
+                getattr(analysis, name)(*arguments)

@@ -1,0 +1,130 @@
+"""Eigenvalues, singular values and Henrici's departure: against LAPACK, closed forms, degenerate input."""
+
+import math
+
+import pytest
+import torch
+
+from spectral_param.analysis import departure_from_normality, eigenvalues, singular_values
+from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+from tests import matrices
+
+DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bfloat16)
+FUNCTIONS = (eigenvalues, singular_values, departure_from_normality)
+DOUBLE = {"dtype": torch.float64}
+
+
+def orthogonal(n, dtype=torch.float64):
+    return torch.linalg.qr(torch.randn(n, n, dtype=dtype)).Q
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sorted_and_complete(dtype) -> None:
+    W = torch.randn(3, 7, 7).to(dtype) if dtype == torch.bfloat16 else torch.randn(3, 7, 7, dtype=dtype)
+    values, singular = eigenvalues(W), singular_values(W)
+    assert values.shape == singular.shape == (3, 7)
+    assert values.dtype == torch.complex128
+    assert singular.dtype == torch.float64
+    assert (values.abs().diff() <= 0).all()
+    assert (singular.diff() <= 0).all()
+    exact = W.to(torch.complex128)
+    traces = exact.diagonal(dim1=-2, dim2=-1).sum(-1)
+    torch.testing.assert_close(values.sum(-1), traces, atol=1e-12, rtol=0)
+    torch.testing.assert_close(values.prod(-1), torch.linalg.det(exact))
+    torch.testing.assert_close(singular.square().sum(-1), exact.abs().square().sum((-2, -1)))
+
+
+def test_of_a_pair_the_upper_one_comes_first() -> None:
+    values = eigenvalues(torch.randn(40, 6, 6, **DOUBLE))
+    pairs = values.imag != 0
+    upper = values[pairs].reshape(-1, 2)
+    assert len(upper) > 20
+    assert (upper[:, 0].imag > 0).all()
+    assert torch.equal(upper[:, 1], upper[:, 0].conj())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gates_are_matrices_of_their_own(function) -> None:
+    lstm = torch.nn.LSTM(2, 5)
+    blocks = lstm.weight_hh_l0.unflatten(0, (4, 5))
+    torch.testing.assert_close(function(lstm.weight_hh_l0), torch.stack([function(b) for b in blocks]))
+    assert not function(lstm.weight_hh_l0).requires_grad
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_in_nan_out_and_only_there(function, dtype, bad) -> None:
+    W = torch.randn(3, 4, 4, dtype=dtype)
+    expected = function(W)
+    W[1] = bad
+    result = function(W)
+    assert result[1].isnan().all()
+    torch.testing.assert_close(result[::2], expected[::2])
+    assert function(torch.full((4, 4), bad, dtype=dtype)).isnan().all()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_bad_input(function) -> None:
+    with pytest.raises(NotSquareError, match="expected a square weight"):
+        function(torch.randn(3, 4))
+    with pytest.raises(NotAMatrixError, match="at least two dimensions"):
+        function(torch.randn(3))
+    with pytest.raises(UnsupportedDtypeError, match=r"torch\.int64"):
+        function(torch.ones(3, 3, dtype=torch.int64))
+
+
+def normal_matrices():
+    S = torch.randn(20, 20, **DOUBLE)
+    Q = orthogonal(20)
+    U = orthogonal(20, torch.complex128)
+    spectrum = torch.randn(20, dtype=torch.complex128)
+    rotations = torch.block_diag(*[orthogonal(2) * g for g in torch.rand(10)])
+    return {
+        "symmetric": S + S.mT,
+        "skew": S - S.mT,
+        "orthogonal": Q,
+        "permutation": torch.eye(20, **DOUBLE).roll(1, 0),
+        "multiple eigenvalues": Q @ torch.diag(torch.tensor([2.0, -1.0], **DOUBLE).repeat(10)) @ Q.mT,
+        "real normal": Q @ rotations.double() @ Q.mT,
+        "complex normal": U @ torch.diag(spectrum) @ U.mH,
+        "identity": torch.eye(20, **DOUBLE),
+        "zero": torch.zeros(20, 20, **DOUBLE),
+    }
+
+
+@pytest.mark.parametrize("kind", normal_matrices())
+def test_departure_of_normal_matrices_is_zero(kind) -> None:
+    W = normal_matrices()[kind]
+    assert departure_from_normality(W) <= 1e-13 * (1 + torch.linalg.matrix_norm(W))
+    assert departure_from_normality(W, normalized=True) <= 1e-13
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 12])
+@pytest.mark.parametrize("eigenvalue", [0.0, 0.9, -3.0])
+def test_departure_of_a_jordan_block(n, eigenvalue) -> None:
+    """n - 1 ones above the diagonal."""
+    J = matrices.jordan(n, eigenvalue)
+    assert departure_from_normality(J).item() == pytest.approx((n - 1) ** 0.5, abs=1e-14)
+    relative = (n - 1) ** 0.5 / (n - 1 + n * eigenvalue**2) ** 0.5 if n > 1 else 0
+    assert departure_from_normality(J, normalized=True).item() == pytest.approx(relative, abs=1e-14)
+
+
+@pytest.mark.parametrize("eigenvalue", [0.0, 0.9, -3.0])
+def test_departure_of_a_defective_matrix_whose_eigenvectors_span_nothing(eigenvalue) -> None:
+    """Rotated, so that LAPACK sees rounding: eigenvalues off by sqrt(eps), their squares by eps."""
+    Q = orthogonal(2)
+    W = Q @ matrices.jordan(2, eigenvalue) @ Q.mT
+    assert departure_from_normality(W).item() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("size", [1e-12, 1e-6, 1e-2, 1.0])
+def test_departure_is_the_norm_of_the_triangular_part_at_every_size(dtype, size) -> None:
+    """Also where the difference of squares, whose error is 1e-8, has nothing left of it."""
+    n = 8
+    N = size * torch.randn(n, n, dtype=dtype).triu(1)
+    D = torch.diag(torch.arange(1, n + 1).to(dtype))
+    Q = orthogonal(n, dtype)
+    expected = torch.linalg.matrix_norm(N).item()
+    assert departure_from_normality(Q @ (D + N) @ Q.mH).item() == pytest.approx(expected, rel=1e-9, abs=1e-13)

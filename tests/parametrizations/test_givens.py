@@ -1,0 +1,202 @@
+"""Givens: what it reaches, what it finds again, what it refuses."""
+
+import math
+
+import pytest
+import torch
+
+import spectral_param as sp
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.testing import CHECKS, Case, Holder
+from tests.cases import orthogonal, orthogonality_defect, two_layers
+
+DTYPES = (torch.float64, torch.complex128)
+FFT = Case(
+    name="Givens-fft",
+    make=lambda shape: sp.Givens(order="fft"),
+    member=lambda shape, dtype: sp.givens(
+        Holder(torch.empty(shape, dtype=dtype)), order="fft", init="paper"
+    ).weight.detach(),
+    violation=orthogonality_defect,
+    outside=orthogonal,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(8, 8), (16, 4)], ids=str)
+def test_contract_of_the_fft_order(shape, dtype, check) -> None:
+    check(FFT, shape, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_orthogonal_weight_round_trips(dtype) -> None:
+    W = orthogonal((64, 64), dtype)
+    module = sp.givens(Holder(torch.eye(64, dtype=dtype)))
+    for sign in (1, -1):  # both determinants
+        W[0] *= sign
+        module.weight = W
+        torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
+    target = orthogonal((5, 5), dtype)
+    target[0] *= sign
+    start = orthogonal((5, 5), dtype)
+    start[0] *= torch.linalg.det(start).real.sign() * torch.linalg.det(target).real.sign()
+    module = sp.givens(Holder(start))
+    optimizer = torch.optim.LBFGS(
+        module.parameters(),
+        max_iter=500,
+        tolerance_grad=1e-12,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss():
+        optimizer.zero_grad()
+        distance = (module.weight - target).abs().square().sum()
+        distance.backward()
+        return distance
+
+    assert loss() > 1
+    optimizer.step(loss)
+    assert loss() < 1e-10
+
+
+def test_two_layers_cannot_reach_most_weights() -> None:
+    with pytest.raises(
+        InManifoldError, match=r"weight that 2 rectangular layers.*miss by.*layers=None, which reaches every"
+    ):
+        sp.givens(Holder(torch.eye(8)), layers=2).weight = orthogonal((8, 8), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("layers", "order", "real", "complex_"),
+    [
+        (None, "rectangular", 28, 64),
+        (2, "rectangular", 7, 22),
+        (5, "rectangular", 18, 44),
+        (None, "fft", 12, 32),
+    ],
+)
+def test_number_of_parameters(layers, order, real, complex_) -> None:
+    """8 x 8: real rotations; two parameters for each complex one, and the phases of D."""
+    for dtype, expected in ((torch.float32, real), (torch.complex64, complex_)):
+        module = sp.givens(Holder(torch.eye(8, dtype=dtype)), layers=layers, order=order, init="paper")
+        assert sp.num_free_parameters(module) == expected
+        assert sum(p.numel() for p in module.parameters()) == expected
+
+
+def test_orthogonal_to_machine_precision_after_many_steps() -> None:
+    for dtype, layers in ((torch.float32, None), (torch.complex64, 3)):
+        layer = sp.givens(torch.nn.Linear(32, 32, bias=False, dtype=dtype), layers=layers)
+        before = layer.weight.detach().clone()
+        optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
+        for _ in range(300):
+            x = torch.randn(16, 32, dtype=dtype)
+            optimizer.zero_grad()
+            (layer(x) - x.flip(-1)).abs().square().mean().backward()
+            optimizer.step()
+        assert (layer.weight - before).abs().max() > 0.1
+        assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_in_a_smaller_set_is_kept_another_is_dropped(dtype) -> None:
+    W = two_layers((9, 9), dtype)
+    torch.testing.assert_close(sp.givens(Holder(W), layers=2).weight, W)
+    one, other = (sp.givens(Holder(orthogonal((9, 9), dtype)), layers=2).weight for _ in range(2))
+    assert (one - other).abs().max() > 0.1, "expected the paper's random start"
+    assert one.triu(3).abs().max() == 0
+    stack = torch.stack([W, orthogonal((9, 9), dtype)])
+    started = sp.givens(Holder(stack), layers=2).weight
+    torch.testing.assert_close(started[0], W)
+    assert (started[1] - stack[1]).abs().max() > 0.1
+
+
+def test_the_present_weight_can_always_be_assigned() -> None:
+    """Rounding hides the rotations of this one, so they are not found from the weight."""
+    module = sp.givens(Holder(torch.eye(48)), layers=30, init="paper")
+    W = module.weight.detach().clone()
+    module.weight = W
+    torch.testing.assert_close(module.weight, W)
+    with torch.no_grad():
+        module.parametrizations.weight.original += 0.1
+    assert (module.weight - W).abs().max() > 0.01
+    with pytest.raises(InManifoldError, match="30 rectangular layers"):
+        module.weight = W  # no longer the present one
+
+
+def test_the_papers_start() -> None:
+    module = sp.givens(Holder(torch.empty(30, 30, dtype=torch.complex64)), init="paper")
+    for angles in module.parametrizations.weight.parameters():
+        assert angles.dtype == torch.float32
+        assert angles.abs().max() <= math.pi
+        assert angles.abs().max() > 0.8 * math.pi
+        assert abs(angles.mean()) < 1
+    real = sp.givens(Holder(torch.empty(4, 4)), layers=1, init="paper")
+    assert torch.equal(real.parametrizations.weight[0].signs, torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("arguments", [{}, {"layers": 3}, {"order": "fft"}], ids=str)
+def test_operator(arguments, dtype) -> None:
+    module = sp.givens(Holder(torch.empty(8, 8, dtype=dtype)), **arguments, init="paper")
+    angles = list(module.parametrizations.weight.parameters())
+    product = module.parametrizations.weight[0].operator(*angles)
+    h = torch.randn(3, 8, dtype=dtype, requires_grad=True)
+    results = [
+        (y, *torch.autograd.grad(y.abs().pow(3).sum(), [h, *angles]))
+        for y in (product(h), h @ module.weight.mT)
+    ]
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_double_leaves_a_complex_weight_as_it_is() -> None:
+    """As Module.double does with complex parameters."""
+    module = sp.givens(Holder(torch.eye(4, dtype=torch.complex64))).double()
+    assert module.weight.dtype == torch.complex64
+    W = orthogonal((4, 4), torch.complex64)
+    module.weight = W
+    torch.testing.assert_close(module.weight, W)
+
+
+def test_blocks_and_gates() -> None:
+    lstm = sp.givens(torch.nn.LSTM(3, 6), "weight_hh_l0", layers=2)
+    assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
+    assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
+    blocks = [(4, sp.Givens()), (3, sp.FourierUnitary())]
+    W = sp.block_triangular(Holder(torch.eye(7, dtype=torch.complex64)), "weight", blocks).weight
+    assert W.dtype == torch.complex64
+    assert orthogonality_defect(W).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"order": "reck"}, "order: expected one of rectangular, fft"),
+        ({"layers": 0}, "layers: expected a positive integer"),
+        ({"layers": 1.5}, "layers: expected a positive integer"),
+        ({"layers": True}, "layers: expected a positive integer"),
+        ({"layers": 2, "order": "fft"}, "expected None for order='fft'"),
+    ],
+)
+def test_bad_arguments(arguments, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.Givens(**arguments)
+
+
+def test_arguments_that_do_not_fit_the_weight() -> None:
+    for init in (None, "paper"):
+        with pytest.raises(ValueError, match=r"at most n = 4, .*got 5\. Take None"):
+            sp.givens(Holder(torch.eye(4)), layers=5, init=init)
+        with pytest.raises(ValueError, match=r"power of two, got n = 5\. Take n = 4 or 8"):
+            sp.givens(Holder(torch.eye(5)), order="fft", init=init)
+
+
+def test_nan_weight() -> None:
+    with pytest.raises(NotFiniteError, match="expected a finite weight"):
+        sp.givens(Holder(torch.full((3, 3), torch.nan)))
