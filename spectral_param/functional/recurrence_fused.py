@@ -50,8 +50,10 @@ def rnn_fused(
     """
     tensors = (x, h0, weight_ih, weight_hh, bias)
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    # On a GPU one kernel may do all steps.
+    at_once = len(batch_sizes) if weight_hh.is_cuda else _steps_in_cache(batch_sizes[0], weight_hh)
     plan = _Plan(
-        segments(batch_sizes, checkpoint_every or _steps_in_cache(batch_sizes[0], weight_hh)),
+        segments(batch_sizes, checkpoint_every or at_once),
         nonlinearity,
         ("all" if checkpoint_every is None else "starts") if differentiable else "nothing",
         return_output,

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from spectral_param.functional.recurrence_reference import Named
 from spectral_param.functional.recurrence_segments import Segment
+from spectral_param.kernels import select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Steps:
             torch.mm(x, self.weight_ih.mT, out=h)
         if self.bias is not None and self.nonlinearity != "modrelu":
             h += self.bias
+        if (kernel := select.choose(h, sizes[0])) != "torch":
+            threshold = self.bias if self.nonlinearity == "modrelu" else None
+            walk = select.load(kernel).forward
+            walk(h, start[: sizes[0]], self.weight_hh, threshold, self.nonlinearity, sizes)
+            return
         weight = self.weight_hh.mT
         state, running = start, len(start)
         for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
@@ -193,7 +199,12 @@ class Gradients:
             segment.last_step(delta).add_(self.start)
         room = self._factor[: len(h)]
         conjugates = None if moduli is None else torch.empty_like(delta)
-        self.start = self._walk_back(delta, conjugates, *self._steps.adjoint(h, moduli, room), segment.sizes)
+        if (kernel := select.choose(h, segment.sizes[0])) != "torch":
+            walk = select.load(kernel).backward
+            self.start = walk(h, delta, self._weight_hh, self._steps.nonlinearity, segment.sizes)
+        else:
+            factors = self._steps.adjoint(h, moduli, room)
+            self.start = self._walk_back(delta, conjugates, *factors, segment.sizes)
 
         first = segment.sizes[0]
         if self.weight_hh is not None:

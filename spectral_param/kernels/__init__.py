@@ -1,0 +1,1 @@
+"""Optional fast paths for particular hardware. Nothing here is imported until it is used."""
