@@ -23,6 +23,7 @@ from spectral_param.functional.recurrence_reference import (
     NAMES,
     Named,
     Nonlinearity,
+    Recurrent,
     activate,
     check_nonlinearity,
     rnn_checkpointed,
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointEvery",
     "Named",
     "Nonlinearity",
+    "Recurrent",
     "activate",
     "check_checkpoint_every",
     "check_nonlinearity",
@@ -66,7 +68,7 @@ def rnn(
     x: Tensor,
     h0: Tensor,
     weight_ih: Tensor | None,
-    weight_hh: Tensor,
+    weight_hh: Recurrent,
     bias: Tensor | None = None,
     nonlinearity: Nonlinearity = "modrelu",
     batch_sizes: Sequence[int] | None = None,
@@ -80,7 +82,8 @@ def rnn(
         x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
         h0: Initial states ``(B, n)``.
         weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
-        weight_hh: W of shape ``(n, n)``.
+        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``: structured
+            matrices have faster ways than a product with W.
         bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is the bias of the modulus.
         nonlinearity: ``"modrelu"``, ``"tanh"``, ``"identity"``, for real states ``"relu"``, or any
             callable.
@@ -114,28 +117,29 @@ def rnn(
     rows = x.flatten(0, 1) if batch_sizes is None else x
     _check_shapes(rows, h0, weight_ih, weight_hh, sizes)
     every = math.ceil(math.sqrt(len(sizes)) / 2) if checkpoint_every == "auto" else checkpoint_every
-    if bias is not None and weight_hh.is_complex():
+    if bias is not None and h0.is_complex():
         # Module.to makes the real bias of modReLU complex; all other activations add theirs to z.
-        bias = bias.real if nonlinearity == "modrelu" else bias.to(weight_hh.dtype)
+        bias = bias.real if nonlinearity == "modrelu" else bias.to(h0.dtype)
 
     output: Tensor | None
-    tensors = (rows, h0, weight_ih, weight_hh, bias)
-    if _has_fast_path(nonlinearity, *tensors):
+    if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):
         named = cast("Named", nonlinearity)
-        output, last = rnn_fused(*tensors, named, sizes, every, return_output)
-    elif every is not None and _are_ordinary(tensors):
-        output, last = rnn_checkpointed(*tensors, nonlinearity, sizes, every, return_output)
+        output, last = rnn_fused(rows, h0, weight_ih, weight_hh, bias, named, sizes, every, return_output)
+    elif every is not None and _are_ordinary((rows, h0, weight_ih, weight_hh, bias)):
+        output, last = rnn_checkpointed(
+            rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes, every, return_output
+        )
     else:
-        output, last = rnn_reference(*tensors, nonlinearity, sizes)
+        output, last = rnn_reference(rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes)
     if not return_output or output is None:
         return None, last
     return (output.unflatten(0, x.shape[:2]) if batch_sizes is None else output), last
 
 
 def _check_shapes(
-    rows: Tensor, h0: Tensor, weight_ih: Tensor | None, weight_hh: Tensor, sizes: list[int]
+    rows: Tensor, h0: Tensor, weight_ih: Tensor | None, weight_hh: Recurrent, sizes: list[int]
 ) -> None:
-    n = weight_hh.shape[-1]
+    n = (weight_hh if isinstance(weight_hh, Tensor) else h0).shape[-1]
     features = n if weight_ih is None else weight_ih.shape[-1]
     if not sizes:
         raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
@@ -167,10 +171,12 @@ def _has_fast_path(
     )
 
 
-def _are_ordinary(tensors: Sequence[Tensor | None]) -> bool:
+def _are_ordinary(tensors: Sequence[Recurrent | None]) -> bool:
     """Return whether neither torch.compile nor a transform nor forward-mode AD sees these tensors."""
     return not torch.compiler.is_compiling() and all(
-        t is None or (not is_batched(t) and forward_ad.unpack_dual(t).tangent is None) for t in tensors
+        not is_batched(t) and forward_ad.unpack_dual(t).tangent is None
+        for t in tensors
+        if isinstance(t, Tensor)
     )
 
 

@@ -16,6 +16,8 @@ from spectral_param.functional.recurrence_segments import segments
 Named = Literal["modrelu", "relu", "tanh", "identity"]
 Nonlinearity = Named | Callable[[Tensor], Tensor]
 NAMES = get_args(Named)
+# W by its entries, or as a function h -> h Wᵀ of rows h.
+Recurrent = Tensor | Callable[[Tensor], Tensor]
 
 
 def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
@@ -68,7 +70,7 @@ def rnn_reference(
     x: Tensor,
     h0: Tensor,
     weight_ih: Tensor | None,
-    weight_hh: Tensor,
+    weight_hh: Recurrent,
     bias: Tensor | None,
     nonlinearity: Nonlinearity,
     batch_sizes: Sequence[int],
@@ -79,7 +81,7 @@ def rnn_reference(
         x: Inputs ``(rows, m)``, steps below each other.
         h0: Initial states ``(B, n)``.
         weight_ih: ``(n, m)``, or None for the identity.
-        weight_hh: ``(n, n)``.
+        weight_hh: ``(n, n)``, or a function h -> h Wᵀ.
         bias: ``(n,)`` or None.
         nonlinearity: A name or a callable.
         batch_sizes: Rows of each step, not increasing.
@@ -92,7 +94,8 @@ def rnn_reference(
     states = []
     for projected in z.split(list(batch_sizes)):
         running = len(projected)
-        new = activate(projected + h[:running] @ weight_hh.mT, bias, nonlinearity)
+        product = h[:running] @ weight_hh.mT if isinstance(weight_hh, Tensor) else weight_hh(h[:running])
+        new = activate(projected + product, bias, nonlinearity)
         states.append(new)
         h = new if running == len(h) else torch.cat([new, h[running:]])
     return torch.cat(states), h
@@ -102,7 +105,7 @@ def rnn_checkpointed(
     x: Tensor,
     h0: Tensor,
     weight_ih: Tensor | None,
-    weight_hh: Tensor,
+    weight_hh: Recurrent,
     bias: Tensor | None,
     nonlinearity: Nonlinearity,
     batch_sizes: Sequence[int],
@@ -115,7 +118,7 @@ def rnn_checkpointed(
         x: Inputs ``(rows, m)``, steps below each other.
         h0: Initial states ``(B, n)``.
         weight_ih: ``(n, m)``, or None for the identity.
-        weight_hh: ``(n, n)``.
+        weight_hh: ``(n, n)``, or a function h -> h Wᵀ.
         bias: ``(n,)`` or None.
         nonlinearity: A name or a callable.
         batch_sizes: Rows of each step, not increasing.

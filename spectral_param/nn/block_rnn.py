@@ -7,18 +7,21 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param import constraints
 from spectral_param import init as init_
 from spectral_param.functional.recurrence import (
     CheckpointEvery,
     Nonlinearity,
+    Recurrent,
     activate,
     check_checkpoint_every,
     check_nonlinearity,
     rnn,
 )
 from spectral_param.nn.sequence_layer import SequenceLayer
+from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
 InputMap = Literal["linear", "identity"]
@@ -121,6 +124,19 @@ class BlockRNNCell(nn.Module):
         if hx is not None:
             projected = projected + nn.functional.linear(hx.to(weight.dtype), weight)
         return activate(projected, self.bias, self.nonlinearity)
+
+    def recurrent(self) -> tuple[Recurrent, torch.dtype]:
+        """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
+        if is_parametrized(self, "weight_hh"):
+            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
+            assert isinstance(chain, ParametrizationList)
+            constraint = chain[0]
+            if len(chain) == 1 and isinstance(constraint, Parametrization):
+                fast = constraint.fast_operator(*chain.parameters(recurse=False))
+                if fast is not None:
+                    return fast, constraint.dtype
+        weight = self.weight_hh
+        return weight, weight.dtype
 
     def extra_repr(self) -> str:
         """Return sizes and activation, for ``repr``."""
@@ -242,19 +258,20 @@ class BlockRNN(SequenceLayer):
     ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
-        weight = cell.weight_hh
-        if rows.is_complex() and not weight.is_complex():
+        recurrent, dtype = cell.recurrent()
+        if rows.is_complex() and not dtype.is_complex:
             raise ValueError(
-                f"input: expected real input for a network of {weight.dtype}, got {rows.dtype}. Give "
+                f"input: expected real input for a network of {dtype}, got {rows.dtype}. Give "
                 "the network a complex dtype, or split the input into real and imaginary parts."
             )
+        rows = rows.to(dtype)
         if h0 is None:
-            h0 = weight.new_zeros(batch_sizes[0], self.hidden_size)
+            h0 = rows.new_zeros(batch_sizes[0], self.hidden_size)
         return rnn(
-            rows.to(weight.dtype),
-            h0.to(weight.dtype),
+            rows,
+            h0.to(dtype),
             cell.weight_ih,
-            weight,
+            recurrent,
             cell.bias,
             cell.nonlinearity,
             batch_sizes,

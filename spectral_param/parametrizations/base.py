@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -154,6 +155,21 @@ class Parametrization(nn.Module, abc.ABC):
             Pairs of a parametrization and the originals that it reads.
         """
         return [(self, originals)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weight; known from registration on."""
+        return self._like.dtype
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return the function h -> h Wᵀ on rows ``(batch, n)`` where it is faster than a product with W.
+
+        For a recurrence, where W acts once in each time step. None, the default, where W itself is faster.
+
+        Args:
+            originals: The tensors the optimizer trains.
+        """
+        return None
 
     def start_from_paper(self) -> None:
         """Ignore the next weight except for its shape, and start as the paper does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -152,6 +152,13 @@ class BlockTriangular(Parametrization):
             own = tuple(next(tensors) for _ in range(count))
             parts += block.parts(*own) if isinstance(block, Parametrization) else [(block, own)]
         return parts
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return that of the block, if there is only one."""
+        block = self.blocks[0]
+        if len(self.blocks) > 1 or self._gates > 1 or not isinstance(block, Parametrization):
+            return None
+        return block.fast_operator(*originals)
 
     def extra_repr(self) -> str:
         """Return the sizes and couplings, for ``repr``."""

@@ -54,6 +54,11 @@ class FourierUnitary(Parametrization):
         W = fourier_apply(identity, v, phases, self.permutation).mT
         return W if self._shape is None else join_gates(W, like=self._shape)
 
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        v = originals[0]
+        return self.operator(*originals) if v.shape[-1] >= 512 and v.device.type == "cpu" else None
+
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
 

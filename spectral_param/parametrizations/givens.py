@@ -91,6 +91,13 @@ class Givens(Parametrization):
         W = givens_apply(identity, theta, phi, d, order=self.order).mT
         return W if self._shape is None else join_gates(W, like=self._shape)
 
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        n = self._shape[-1] if self._shape is not None else 0
+        few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
+        pays = n >= 1024 and few and originals[0].device.type == "cpu"
+        return self.operator(*originals) if pays else None
+
     def operator(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Callable[[Tensor], Tensor]:

@@ -85,6 +85,13 @@ class Householder(Parametrization):
             W = W * d[..., None, :]
         return W.flatten(-3, -2) if self._has_gates() else W
 
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        vectors = originals[0]
+        n, k = vectors.shape[-2:]
+        pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and not self._has_gates()
+        return self.operator(*originals) if pays else None
+
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows, without ever forming W.
 

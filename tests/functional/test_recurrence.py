@@ -397,3 +397,15 @@ def test_modrelu_at_zero() -> None:
     y.sum().backward()
     assert (y == 0).all()
     assert (z.grad == 0).all()
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_recurrent_matrix_as_a_function(checkpoint_every) -> None:
+    x, h0 = torch.randn(5, 3, 2, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    U, W = torch.randn(4, 2, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    expected = rnn(x, h0, U, W)
+    actual = rnn(x, h0, U, lambda h: h @ W.mT, checkpoint_every=checkpoint_every)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e)
+        gradients = (torch.autograd.grad(r.square().sum(), W, retain_graph=True)[0] for r in (a, e))
+        torch.testing.assert_close(*gradients)
