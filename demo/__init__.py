@@ -2,5 +2,5 @@
 
 Three recurrent networks with equally many free parameters learn two long-memory tasks. A table and
 figures show what came out. Read in this order: ``settings``, ``tasks``, ``networks``, ``train``,
-``checkpoint``, ``gradients``, ``figures``, ``report``, ``cli``.
+``checkpoint``, ``figures``, ``report``, ``cli``.
 """

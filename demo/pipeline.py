@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 import spectral_param as sp
 from demo import checkpoint, figures, report
-from demo.gradients import gradient_norms
 from demo.networks import build_network, eigenvalues
 from demo.settings import Job, fingerprint
 from demo.tasks import Task, build_task
@@ -123,6 +122,6 @@ def _draw_gradients(run: Run, path: Path) -> None:
     assert isinstance(recurrent, sp.nn.BlockRNN)
     inputs, _ = task.test
     sequence = inputs[:, 0]
-    long, short = gradient_norms(recurrent, sequence)
+    long, short = sp.analysis.gradient_norms(recurrent, sequence)
     marked = sequence[:, 1].nonzero().flatten().tolist()
     figures.gradient_maps(path, long, short, marked)
