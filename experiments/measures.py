@@ -1,0 +1,125 @@
+"""What is read off a curve, and whether it reaches a goal."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from decimal import Decimal
+from typing import Any
+
+Result = dict[str, Any]
+
+HIGHER_IS_BETTER = ("accuracy", "SegSNR", "STOI", "PESQ")
+
+
+def summary(curve: list[dict[str, Any]], metric: str, baseline: float) -> dict[str, float | None]:
+    """Return the numbers of a run that tables are made of.
+
+    Args:
+        curve: One entry for each evaluation.
+        metric: What was evaluated.
+        baseline: What an answer that ignores the input has.
+    """
+    found: dict[str, float | None] = {}
+    if not curve:
+        return found
+    best = max if metric in HIGHER_IS_BETTER else min
+    for split in ("validation", "test"):
+        if split in curve[0]:
+            found[f"best {split}"] = best(point[split] for point in curve)
+            found[f"last {split}"] = curve[-1][split]
+    if "validation" in curve[0]:
+        chosen = best(curve, key=lambda point: point["validation"])
+        found["test at best validation"] = chosen["test"]
+    if metric not in HIGHER_IS_BETTER:
+        passed = [point["epoch"] for point in curve if point["test"] < baseline / 2]
+        found["epochs to half the baseline"] = passed[0] if passed else None
+    return found
+
+
+def is_higher_better(measure: str, metric: str) -> bool:
+    """Return whether a larger number is better.
+
+    Args:
+        measure: Name of the measure.
+        metric: The task's metric.
+    """
+    if measure in HIGHER_IS_BETTER:
+        return True
+    return metric in HIGHER_IS_BETTER and measure.split()[0] in ("best", "last", "test")
+
+
+def values(results: list[Result], measure: str) -> list[float]:
+    """Return a measure of each run; infinity for one that diverged or never came there.
+
+    Args:
+        results: The runs of a row.
+        measure: Name of the measure.
+    """
+    found = []
+    for result in results:
+        value = result["summary"].get(measure)
+        if measure in result["summary"] or result["status"] == "diverged":
+            bad = -math.inf if is_higher_better(measure, result["metric"]) else math.inf
+            found.append(bad if value is None or result["status"] == "diverged" else float(value))
+    return found
+
+
+def median(results: list[Result], measure: str) -> float | None:
+    """Return the median of a measure over the runs of a row, None without any.
+
+    Args:
+        results: The runs of a row.
+        measure: Name of the measure.
+    """
+    found = values(results, measure)
+    return statistics.median(found) if found else None
+
+
+def compare(ours: float, printed: str, higher_is_better: bool) -> str:
+    """Return ``"better"``, ``"equal"`` or ``"worse"``: equal if ours rounds to the printed number.
+
+    Args:
+        ours: Our number.
+        printed: The paper's, with its digits.
+        higher_is_better: Which way is better.
+    """
+    if math.isfinite(ours) and Decimal(ours).quantize(Decimal(printed)) == Decimal(printed):
+        return "equal"
+    return "better" if (ours > float(printed)) == higher_is_better else "worse"
+
+
+def reached(
+    goal: dict[str, Any], results: dict[str, list[Result]], row: str, metric: str
+) -> tuple[str, bool | None]:
+    """Return what a goal asks in words, and whether it is reached, None while that is open.
+
+    Args:
+        goal: ``measure`` and one of ``at_most``, ``at_least``, ``below`` (numbers as text), or ``not_above``
+            (names of rows that ours should not be above), and ``better_than`` (rows to be better than).
+        results: The runs of each row.
+        row: Whose goal it is.
+        metric: The metric of its task.
+
+    Raises:
+        ValueError: If the goal has no bound that is known.
+    """
+    measure = goal["measure"]
+    ours = median(results.get(row, []), measure)
+    for kind, words in (("at_most", "at most"), ("at_least", "at least"), ("below", "below")):
+        if kind in goal:
+            bound = float(goal[kind])
+            text = f"{measure} {words} {goal[kind]}"
+            if ours is None:
+                return text, None
+            return text, {"at_most": ours <= bound, "at_least": ours >= bound, "below": ours < bound}[kind]
+    for kind, words in (("not_above", "not above"), ("better_than", "better than")):
+        if kind in goal:
+            text = f"{measure} {words} that of {', '.join(goal[kind])}"
+            theirs = [median(results.get(other, []), measure) for other in goal[kind]]
+            if ours is None or any(value is None for value in theirs):
+                return text, None
+            sign = -1 if is_higher_better(measure, metric) else 1
+            pairs = [(sign * ours, sign * value) for value in theirs if value is not None]
+            return text, all(a < b if kind == "better_than" else a <= b for a, b in pairs)
+    raise ValueError(f"goal: expected a bound, got {goal}")

@@ -1,0 +1,156 @@
+"""``python -m experiments table``: write the page "Results" from the result files alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from experiments import config, measures, record
+from experiments.config import Row
+from experiments.measures import Result
+from experiments.sections import SECTIONS, Section
+
+PAGE = Path(__file__).parent.parent / "docs" / "results.md"
+
+HEAD = """# Results
+
+<!-- Written by `python -m experiments table` from experiments/results and experiments/rows. Do not edit. -->
+
+The papers' experiments, as [Experiments](experiments.md) says how to run them. Where a row has been run with
+several seeds, the number is their median, and the least and the largest are in parentheses. "Better",
+"equal" and "worse" compare with the paper's number; equal means that ours rounds to it.
+"""
+
+FIGURE = """```{{eval-rst}}
+.. plot::
+   :include-source: false
+
+   from experiments import plot
+
+   plot.curves({section!r})
+```
+"""
+
+Results = dict[str, list[Result]]
+
+
+def rows_of(name: str, rows: list[Row]) -> list[Row]:
+    """Return the rows of a section.
+
+    Args:
+        name: Of the section.
+        rows: All rows.
+    """
+    return [row for row in rows if row.section == name or row.name in SECTIONS[name].also]
+
+
+def page(rows: list[Row], results: Results) -> str:
+    """Return the page.
+
+    Args:
+        rows: All rows.
+        results: The runs of each row.
+    """
+    parts = [HEAD]
+    for name, section in SECTIONS.items():
+        members = rows_of(name, rows)
+        done = [row for row in members if results.get(row.name)]
+        parts.append(f"## {section.title}\n\n{section.text}\n")
+        if done:
+            parts.append(_table(done, section, results))
+            if section.draws and any(run["curve"] for row in done for run in results[row.name]):
+                parts.append(FIGURE.format(section=name))
+            parts.extend(_notes(name, done, results))
+        if waiting := [row for row in members if row not in done]:
+            parts.append(_waiting(waiting))
+    return "\n".join(parts)
+
+
+def _table(rows: list[Row], section: Section, results: Results) -> str:
+    lines = ["| | parameters | | ours | paper | |", "|---|---:|---|---:|---:|---|"]
+    for row in rows:
+        runs = results[row.name]
+        reported = {paper["measure"] for paper in row.paper}
+        count = f"{runs[0]['parameters']:,}" if "parameters" in runs[0] else ""
+        label = f"{row.label}{' (changed)' if row.changed else ''}"
+        for measure in dict.fromkeys([*section.measures, *(p["measure"] for p in row.paper)]):
+            if not measures.values(runs, measure):
+                continue
+            ours = _spread(runs, measure)
+            if measure not in reported:
+                lines.append(f"| {label} | {count} | {measure} | {ours} | | |")
+            for paper in row.paper:
+                if paper["measure"] == measure:
+                    verdict, theirs = _verdict(paper, runs), f"{paper['value']} ({paper['source']})"
+                    lines.append(f"| {label} | {count} | {measure} | {ours} | {theirs} | {verdict} |")
+            label = count = ""
+    return "\n".join([*lines, ""])
+
+
+def _verdict(paper: dict[str, str], runs: list[Result]) -> str:
+    ours = measures.median(runs, paper["measure"])
+    if ours is None or not paper.get("verdict", True):
+        return ""
+    higher = measures.is_higher_better(paper["measure"], runs[0]["metric"])
+    return measures.compare(ours, paper["value"], higher)
+
+
+def _spread(runs: list[Result], measure: str) -> str:
+    found = measures.values(runs, measure)
+    middle = measures.median(runs, measure)
+    assert middle is not None
+    if len(found) == 1:
+        return _number(middle)
+    return f"{_number(middle)} ({_number(min(found))} to {_number(max(found))})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "never"
+
+
+def _notes(section: str, rows: list[Row], results: Results) -> list[str]:
+    """Return goals, changes, divergences, and where the numbers are from."""
+    notes = []
+    for row in rows:
+        for goal in row.goal if row.section == section else ():
+            text, done = measures.reached(goal, results, row.name, results[row.name][0]["metric"])
+            state = {True: "reached", False: "missed", None: "open"}[done]
+            notes.append(f"- {row.label}: {text}: **{state}**")
+        if row.changed:
+            notes.append(f"- {row.label}, `{row.name}`: changed from the paper's setting: {row.changed}")
+        for run in results[row.name]:
+            if run["status"] == "diverged":
+                notes.append(f"- {row.label}, seed {run['seed']}: {run['diverged']}")
+    origins: dict[str, list[str]] = {}
+    for row in rows:
+        for run in results[row.name]:
+            hours = run["wall_seconds"] / 3600
+            origins.setdefault(_origin(run["environment"]), []).append(
+                f"`{row.name}` seed {run['seed']} ({hours:.2g} h)"
+            )
+    text = "\n\n".join(f"{', '.join(names)}: {origin}." for origin, names in origins.items())
+    return [*(["\n".join(notes) + "\n"] if notes else []), f"{text}\n"]
+
+
+def _origin(environment: dict[str, object]) -> str:
+    facts = []
+    for name, value in environment.items():
+        shown = value
+        if name == "commit":
+            shown = f"{str(value)[:12]}{'-dirty' if str(value).endswith('-dirty') else ''}"
+        facts.append(f"{name} {shown}")
+    return ", ".join(facts)
+
+
+def _waiting(rows: list[Row]) -> str:
+    lines = ["Not run:\n", "| | paper | command |", "|---|---:|---|"]
+    for row in rows:
+        papers = "; ".join(f"{paper['measure']} {paper['value']}" for paper in row.paper)
+        lines.append(f"| {row.label} | {papers} | `{row.command}` |")
+    return "\n".join([*lines, ""])
+
+
+def write() -> None:
+    """Write the page."""
+    PAGE.write_text(page(config.load_all(), record.read_all()), encoding="utf-8")
+    print(f"Written: {PAGE}")
