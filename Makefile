@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test kernels bench lint types docs wheel clean help
+.PHONY: demo test kernels bench results lint types docs wheel clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m demo $(DEMO_ARGS)
@@ -25,6 +25,9 @@ bench: $(VENV)/.test  ## time the library beside its peers, write the numbers an
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.table
+
+results: $(VENV)/.test  ## write the page of results from the experiments' numbers
+	$(BIN)/python -m experiments table
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(BIN)/ruff check .

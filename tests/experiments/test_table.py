@@ -1,0 +1,172 @@
+"""The page of results says what the result files say."""
+
+from __future__ import annotations
+
+import copy
+
+import matplotlib as mpl
+import pytest
+
+from experiments import config, measures, plot, record, table
+from experiments.sections import SECTIONS
+
+ROW = config.load("mnist-scornn-170")
+
+
+def result(row=ROW, seed=0, test=0.975, **changes):
+    curve = [
+        {
+            "step": 1100 * i,
+            "epoch": i,
+            "seconds": 60.0 * i,
+            "loss": 1.0,
+            "validation": test - 0.01 / i,
+            "test": test - 0.01 / i,
+        }
+        for i in (1, 2, 3)
+    ]
+    return {
+        "row": row.name,
+        "label": row.label,
+        "seed": seed,
+        "status": "finished",
+        "config": row.settings,
+        "changed": "",
+        "environment": {"date": "2026-01-01", "commit": "0123456789abcdef", "cores": 2},
+        "metric": "accuracy",
+        "baseline": 0.1,
+        "parameters": 16_415,
+        "wall_seconds": 7200.0,
+        "summary": measures.summary(curve, "accuracy", 0.1),
+        "curve": curve,
+        **changes,
+    }
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_page_is_that_of_the_committed_results() -> None:
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(config.load_all(), record.read_all())
+
+
+def test_committed_results_are_those_of_rows() -> None:
+    for name, found in record.read_all().items():
+        assert name in config.names()
+        for run in found:
+            assert record.path(record.RESULTS, name, run["seed"]).is_file()
+            assert not run["config"]["task"].get("tiny")
+            assert set(run) >= {
+                "config",
+                "command",
+                "environment",
+                "seed",
+                "wall_seconds",
+                "curve",
+                "summary",
+            }
+
+
+def test_rows_that_were_not_run_say_so_with_their_command() -> None:
+    page = table.page(config.load_all(), {})
+    for row in config.load_all():
+        assert f"`python -m experiments run {row.name}`" in page
+    assert ":include-source:" not in page
+    assert "| scoRNN 170 | best test 0.973 | `python -m experiments run mnist-scornn-170` |" in page
+
+
+def test_run_stands_beside_its_paper(tmp_path) -> None:
+    runs = [result(seed=seed, test=test) for seed, test in ((2, 0.9785), (0, 0.9765), (1, 0.9750))]
+    for run in runs:
+        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+    found = record.read_all(tmp_path)
+    assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
+    text = section(table.page(config.load_all(), found), SECTIONS["mnist"].title)
+    paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
+    assert f"| scoRNN 170 | 16,415 | best test | 0.9732 (0.9717 to 0.9752) | {paper} | equal |" in text
+    assert "`mnist-scornn-170` seed 1 (2 h)" in text
+    assert "commit 0123456789ab, cores 2." in text
+    assert "plot.curves('mnist')" in text
+    assert "python -m experiments run mnist-scornn-170`" not in text
+    assert "python -m experiments run mnist-scornn-360`" in text
+
+
+def test_divergence_and_changes_are_said() -> None:
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, changed="twice the rate", paper=ROW.paper)
+    diverged = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
+    text = section(table.page([row], {"mine": [diverged]}), SECTIONS["mnist"].title)
+    assert "| ENRNN 9/9 (changed) | 16,415 | best test | never |" in text
+    assert "| worse |" in text
+    assert "seed 0: diverged at step 7: loss nan" in text
+    assert "changed from the paper's setting: twice the rate" in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "printed", "higher", "verdict"),
+    [
+        (0.9734, "0.973", True, "equal"),
+        (0.9736, "0.973", True, "better"),
+        (0.9724, "0.973", True, "worse"),
+        (1.39, "1.40", False, "better"),
+        (1.4049, "1.40", False, "equal"),
+        (1.406, "1.40", False, "worse"),
+        (float("inf"), "1.40", False, "worse"),
+    ],
+)
+def test_verdict_is_equal_where_ours_rounds_to_the_papers(ours, printed, higher, verdict) -> None:
+    assert measures.compare(ours, printed, higher) == verdict
+
+
+def test_goals_are_reached_missed_or_open() -> None:
+    results = {"a": [result(test=0.98)], "b": [result(test=0.99)]}
+
+    def state(row, **bound):
+        return measures.reached({"measure": "best test", **bound}, results, row, "accuracy")[1]
+
+    assert state("a", at_least="0.97") is True
+    assert state("a", at_least="0.985") is False
+    assert state("a", below="0.98") is True
+    assert state("a", at_most="0.9") is False
+    assert state("b", better_than=["a"]) is True
+    assert state("a", better_than=["b"]) is False
+    assert state("a", not_above=["b"]) is False
+    assert state("b", better_than=["a", "c"]) is None
+    assert state("c", at_least="0.97") is None
+    with pytest.raises(ValueError, match="expected a bound"):
+        state("a")
+
+
+def test_summary_of_a_curve() -> None:
+    points = [(1, 0.5, 0.16), (2, 0.2, 0.08), (3, 0.3, 0.05)]
+    curve = [{"epoch": e, "validation": v, "test": t} for e, v, t in points]
+    found = measures.summary(curve, "MSE", 1 / 6)
+    assert found["best test"] == 0.05
+    assert found["test at best validation"] == 0.08
+    assert found["epochs to half the baseline"] == 2
+    assert measures.summary(curve[:1], "MSE", 1 / 6)["epochs to half the baseline"] is None
+    assert measures.summary([], "MSE", 1 / 6) == {}
+
+
+def test_figure_has_a_line_for_each_seed_and_one_entry_for_each_row(tmp_path, monkeypatch) -> None:
+    mpl.use("Agg")
+    monkeypatch.setattr(plot.record, "RESULTS", tmp_path)
+    other = config.load("mnist-lstm-128")
+    for run in (result(), result(seed=1), result(other)):
+        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+    axes = plot.curves("mnist")
+    assert len(axes.lines) == 3
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["LSTM 128", "scoRNN 170"]
+    mse = copy.deepcopy(result(config.load("adding-750-lstm-60")))
+    mse.update(metric="MSE", baseline=1 / 6)
+    record.write(record.path(tmp_path, mse["row"], 0), mse)
+    axes = plot.curves("adding-750")
+    assert axes.get_yscale() == "log"
+    assert len(axes.lines) == 2, "one curve and the baseline"
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
+    record.write(tmp_path / "a.json", {"a": [float("nan"), 1.0], "b": {"c": float("inf")}})
+    assert (
+        tmp_path / "a.json"
+    ).read_text() == '{\n "a": [\n  null,\n  1.0\n ],\n "b": {\n  "c": null\n }\n}\n'
