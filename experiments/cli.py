@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except InterruptedRunError as interruption:
         again = [*given, *([] if options.resume else ["--resume"])]
-        print(f"Stopped at {interruption}. Go on with: python -m experiments {shlex.join(again)}")
+        start = "torchrun …" if "TORCHELASTIC_RUN_ID" in os.environ else "python"
+        if os.environ.get("RANK", "0") == "0":
+            print(f"Stopped at {interruption}. Go on with: {start} -m experiments {shlex.join(again)}")
         return 128 + interruption.signal_number
     except (CheckpointError, DataError, OSError, ValueError) as error:
         print(f"error: {error}.", file=sys.stderr)

@@ -95,8 +95,8 @@ def reached(
     """Return what a goal asks in words, and whether it is reached, None while that is open.
 
     Args:
-        goal: ``measure`` and one of ``at_most``, ``at_least``, ``below`` (numbers as text), or ``not_above``
-            (names of rows that ours should not be above), and ``better_than`` (rows to be better than).
+        goal: ``measure`` and a bound: ``at_most``, ``at_least`` or ``below`` a number, as text; or
+            ``not_above`` or ``better_than`` all of some rows, by their names.
         results: The runs of each row.
         row: Whose goal it is.
         metric: The metric of its task.

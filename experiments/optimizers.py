@@ -11,7 +11,12 @@ from torch import nn
 
 import spectral_param as sp
 
-SCHEDULES = {"linear": set(), "cosine": set(), "exponential": {"gamma"}, "plateau": {"gamma"}}
+SCHEDULES: dict[str, set[str]] = {
+    "linear": set(),
+    "cosine": set(),
+    "exponential": {"gamma"},
+    "plateau": {"gamma"},
+}
 
 
 def build(model: nn.Module, entries: list[dict[str, Any]]) -> list[torch.optim.Optimizer]:

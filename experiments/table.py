@@ -23,11 +23,13 @@ several seeds, the number is their median, and the least and the largest are in 
 
 FIGURE = """```{{eval-rst}}
 .. plot::
+   :filename-prefix: results-{section}
    :include-source: false
+   :alt: Learning curves. {title}.
 
    from experiments import plot
 
-   plot.curves({section!r})
+   plot.curves('{section}')
 ```
 """
 
@@ -59,7 +61,7 @@ def page(rows: list[Row], results: Results) -> str:
         if done:
             parts.append(_table(done, section, results))
             if section.draws and any(run["curve"] for row in done for run in results[row.name]):
-                parts.append(FIGURE.format(section=name))
+                parts.append(FIGURE.format(section=name, title=section.title))
             parts.extend(_notes(name, done, results))
         if waiting := [row for row in members if row not in done]:
             parts.append(_waiting(waiting))

@@ -79,7 +79,7 @@ def test_network_is_of_the_size_that_is_printed(name, count) -> None:
     row = config.load(name)
     task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, seed=0)
     ours = sp.num_free_parameters(networks.build(row.network, task, 0, torch.float32))
-    assert ours == pytest.approx(count, rel=0.01)
+    assert ours == pytest.approx(count, rel=0.015)
 
 
 def test_truncated_orthogonal_coupling_of_the_characters() -> None:
