@@ -116,7 +116,9 @@ def test_a_network_outside_its_set_is_not_timed(name, monkeypatch) -> None:
     def outside(n):
         rnn = system.make(n)
         if name == "NNRNN":  # Its set is all matrices: only the eigenvalues that it names can be wrong.
-            monkeypatch.setattr(sp.SchurForm, "eigenvalues", lambda self, T, gamma, *rest: 0.9 * gamma)
+            monkeypatch.setattr(
+                sp.SchurForm, "eigenvalues", lambda self, T, gamma, *rest: 0.9 * gamma.detach()
+            )
         else:
             remove_parametrizations(rnn.cells[0], "weight_hh")
             rnn.cells[0].weight_hh.data += 0.1
