@@ -17,7 +17,7 @@ demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
-bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their page
+bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.table
 
