@@ -163,9 +163,9 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
         UnsupportedDtypeError: If ``vectors`` is not floating point or complex.
 
     Example:
-        >>> spectral_param.functional.householder(torch.tensor([[3.0], [4.0]]))
-        tensor([[ 0.2800, -0.9600],
-                [-0.9600, -0.2800]])
+        >>> W = spectral_param.functional.householder(torch.randn(5, 3))
+        >>> torch.allclose(W @ W.mT, torch.eye(5), atol=1e-5)
+        True
     """
     U, X = householder_factors(vectors, tau)
     identity = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)
