@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.householder import householder
 from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
@@ -108,8 +107,9 @@ class SingularValues(Parametrization):
             sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
             outside = (sigma - self.center).abs() > self.margin + rounding
         t = (sigma - self.center) / self.margin
-        t = torch.where(outside, EDGE * t.sign(), t)
-        t = t.clamp(-1 + finfo_eps(t.dtype), 1 - finfo_eps(t.dtype))
+        # Rounding excuses what is assigned. At registration, in half precision, it would excuse all.
+        t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
+        t = t.clamp(-1 + self._eps, 1 - self._eps)
         if few and not project:
             error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
             if error > rounding:
