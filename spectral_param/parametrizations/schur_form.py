@@ -38,7 +38,7 @@ Form = Literal["exact", "paper"]
 
 _COMPLEX = "Its Schur form is another; take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Where a bounded quantity starts that would be on or outside its bound, relative to it. On the bound
+# Where a bounded quantity starts that would be outside its bound, relative to it. On the bound
 # itself the derivative is zero; here that of γ = r sin(g) is a tenth of r.
 _INSIDE = 0.995
 
@@ -74,8 +74,9 @@ class SchurForm(Parametrization):
         form: ``"exact"`` or ``"paper"``.
         radius: Bounds the spectral radius, with ``form="exact"``: γ = radius · sin(g), and g is trained
             instead of γ. On the bound the derivative vanishes, but only as the root of the distance:
-            half a percent inside it is a tenth of the radius. There eigenvalues start that would be on
-            it or outside. ``None``: no bound.
+            half a percent inside it is a tenth of the radius. There eigenvalues start that would be
+            outside. Those on the bound are kept, and leave it slowly, or by an optimizer that divides
+            by the size of the gradient, as Adam and RMSprop do. ``None``: no bound.
         departure: Bounds the departure from normality, with ``form="exact"``: the Frobenius norm of
             everything in Λ + T that is not normal, T and the shears. It limits how much a stable weight
             may grow a state for a while: :math:`‖V‖_2 ≤ ρ + departure`. ``None``: no bound.
@@ -271,10 +272,13 @@ class SchurForm(Parametrization):
     def _unbounded(self, blocks: SchurBlocks, W: Tensor, project: bool) -> SchurBlocks:
         """Return blocks that the bounds map to these, or to ones moved inside if ``project``."""
         # Relative room that rounding needs next to a bound, where the maps are not invertible.
-        room = 16 * finfo_eps(W.dtype)
+        room = max(16 * finfo_eps(W.dtype), self._eps)
+        # At registration only the rounding of the computation counts as none. Half precision would count
+        # far too much as that, and leave it on the bound.
+        eps = finfo_eps(W.dtype) if project else self._eps
         if self.radius is not None:
             modulus = blocks.gamma.abs() / self.radius
-            tolerance = self._eigenvalue_tolerance(W, modulus) / self.radius
+            tolerance = self._eigenvalue_tolerance(W, modulus, eps) / self.radius
             outside = modulus > 1 + tolerance
             if not project and bool(outside.any()):
                 raise InManifoldError(
@@ -290,7 +294,7 @@ class SchurForm(Parametrization):
             bounded = blocks
         if self.departure is not None:
             ratio = departure(bounded).sqrt() / self.departure
-            outside = ratio > 1 + 10 * W.shape[-1] * self._eps
+            outside = ratio > 1 + 10 * W.shape[-1] * eps
             if not project and bool(outside.any()):
                 raise InManifoldError(
                     f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
@@ -302,13 +306,13 @@ class SchurForm(Parametrization):
             blocks = scale_departure(blocks, torch.where(ratio > 0, factor, 1))
         return blocks
 
-    def _eigenvalue_tolerance(self, W: Tensor, modulus: Tensor) -> Tensor | float:  # -> (..., 1)
+    def _eigenvalue_tolerance(self, W: Tensor, modulus: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
         """Return how far the spectral radius may be off for rounding alone."""
         if bool((modulus <= 1).all()):
             return 0.0
         triple = dominant_eigentriple(W)
         condition = condition_reciprocal(triple.right, triple.left).clamp(min=degenerate_threshold(W.dtype))
-        tolerance = 10 * W.shape[-1] * self._eps * W.abs().amax(dim=(-2, -1)) / condition
+        tolerance = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) / condition
         return tolerance[..., None].to(modulus.device, modulus.dtype)
 
     def _invert_P(  # noqa: N802
