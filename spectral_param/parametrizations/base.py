@@ -208,7 +208,8 @@ class Parametrization(nn.Module, abc.ABC):
             NotSquareError: If W is neither square nor a stack of square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
             InManifoldError: If W is outside the set, except at registration.
-            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device.
+            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device; at
+                registration, if it is a lazily conjugated or negated view.
         """
         check_gate_blocks(W, type(self).__name__)
         self._check_same_kind(W)
@@ -252,6 +253,13 @@ class Parametrization(nn.Module, abc.ABC):
             raise ValueError(
                 f"{name}: expected a weight with values, got one on the meta device. Materialise and "
                 "initialise the module first, then register the constraint."
+            )
+        if self._shape is None and (W.is_conj() or W.is_neg()):
+            # register_parametrization exchanges the storage of the parameter, not these marks.
+            raise ValueError(
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated view, "
+                "which PyTorch would conjugate or negate once more. Make the parameter of "
+                "W.resolve_conj().resolve_neg()."
             )
         if self._shape is not None and W.shape != self._shape:
             raise ValueError(

@@ -67,6 +67,20 @@ def test_meta_device(name) -> None:
         constrained(name, torch.empty(4, 4, device="meta"))
 
 
+@pytest.mark.parametrize("name", ["ScaledCayley", "SpectralRadiusNorm"])
+def test_views_that_are_conjugated_or_negated_lazily(name) -> None:
+    Z = torch.randn(4, 4, dtype=torch.complex128)
+    module = Holder(torch.empty(0))
+    for view in (Z.mH, Z.conj().imag):
+        module.weight = torch.nn.Parameter(view)
+        with pytest.raises(ValueError, match=r"lazily conjugated or negated view.*resolve_conj"):
+            register_parametrization(module, "weight", KINDS[name][0]((4, 4)))
+    # Later they are welcome: values are assigned, not the tensor.
+    module = constrained(name, orthogonal((4, 4), Z.dtype))
+    module.weight = W = orthogonal((4, 4), Z.dtype).mH
+    torch.testing.assert_close(module.weight, W)
+
+
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
