@@ -46,6 +46,25 @@ def at_least_float32(X: Tensor) -> Tensor:
     return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
+def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return a product with a matrix as the function that ``operator`` and ``fast_operator`` promise.
+
+    Half precision rows are multiplied in float32, as constrained weights are built, and come back in half
+    precision; real rows are made complex for a complex matrix.
+
+    Args:
+        product: Function h -> h Wᵀ for rows of the matrix's dtype.
+        dtype: That dtype, float32 or better.
+    """
+
+    def apply(h: Tensor) -> Tensor:
+        exact = at_least_float32(h)
+        result = product(exact.to(torch.promote_types(exact.dtype, dtype)))
+        return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
+
+    return apply
+
+
 def real_entries(X: Tensor) -> int:
     """Return the number of real numbers in a tensor: a complex entry is two.
 

@@ -18,7 +18,13 @@ from spectral_param.functional.givens import (
     max_layers,
     num_rotations,
 )
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    join_gates,
+    on_rows,
+    split_gates,
+)
 from spectral_param.parametrizations.memory import Memory, present_originals
 
 
@@ -108,8 +114,9 @@ class Givens(Parametrization):
             phi: Their phases, for a complex weight.
             omega: Phases of D, for a complex weight.
         """
-        theta, phi, d = self._rotations(*(_real(t) for t in (theta, phi, omega) if t is not None))
-        return givens_operator(theta, phi, d, order=self.order)
+        angles = (at_least_float32(_real(t)) for t in (theta, phi, omega) if t is not None)
+        theta, phi, d = self._rotations(*angles)
+        return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
     def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return θ, for a complex W also φ and ω."""

@@ -16,7 +16,7 @@ from spectral_param.functional.householder import (
     unit_columns,
 )
 from spectral_param.functional.reflections import all_reflections, few_reflections
-from spectral_param.parametrizations.base import Parametrization, at_least_float32, split_gates
+from spectral_param.parametrizations.base import Parametrization, at_least_float32, on_rows, split_gates
 
 
 class Householder(Parametrization):
@@ -125,7 +125,7 @@ class Householder(Parametrization):
         def apply(h: Tensor) -> Tensor:
             return householder_apply(h if d is None else h * d, U, X)
 
-        return apply
+        return on_rows(apply, U.dtype)
 
     def matvec(self, h: Tensor, *originals: Tensor) -> Tensor:
         """Return the rows h Wᵀ without forming W. For many h in turn, see :meth:`operator`.
