@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
 
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -70,6 +70,23 @@ def check_real(X: Tensor, name: str, remedy: str) -> None:
     """
     if X.is_complex():
         raise UnsupportedDtypeError(f"{name}: expected a real tensor, got {X.dtype}. {remedy}")
+
+
+def check_finite(X: Tensor, name: str) -> None:
+    """Raise if X has NaN or infinite entries.
+
+    Args:
+        X: The weight to check.
+        name: What the message calls the parametrization that was asked for.
+
+    Raises:
+        NotFiniteError: If an entry is not finite.
+    """
+    if not bool(X.isfinite().all()):
+        raise NotFiniteError(
+            f"{name}: expected a finite weight, got NaN or infinite entries. Nothing in the set is near to "
+            "that: initialise the weight first."
+        )
 
 
 def check_gate_blocks(X: Tensor, name: str) -> None:

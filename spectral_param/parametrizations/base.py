@@ -276,9 +276,9 @@ class Parametrization(nn.Module, abc.ABC):
         if self._shape is None and (W.is_conj() or W.is_neg()):
             # register_parametrization exchanges the storage of the parameter, not these marks.
             raise ValueError(
-                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated view, "
-                "which PyTorch would conjugate or negate once more. Make the parameter of "
-                "W.resolve_conj().resolve_neg()."
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
+                "view, which PyTorch would conjugate or negate once more. Make the parameter of W.resolve_conj() or "
+                "W.resolve_neg()."
             )
         if self._shape is not None and W.shape != self._shape:
             raise ValueError(

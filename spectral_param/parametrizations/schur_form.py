@@ -12,8 +12,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param import init
 from spectral_param.eigen import dominant_eigentriple
-from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.checks import check_real, finfo_eps
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite, check_real, finfo_eps
 from spectral_param.functional.schur import (
     SchurBlocks,
     departure,
@@ -144,11 +144,7 @@ class SchurForm(Parametrization):
     def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
         """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
         check_real(W, "SchurForm", _COMPLEX)
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "SchurForm: expected a finite weight, got NaN or infinite entries, which have no Schur form. "
-                "Initialise the weight first."
-            )
+        check_finite(W, "SchurForm")
         matrices = split_gates(W)
         P, S = real_schur(matrices)
         blocks = self._unbounded(read_blocks(S, self._eps, self.form == "exact"), matrices, project)

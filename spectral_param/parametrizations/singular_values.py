@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import householder
 from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
@@ -87,11 +88,7 @@ class SingularValues(Parametrization):
         W = split_gates(W)
         n = W.shape[-1]
         few = self.left.count(n) < n
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "SingularValues: expected a finite weight, got NaN or infinite entries. Nothing in the set "
-                "is near to that: initialise the weight first."
-            )
+        check_finite(W, "SingularValues")
         U, sigma, Vh = torch.linalg.svd(W)
         rounding = 10 * n * self._eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding

@@ -160,7 +160,7 @@ def test_an_assignment_that_few_reflections_do_not_reproduce() -> None:
 @pytest.mark.parametrize("reflections", [None, 8])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_starts_where_training_can_move(dtype, reflections) -> None:
-    """The rounding of 32 rows in bfloat16 is larger than the margin, and must not put all values on the edge."""
+    """What bfloat16 may do to 32 rows is more than the margin, and must not put all on the edge."""
     module = constrained(torch.randn(32, 32, dtype=dtype) / 6, margin=0.1, reflections=reflections)
     for _ in range(2):
         f = originals(module)[-1].detach()
