@@ -74,6 +74,15 @@ def real_entries(X: Tensor) -> int:
     return X.numel() * (2 if X.is_complex() else 1)
 
 
+def is_trained(X: Tensor) -> bool:
+    """Return whether an original counts for ``free_parameters``: all but frozen parameters do.
+
+    Args:
+        X: An original.
+    """
+    return X.requires_grad or not isinstance(X, nn.Parameter)
+
+
 def num_free_parameters(module: nn.Module) -> int:
     """Return how many independent real numbers a model trains.
 
@@ -158,10 +167,10 @@ class Parametrization(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return how many independent real numbers the constrained weight has.
+        """Return how many independent real numbers the constrained weight has, frozen originals left out.
 
         Args:
-            originals: The tensors the optimizer trains.
+            originals: The tensors the optimizer trains, at least one of them.
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -277,8 +286,8 @@ class Parametrization(nn.Module, abc.ABC):
             # register_parametrization exchanges the storage of the parameter, not these marks.
             raise ValueError(
                 f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
-                "view, which PyTorch would conjugate or negate once more. Make the parameter of W.resolve_conj() or "
-                "W.resolve_neg()."
+                "view, which PyTorch would conjugate or negate once more. Make the parameter of "
+                "W.resolve_conj() or W.resolve_neg()."
             )
         if self._shape is not None and W.shape != self._shape:
             raise ValueError(

@@ -13,6 +13,7 @@ from spectral_param.functional.fourier import fourier_apply, fourier_operator
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
+    is_trained,
     join_gates,
     on_rows,
     split_gates,
@@ -109,7 +110,7 @@ class FourierUnitary(Parametrization):
         constant phases can move between D₁, D₂ and D₃, and two reflections are a rotation in the plane of
         their vectors, in which both can be turned together.
         """
-        return 2 * v.numel() + phases.numel()
+        return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
 
     def _real(self, v: Tensor, phases: Tensor) -> Tensor:
         """Undo what Module.to and Module.double do to real tensors of a complex module."""

@@ -22,6 +22,7 @@ from spectral_param.functional.givens import (
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
+    is_trained,
     join_gates,
     on_rows,
     split_gates,
@@ -147,7 +148,7 @@ class Givens(Parametrization):
 
         All are independent. At full capacity they are n(n-1)/2, and n², the dimensions of the groups.
         """
-        return sum(t.numel() for t in (theta, phi, omega) if t is not None)
+        return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

@@ -17,7 +17,13 @@ from spectral_param.functional.householder import (
     unit_columns,
 )
 from spectral_param.functional.reflections import all_reflections, few_reflections
-from spectral_param.parametrizations.base import Parametrization, at_least_float32, on_rows, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    is_trained,
+    on_rows,
+    split_gates,
+)
 from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 
 
@@ -194,7 +200,9 @@ class Householder(Parametrization):
         """Return k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one, as their sets have."""
         n, k = vectors.shape[-2:]
         matrices = vectors.numel() // (n * k)
-        return matrices * (k * (2 * n - k - 1) // 2 if angles is None else k * (2 * n - k))
+        if angles is None:
+            return matrices * (k * (2 * n - k - 1) // 2)
+        return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

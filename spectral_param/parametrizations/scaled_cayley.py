@@ -12,7 +12,7 @@ from spectral_param.errors import InManifoldError
 from spectral_param.functional.cayley import cayley_inverse, scaled_cayley
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import Parametrization, is_trained, join_gates, split_gates
 from spectral_param.parametrizations.memory import Memory
 from spectral_param.parametrizations.orthogonal import check_orthogonal
 
@@ -132,7 +132,9 @@ class ScaledCayley(Parametrization):
         """
         n = T.shape[-1]
         matrices = T.numel() // n**2
-        return matrices * (n * (n - 1) // 2 if theta is None else n * n + n)
+        if theta is None:
+            return matrices * (n * (n - 1) // 2)
+        return matrices * (n * n * is_trained(T) + n * is_trained(theta))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

@@ -28,6 +28,7 @@ from spectral_param.functional.spectral_radius import condition_reciprocal, dege
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
+    is_trained,
     join_gates,
     real_entries,
     split_gates,
@@ -183,8 +184,8 @@ class SchurForm(Parametrization):
         rows, pairs = blocks.gamma.numel(), int(blocks.pairs.sum())
         inside = pairs if self.form == "exact" else 0
         counts = (rows * (n - 1) // 2 - inside, rows - pairs, pairs, pairs)[: self._count]
-        total = sum(count for count, X in zip(counts, originals, strict=False) if _is_trained(X))
-        if any(map(_is_trained, P_originals)):
+        total = sum(count for count, X in zip(counts, originals, strict=False) if is_trained(X))
+        if any(map(is_trained, P_originals)):
             if isinstance(self.P, Parametrization):
                 return total + self.P.free_parameters(*P_originals)
             total += sum(map(real_entries, P_originals))
@@ -364,7 +365,3 @@ def penalty(model: nn.Module) -> Tensor:
                     own = parametrization.penalty(*originals)
                     total = total.to(own.device) + own
     return total
-
-
-def _is_trained(X: Tensor) -> bool:
-    return X.requires_grad or not isinstance(X, nn.Parameter)

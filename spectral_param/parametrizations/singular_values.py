@@ -10,7 +10,7 @@ from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import householder
 from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
-from spectral_param.parametrizations.base import Parametrization, split_gates
+from spectral_param.parametrizations.base import Parametrization, is_trained, split_gates
 from spectral_param.parametrizations.householder import Householder
 
 # Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
@@ -128,9 +128,11 @@ class SingularValues(Parametrization):
         """Return those of U, of V, and n, but no more than the entries of W."""
         *factors, f = originals
         half = len(factors) // 2
-        parts = self.left.free_parameters(*factors[:half]) + self.right.free_parameters(*factors[half:])
-        entries = f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1)
-        return min(parts + f.numel(), entries)
+        total = f.numel() * is_trained(f)
+        for part, own in ((self.left, factors[:half]), (self.right, factors[half:])):
+            if any(map(is_trained, own)):
+                total += part.free_parameters(*own)
+        return min(total, f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
