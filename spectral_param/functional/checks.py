@@ -33,6 +33,24 @@ def check_matrix(X: Tensor, name: str) -> None:
         )
 
 
+def check_lapack_matrix(X: Tensor, name: str) -> None:
+    """Raise unless X has matrices in its last two dimensions, of a dtype that LAPACK has.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+
+    Raises:
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+    """
+    check_matrix(X, name)
+    if X.dtype not in LAPACK_DTYPES:
+        raise UnsupportedDtypeError(
+            f"{name}: expected float32, float64, complex64 or complex128, got {X.dtype}, for which "
+            "LAPACK has no routines. Convert it first, for example with .float()."
+        )
+
+
 def check_square(X: Tensor, name: str) -> None:
     """Raise unless X holds square matrices.
 
@@ -44,12 +62,7 @@ def check_square(X: Tensor, name: str) -> None:
         NotSquareError: If the last two dimensions differ.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype.
     """
-    check_matrix(X, name)
-    if X.dtype not in LAPACK_DTYPES:
-        raise UnsupportedDtypeError(
-            f"{name}: expected float32, float64, complex64 or complex128, got {X.dtype}, for which "
-            "LAPACK has no routines. Convert it first, for example with .float()."
-        )
+    check_lapack_matrix(X, name)
     if X.shape[-1] != X.shape[-2]:
         raise NotSquareError(
             f"{name}: expected square matrices (..., n, n), got shape {tuple(X.shape)}. "
