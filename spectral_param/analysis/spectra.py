@@ -114,8 +114,5 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     squares_error = eps * norm.square() / torch.maximum(by_squares, eps**0.5 * norm)
     # For the zero matrix both errors are 0 or 0/0, and the direct value is right.
     departure = torch.where(direct_error > squares_error, by_squares, direct)
-    if normalized:
-        departure = departure / torch.where(norm > 0, norm, 1)
-    else:
-        departure = departure * scale
+    departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale
     return torch.where(finite, departure, torch.nan)

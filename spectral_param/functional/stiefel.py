@@ -47,7 +47,8 @@ def stiefel_step(W: Tensor, gradient: Tensor, lr: float) -> Tensor:
     check_square(W, "stiefel_step")
     if gradient.shape != W.shape:
         raise ValueError(
-            f"stiefel_step: expected a gradient of the shape {tuple(W.shape)} of W, got {tuple(gradient.shape)}."
+            f"stiefel_step: expected a gradient of the shape {tuple(W.shape)} of W, got "
+            f"{tuple(gradient.shape)}."
         )
     product = gradient @ W.mH
     A = (lr / 2) * (product - product.mH)
