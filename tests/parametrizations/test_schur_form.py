@@ -206,6 +206,18 @@ def test_eigenvalues_on_the_radius_are_kept_and_can_leave_it(dtype) -> None:
     assert radii(module.weight).item() < 0.99
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_starts_where_training_can_move(dtype) -> None:
+    """What half precision may do to 32 rows is more than the bounds, and must not put all on the bound."""
+    module = constrained(torch.randn(32, 32, dtype=dtype) / 4, radius=0.9, departure=1.0)
+    for _ in range(2):
+        _, (T, gamma, *_) = parts(module)
+        assert gamma.float().cos().abs().min() > 0.04  # d sin, 1 at the center
+        assert henrici(module.weight.detach().double().numpy()) < 1.0
+        assert torch.linalg.matrix_norm(T.float()) < 32  # 1000 on the bound itself
+        module.weight = module.weight.detach().clone()
+
+
 def test_a_trained_weight_can_be_assigned_again() -> None:
     module = constrained(torch.randn(8, 8, dtype=torch.float64), radius=0.9, departure=1.0)
     for original in module.parameters():
