@@ -347,8 +347,8 @@ class EUNN(BlockRNN):
             which reach every unitary matrix; the authors' code takes 2 unless told otherwise.
         order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
         real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
-            default, for a complex dtype.
-        dtype: Complex as the paper's, or real.
+            default, means so if the dtype is complex.
+        dtype: Complex as the paper's, or real. By default complex, in the precision of the default dtype.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -367,9 +367,10 @@ class EUNN(BlockRNN):
         layers: int | None = None,
         order: Order = "rectangular",
         real_output: bool | None = None,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         blocks = [(hidden_size, Givens(layers, order))]
         real_output = dtype.is_complex if real_output is None else real_output
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
@@ -387,7 +388,7 @@ class URNN(BlockRNN):
         num_layers: Number of layers.
         real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
             reads the states.
-        dtype: A complex one.
+        dtype: A complex one; by default that of the default dtype's precision.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
             start is the paper's.
 
@@ -404,9 +405,10 @@ class URNN(BlockRNN):
         num_layers: int = 1,
         *,
         real_output: bool = True,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         blocks = [(hidden_size, FourierUnitary())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
 
