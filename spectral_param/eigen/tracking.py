@@ -122,18 +122,22 @@ def track(T: Tensor, state: State | None, previous: Tensor | None = None) -> tup
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        movement = _movement(T, previous, state.step)
         largest = _largest(T)
-        # A finite matrix of ordinary size needs no scaling, which would cost a copy of it.
-        scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** math.frexp(largest)[1] if largest > 0 else math.nan
-        if math.isfinite(largest) and math.isfinite(scale):
-            triple, state = _attempt(T if scale == 1 else T / scale, state, *plan, movement / scale)
+        if 0 < largest < math.inf:
+            # A matrix of ordinary size needs no scaling, which would cost a copy of it.
+            scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** (math.frexp(largest)[1] - 1)
+            scaled, before = (T, previous) if scale == 1 else (T / scale, _divided(previous, scale))
+            triple, state = _attempt(scaled, state, *plan, _movement(scaled, before, state.step))
             if triple is not None:
                 return triple._replace(eigenvalue=triple.eigenvalue * scale), state
     triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns else 1.0
     return triple, dataclasses.replace(state, separation=outside, audit_in=0, wait=max(0, state.wait - 1))
+
+
+def _divided(T: Tensor | None, scale: float) -> Tensor | None:
+    return None if T is None else T / scale
 
 
 def _largest(T: Tensor) -> float:

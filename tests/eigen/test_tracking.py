@@ -343,3 +343,32 @@ def test_auto_says_what_it_chose() -> None:
     for n, chosen in ((64, "dense"), (128, "tracking")):
         layer = sp.spectral_radius(torch.nn.Linear(n, n))
         assert f"solver='auto: {chosen}'" in repr(layer)
+
+
+@pytest.mark.parametrize("exponent", [-66, 66])
+@pytest.mark.parametrize("name", ["overtaken", "hidden_crowd"])
+def test_powers_of_two_change_nothing(name, exponent) -> None:
+    found = []
+    for power in (0, exponent):
+        trajectory = getattr(Trajectories(torch.float32), name)
+        state = previous = None
+        for t in range(40):
+            T = torch.from_numpy(np.asarray(trajectory(t))).float() * 2.0**power
+            triple, state = tracking.track(T, state, previous)
+            previous = T
+            found.append((triple.eigenvalue.abs().item() * 2.0**-power, state.moved, state.audit_in))
+    for here, there in zip(found[:40], found[40:], strict=True):
+        assert here == pytest.approx(there, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entries_next_to_the_largest_number(dtype, dense_calls) -> None:
+    T = torch.randn(64, 64, dtype=dtype) / 64
+    T[0, 0] = 1.0
+    _, state = tracking.track(T, None)
+    dense_calls.clear()
+    huge = T * (0.75 * torch.finfo(dtype).max / T.abs().max())
+    triple, _ = tracking.track(huge, state, T)
+    exact = torch.linalg.eigvals((huge / 2.0**100).double()).abs().max() * 2.0**100
+    torch.testing.assert_close(triple.eigenvalue.abs(), exact.to(dtype))
+    assert not dense_calls
