@@ -473,20 +473,6 @@ def test_operator_instead_of_the_matrix(monkeypatch, n, make, dtype, checkpoint_
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["Householder", "Givens"])
-def test_operator_in_half_precision(monkeypatch, name, dtype) -> None:
-    n, make, _ = OPERATORS[name]
-    rnn = sp.nn.BlockRNN(2, [(n, make())], nonlinearity="tanh").to(dtype)
-    x = torch.randn(4, 3, 2, dtype=dtype)
-    assert not isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
-    by_operator = rnn(x)[0]
-    by_operator.float().sum().backward()
-    monkeypatch.setattr(type(make()), "fast_operator", lambda self, *originals: None)
-    assert by_operator.dtype == dtype
-    torch.testing.assert_close(by_operator, rnn(x)[0], rtol=0, atol=8 * torch.finfo(dtype).eps)
-
-
 def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
     rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16))])
     torch.nn.utils.parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
