@@ -1,6 +1,6 @@
-"""The dominant eigentriple through LAPACK: exact, for any matrix, at O(n^3).
+"""The dominant eigentriple through LAPACK: for any matrix, at O(n^3).
 
-All eigenvalues come from ``torch.linalg.eigvals``, so the one of largest modulus is certain. Its
+All eigenvalues come from ``torch.linalg.eigvals``, and the one of largest modulus is taken. Its
 two eigenvectors then come from inverse iteration, one complex LU factorisation for both:
 ``torch.linalg.eig`` would give the right one only, at a third more time.
 

@@ -182,10 +182,25 @@ def test_audit_finds_what_the_blocks_do_not_hold() -> None:
     identity = torch.eye(50)
     for first, expected in ((0, True), (1, False)):
         block = identity[:, first : first + 16]
-        ritz = tracking._rayleigh_ritz(block, T @ block, block, T @ block)
-        power = tracking._power(T, 0)
-        generator = torch.Generator().manual_seed(0)
-        assert tracking._audit(power, block, block, ritz, generator) is expected
+        assert audited(T, block, T @ block) is expected
+
+
+def test_audit_does_not_trust_what_has_not_converged() -> None:
+    for largest, expected in ((0.95, True), (1.06, False)):
+        T = torch.diag(torch.cat([torch.tensor([1.0, largest]), torch.full((98,), 0.9)]))
+        block = torch.eye(100)[:, [0, *range(2, 17)]]
+        # Half way between two eigenvectors: neither its Ritz value nor what is left shows more than 0.98.
+        block[1, 1] = 1.0
+        block = torch.linalg.qr(block).Q
+        assert audited(T, block, T @ block) is expected
+
+
+def audited(T, block, T_block):
+    """Return whether the audit passes for a symmetric T."""
+    ritz = tracking._rayleigh_ritz(block, T_block, block, T_block)
+    assert ritz.proven
+    blocks, generator = (block, T_block), torch.Generator().manual_seed(0)
+    return tracking._audit(tracking._power(T, 0), blocks, blocks, ritz, generator)
 
 
 def test_not_finite_in_between() -> None:
