@@ -143,7 +143,7 @@ def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tenso
     quotient = (vh * Tu).sum(dim=-1) / s
     # For a (nearly) defective eigenvalue the quotient is a division of rounding errors.
     near = (quotient - eigenvalue).abs() <= 1e-4 * eigenvalue.abs()
-    reliable = near & (s.abs() > 10 * torch.finfo(T.dtype).eps ** 0.5)
+    reliable = near & (s.abs() > 100 * torch.finfo(T.dtype).eps ** 0.5)
     return torch.where(reliable, quotient.to(eigenvalue.dtype), eigenvalue), reliable
 
 
