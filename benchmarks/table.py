@@ -16,8 +16,9 @@ HEAD = """# What it costs
 <!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
 
 Medians of several calls of each contender, all in turn in one process; the spread is that of the calls.
-Before anything is timed, results and gradients are compared with a reference. The numbers are those of
-one machine on one day; the ratios hold more widely. `make bench` measures them anew.
+Before a case is timed its results are checked: against LAPACK in double precision, a reference, or the
+constraint itself. The numbers are those of one machine on one day; the ratios hold more widely.
+`make bench` measures them anew.
 """
 
 NETWORKS_HEAD = """# The networks

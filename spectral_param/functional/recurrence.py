@@ -191,8 +191,10 @@ def _has_fast_path(
 
 
 def _are_ordinary(tensors: Sequence[Recurrent | None]) -> bool:
-    """Return whether neither torch.compile nor a transform nor forward-mode AD sees these tensors."""
-    return not torch.compiler.is_compiling() and all(
+    """Return whether neither a tracer nor a transform nor forward-mode AD sees these tensors."""
+    # torch.jit.trace records in-place steps wrongly.
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return not traced and all(
         not is_batched(t) and forward_ad.unpack_dual(t).tangent is None
         for t in tensors
         if isinstance(t, Tensor)
