@@ -32,7 +32,8 @@ def check_orthogonal(W: Tensor, eps: float, name: str) -> None:
     """
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     defect = float((W.mH @ W - identity).abs().max())
-    if defect > 10 * W.shape[-1] * eps:
+    # Written this way round, NaN is refused: huge entries make infinities, and these make NaN.
+    if not defect <= 10 * W.shape[-1] * eps:
         raise InManifoldError(
             f"{name}: expected an orthogonal (unitary) weight, got one with max |WᴴW - I| = {defect:.1e}. "
             "Assign its polar factor, or remove the parametrization, set the weight and register a new "

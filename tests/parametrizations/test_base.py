@@ -90,6 +90,18 @@ def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
     torch.testing.assert_close(module.weight, W, atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize(
+    "make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder, sp.parametrizations.Stiefel]
+)
+def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
+    module = Holder(torch.randn(6, 6))
+    register_parametrization(module, "weight", make())
+    before = module.weight.detach().clone()
+    with pytest.raises(sp.errors.InManifoldError, match="expected an orthogonal"):
+        module.weight = 1e20 * torch.randn(6, 6)
+    assert torch.equal(module.weight, before)
+
+
 OPERATORS = {
     "Householder": (lambda: sp.Householder(3), torch.bfloat16),
     "Householder, complex": (lambda: sp.Householder(3), torch.complex64),
