@@ -77,7 +77,10 @@ class SchurForm(Parametrization):
             instead of γ. On the bound the derivative vanishes, but only as the root of the distance:
             half a percent inside it is a tenth of the radius. There eigenvalues start that would be
             outside. Those on the bound are kept, and leave it slowly, or by an optimizer that divides
-            by the size of the gradient, as Adam and RMSprop do. ``None``: no bound.
+            by the size of the gradient, as Adam and RMSprop do. ``None``: no bound. It is a bound up to
+            rounding, to which the eigenvalues of a matrix far from normal are very sensitive: training can
+            take a float32 weight of 64 rows beyond 1 from a bound of 0.9. Where the bound matters,
+            bound the departure, too.
         departure: Bounds the departure from normality, with ``form="exact"``: the Frobenius norm of
             everything in Λ + T that is not normal, T and the shears. It limits how much a stable weight
             may grow a state for a while: :math:`‖V‖_2 ≤ ρ + departure`. ``None``: no bound.
