@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional.givens import Order
 from spectral_param.nn.block_rnn import BlockRNN
 from spectral_param.parametrizations import (
@@ -490,7 +491,9 @@ def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
     """Return the dtype, by default complex in the precision of the default dtype; refuse a real one."""
     dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
     if not dtype.is_complex:
-        raise ValueError(f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}")
+        raise UnsupportedDtypeError(
+            f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}"
+        )
     return dtype
 
 
