@@ -21,7 +21,7 @@ kernels: $(VENV)/.test  ## test the CUDA kernels in Triton's interpreter
 	$(INSTALL) 'triton>=3.2'
 	$(BIN)/python -m pytest tests/kernels
 
-bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their page
+bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.table

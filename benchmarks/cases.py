@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from benchmarks import constraints, eigen, recurrences
+from benchmarks import constraints, eigen, networks, recurrences
 from benchmarks.case import Case
 
 # (n, batch, steps) of the papers' adding, copying and MNIST networks, and of characters.
@@ -45,5 +45,6 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "orthogonal": lambda: (constraints.orthogonal_step(n) for n in sizes[1:]),
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),
+        "networks": lambda: (networks.training_step(n) for n in ((16,) if quick else networks.SIZES)),
         "characters": lambda: [recurrences.character_step(*((6, 10) if quick else (310, 720)))],
     }

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.table``: write the documentation's page of costs from the committed numbers."""
+"""``python -m benchmarks.table``: write the pages of costs and of networks from the committed numbers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,44 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import networks
+
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent.parent / "docs" / "costs.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 HEAD = """# What it costs
 
 <!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
 
 Medians of several calls of each contender, all in turn in one process; the spread is that of the calls.
-Before anything is timed, results and gradients are compared with a reference. The numbers are those of
-one machine on one day; the ratios hold more widely. `make bench` measures them anew.
+Before a case is timed its results are checked: against LAPACK in double precision, a reference, or the
+constraint itself. The numbers are those of one machine on one day; the ratios hold more widely.
+`make bench` measures them anew.
+"""
+
+NETWORKS_HEAD = """# The networks
+
+<!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
+
+All of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so one is swapped for another by
+its name; [Recurrent networks](rnn.md) shows how. $n$ is the number of hidden units. ENRNN has $q = 3n/5$ of
+them in the orthogonal block and $s = 2n/5$ in the other one, EUNN has its authors' default of $L = 2$ layers
+of rotations, and ORNN and SpectralRNN have $k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have
+$n$ complex states.
+
+- **Parameters**: independent real numbers in the recurrent matrices, gates included, as
+  {{py:func}}`~spectral_param.num_free_parameters` counts.
+- **W**: order of the operations that make the recurrent matrix from its parameters, once in each forward
+  pass. **A step**: order of those of one time step of one sequence. "Without W" is what
+  {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary` costs. On
+  a CPU the networks take it from the size on at which it was measured to be faster: $n = 512$ with
+  $k ≤ n/4$ reflections or Fourier transforms, $n = 1024$ with up to 8 layers of rotations or the FFT's order.
+- **Training step**: forward and backward pass of {batch} sequences of {steps} steps with {inputs} inputs,
+  the recurrent matrix from its parameters, and the optimizer's step (SGD, or `StiefelRMSprop` for
+  FullCapacityURNN), divided by the time of `torch.nn.RNN` with as many units. Where that was measured
+  stands below the table.
+- **What holds** for the recurrent matrix after every optimizer step. What an activation makes of it is
+  another question: [Choosing a constraint](choosing.md#relu).
 """
 
 FIGURE = """```{{eval-rst}}
@@ -60,13 +88,63 @@ def page(results: dict[str, Result], memory: Result) -> str:
     """
     parts = [HEAD]
     drawn: set[str] = set()
+    on_their_own_page = {networks.name(n) for n in networks.SIZES}
     for name, result in results.items():
+        if name in on_their_own_page:
+            continue
         if not result["curve"]:
             parts.append(_section(name, result))
         elif (title := result["curve"][0]) not in drawn:
             drawn.add(title)
             parts.append(_curve(title, curves(results)[title]))
     return "\n".join([*parts, _memory(memory)])
+
+
+def networks_page(results: dict[str, Result]) -> str:
+    """Return the page of the networks; what is not in the results is "not measured".
+
+    Args:
+        results: What ``python -m benchmarks`` wrote.
+    """
+    sizes = networks.SIZES
+    head = NETWORKS_HEAD.format(batch=networks.BATCH, steps=networks.STEPS, inputs=networks.INPUTS)
+    columns = [
+        "network",
+        "parameters of W",
+        f"at n = {sizes[0]}",
+        "W, $O(·)$",
+        "a step, $O(·)$",
+        *(f"training step, n = {n}" for n in sizes),
+        "what holds",
+        "paper",
+    ]
+    lines = [f"| {' | '.join(columns)} |", f"|---|---|---:|---|---|{'---:|' * len(sizes)}---|---|"]
+    for name, system in networks.SYSTEMS.items():
+        times = (_relative(results.get(networks.name(n)), name) for n in sizes)
+        cells = [
+            f"{{py:class}}`~spectral_param.nn.{name}`",
+            system.formula,
+            f"{system.count(sizes[0]):,}",
+            system.matrix,
+            system.product,
+            *times,
+            system.guarantee,
+            system.paper,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    parts = [head, "\n".join(lines), ""]
+    for n in sizes:
+        if result := results.get(networks.name(n)):
+            baseline = _milliseconds(result["contenders"][networks.BASELINE]["median"])
+            parts.append(f"n = {n}: `torch.nn.RNN` took {baseline} milliseconds. {_origin(result)}")
+    return "\n".join(parts)
+
+
+def _relative(result: Result | None, contender: str) -> str:
+    if result is None:
+        return "not measured"
+    rows = result["contenders"]
+    return f"{rows[contender]['median'] / rows[networks.BASELINE]['median']:.2g}"
 
 
 def _section(name: str, result: Result) -> str:
@@ -105,10 +183,11 @@ def _memory(memory: Result) -> str:
 
 
 def _origin(result: Result) -> str:
-    facts = [f"{result['repeats']} repeats"] if "repeats" in result else []
-    for name, value in result["environment"].items():
-        facts.append(f"{name} {value[:12] if name == 'commit' else value}")
-    return _capitalised(", ".join(facts)) + ".\n"
+    repeats = f"{result['repeats']} repeats; " if "repeats" in result else ""
+    environment = ", ".join(
+        f"{name} {value[:12] if name == 'commit' else value}" for name, value in result["environment"].items()
+    )
+    return _capitalised(f"{repeats}{environment}.\n")
 
 
 def _capitalised(text: str) -> str:
@@ -120,9 +199,10 @@ def _milliseconds(seconds: float) -> str:
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the pages."""
     results, memory = (json.loads((RESULTS / name).read_text()) for name in ("cpu.json", "memory.json"))
-    PAGE.write_text(page(results, memory))
+    (DOCS / "costs.md").write_text(page(results, memory))
+    (DOCS / "networks.md").write_text(networks_page(results))
 
 
 if __name__ == "__main__":

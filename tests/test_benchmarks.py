@@ -1,13 +1,16 @@
-"""The benchmarks run, and the page of costs says what the committed numbers say."""
+"""The benchmarks run, and the pages of costs and of networks say what the committed numbers say."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils.parametrize import remove_parametrizations
 
-from benchmarks import characters, memory, plot, table
+import spectral_param as sp
+from benchmarks import characters, memory, networks, plot, table
 from benchmarks import run as runner
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +30,7 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     monkeypatch.setattr("sys.argv", arguments)
     runner.main()
     results = json.loads(output.read_text())
-    assert len(results) == 17
+    assert len(results) == 18
     assert all(set(r["environment"]) >= {"commit", "torch", "cores", "threads"} for r in results.values())
     rows = [row for result in results.values() for row in result["contenders"].values()]
     assert all(row["least"] <= row["median"] <= row["most"] for row in rows)
@@ -62,11 +65,79 @@ def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
     ]
 
 
-def test_page_is_that_of_the_committed_numbers() -> None:
+def test_pages_are_those_of_the_committed_numbers() -> None:
     results, peaks = (
         json.loads((ROOT / "benchmarks/results" / name).read_text()) for name in ("cpu.json", "memory.json")
     )
     assert (ROOT / "docs/costs.md").read_text() == table.page(results, peaks)
+    assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
+
+
+def rows_of_the_networks(results) -> dict[str, list[str]]:
+    lines = [line for line in table.networks_page(results).splitlines() if line.startswith("| {py:class}")]
+    cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    return {name.removeprefix("{py:class}`~spectral_param.nn.").rstrip("`"): rest for name, *rest in cells}
+
+
+def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -> None:
+    n, other = networks.SIZES
+    times = {name: {"median": 0.001 * (i + 1)} for i, name in enumerate(networks.SYSTEMS)}
+    contenders = times | {networks.BASELINE: {"median": 0.002}}
+    measured = {
+        "contenders": contenders,
+        "repeats": 3,
+        "environment": {"cores": 7},
+        "facts": {},
+        "curve": None,
+    }
+    results = {networks.name(n): measured}
+    rows = rows_of_the_networks(results)
+    assert list(rows) == list(networks.SYSTEMS)
+    assert [row[4] for row in rows.values()] == [f"{(i + 1) / 2:.2g}" for i in range(len(rows))]
+    assert {row[5] for row in rows.values()} == {"not measured"}
+    page = table.networks_page(results)
+    assert f"n = {n}: `torch.nn.RNN` took 2 milliseconds. 3 repeats; cores 7." in page
+    assert f"n = {other}: `torch" not in page
+    assert "of the networks" not in table.page(results, {"peaks": {"": {}}, "environment": {}})
+
+
+def test_networks_page_has_every_network() -> None:
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "SequenceLayer"}
+    assert set(networks.SYSTEMS) == set(sp.nn.__all__) - parts
+
+
+@pytest.mark.parametrize("name", networks.SYSTEMS)
+@pytest.mark.parametrize("n", [10, 16])
+def test_parameters_of_the_recurrent_matrices_are_counted_as_the_page_says(name, n) -> None:
+    system = networks.SYSTEMS[name]
+    rnn = system.make(n)
+    others = [p for key, p in rnn.named_parameters() if "weight_hh" not in key and "weight_gates" not in key]
+    for parameter in others:
+        parameter.requires_grad_(False)
+    assert sp.num_free_parameters(rnn) == system.count(n)
+
+
+CONSTRAINED = [name for name, system in networks.SYSTEMS.items() if system.violation]
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_a_network_outside_its_set_is_not_timed(name, monkeypatch) -> None:
+    system = networks.SYSTEMS[name]
+
+    def outside(n):
+        rnn = system.make(n)
+        if name == "NNRNN":  # Its set is all matrices: only the eigenvalues that it names can be wrong.
+            monkeypatch.setattr(
+                sp.SchurForm, "eigenvalues", lambda self, T, gamma, *rest: 0.9 * gamma.detach()
+            )
+        else:
+            remove_parametrizations(rnn.cells[0], "weight_hh")
+            rnn.cells[0].weight_hh.data += 0.1
+        return rnn
+
+    monkeypatch.setattr(networks, "SYSTEMS", {name: dataclasses.replace(system, make=outside)})
+    with pytest.raises(AssertionError, match=f"{name}: expected its constraint to"):
+        networks.training_step(8, 2, 3)
 
 
 def test_peak_is_that_of_what_is_alive_at_a_time() -> None:

@@ -57,6 +57,33 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_both_directions() -> None:
+    blocks = [(4, sp.ScaledCayley())]
+    rnn = sp.nn.BlockRNN(3, blocks, num_layers=2, bidirectional=True, dtype=torch.float64)
+
+    class Output(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = rnn
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    for a, b in both(Output(), x):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(torch.export.export(rnn, (x,)).module()(x)[0], rnn(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_traced_network(checkpoint_every) -> None:
+    rnn = sp.nn.ScoRNN(3, 4, checkpoint_every=checkpoint_every)
+    traced = torch.jit.trace(rnn, (torch.randn(5, 2, 3),), check_trace=False)
+    x = torch.randn(5, 2, 3)
+    torch.testing.assert_close(traced(x), rnn(x))
+
+
 def test_training_step_sees_each_new_weight() -> None:
     layer = sp.spectral_radius(torch.nn.Linear(6, 6))
     torch.compiler.reset()

@@ -105,6 +105,30 @@ def test_num_free_parameters_of_partly_frozen_blocks() -> None:
     assert sp.num_free_parameters(layer) == 6
 
 
+# What is left when one original after the other is frozen and then trained again; n = 6.
+PARTLY_FROZEN = {
+    "ScaledCayley": (sp.ScaledCayley, torch.complex64, 42, [6, 36]),
+    "Householder": (sp.Householder, torch.complex64, 36, [6, 30]),
+    "Householder-3": (lambda: sp.Householder(3), torch.complex64, 27, [3, 24]),
+    "SingularValues": (sp.SingularValues, torch.float32, 36, [21, 21, 30]),
+    "SingularValues-2": (lambda: sp.SingularValues(reflections=2), torch.float32, 24, [15, 15, 18]),
+    "SingularValues-complex": (sp.SingularValues, torch.complex64, 72, [48, 72, 48, 72, 72]),
+    "Givens": (sp.Givens, torch.complex64, 36, [21, 21, 30]),
+    "FourierUnitary": (sp.FourierUnitary, torch.complex64, 42, [18, 24]),
+}
+
+
+@pytest.mark.parametrize(("make", "dtype", "all_of_them", "left"), PARTLY_FROZEN.values(), ids=PARTLY_FROZEN)
+def test_num_free_parameters_of_partly_frozen_weights(make, dtype, all_of_them, left) -> None:
+    layer = torch.nn.Linear(6, 6, bias=False, dtype=dtype)
+    parametrize.register_parametrization(layer, "weight", make())
+    assert sp.num_free_parameters(layer) == all_of_them
+    for original, expected in zip(layer.parameters(), left, strict=True):
+        original.requires_grad_(False)
+        assert sp.num_free_parameters(layer) == expected
+        original.requires_grad_(True)
+
+
 def test_num_free_parameters() -> None:
     complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
     assert sp.num_free_parameters(complex_layer) == 32

@@ -9,6 +9,8 @@ import pytest
 import scipy.io
 import torch
 
+import spectral_param
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 DATA = Path(os.environ.get("SPECTRAL_PARAM_DATA") or ROOT.parent / "shared" / "data")
@@ -173,3 +175,44 @@ def test_orthogonality_drift_names_a_bad_number_of_steps(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_script("orthogonality_drift.py", ["--steps", "0"], monkeypatch)
     assert "--steps: expected at least 1, got 0" in capsys.readouterr().err
+
+
+def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        run_script("swap_the_recurrence.py", ["--quick", "--units", "10"], monkeypatch)
+    assert exit_info.value.code == 0
+    output = capsys.readouterr()
+    header, *lines = output.out.splitlines()
+    assert header.split() == ["system", "parameters", "test", "accuracy", "seconds", "per", "epoch"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "SequenceLayer"}
+    assert set(rows) == set(spectral_param.nn.__all__) - parts
+    # Input weights and biases of 10 units, ten outputs, and the recurrent matrix.
+    assert int(rows["ScoRNN"][0]) == 10 + 10 + 110 + 45
+    assert int(rows["LSTM"][0]) == 4 * (10 + 10 + 100) + 110
+    assert all(0 <= float(right) <= 1 and float(seconds) >= 0 for _, right, seconds in rows.values())
+    assert "30/30" in output.err
+
+
+def test_swap_the_recurrence_learns_with_one_that_is_named(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        run_script("swap_the_recurrence.py", ["--systems", "ScoRNN", "--epochs", "2"], monkeypatch)
+    assert exit_info.value.code == 0
+    _, line = capsys.readouterr().out.splitlines()
+    name, _, right, _ = line.split()
+    assert name == "ScoRNN"
+    assert float(right) > 0.5  # Guessing is 0.1.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--systems", "RNNN"], "invalid choice: 'RNNN'"),
+        (["--epochs", "0"], "--epochs: expected at least 1, got 0"),
+        (["--units", "3"], "--units: expected at least 4, got 3"),
+    ],
+)
+def test_swap_the_recurrence_names_bad_arguments(arguments, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_script("swap_the_recurrence.py", arguments, monkeypatch)
+    assert message in capsys.readouterr().err

@@ -100,6 +100,9 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         3.0
     """
     W, finite = without_nan(square_blocks(W, "departure_from_normality"))
+    # A power of two that keeps the squares of very large or small entries in range.
+    scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().exp2()
+    W = W / scale[..., None, None]
     values, vectors = torch.linalg.eig(W)
     Q = torch.linalg.qr(vectors).Q
     schur = Q.mH @ W.to(Q.dtype) @ Q
@@ -111,6 +114,5 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     squares_error = eps * norm.square() / torch.maximum(by_squares, eps**0.5 * norm)
     # For the zero matrix both errors are 0 or 0/0, and the direct value is right.
     departure = torch.where(direct_error > squares_error, by_squares, direct)
-    if normalized:
-        departure = departure / torch.where(norm > 0, norm, 1)
+    departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale
     return torch.where(finite, departure, torch.nan)

@@ -1,6 +1,6 @@
-"""The dominant eigentriple through LAPACK: exact, for any matrix, at O(n^3).
+"""The dominant eigentriple through LAPACK: for any matrix, at O(n^3).
 
-All eigenvalues come from ``torch.linalg.eigvals``, so the one of largest modulus is certain. Its
+All eigenvalues come from ``torch.linalg.eigvals``, and the one of largest modulus is taken. Its
 two eigenvectors then come from inverse iteration, one complex LU factorisation for both:
 ``torch.linalg.eig`` would give the right one only, at a third more time.
 
@@ -143,7 +143,7 @@ def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tenso
     quotient = (vh * Tu).sum(dim=-1) / s
     # For a (nearly) defective eigenvalue the quotient is a division of rounding errors.
     near = (quotient - eigenvalue).abs() <= 1e-4 * eigenvalue.abs()
-    reliable = near & (s.abs() > 10 * torch.finfo(T.dtype).eps ** 0.5)
+    reliable = near & (s.abs() > 100 * torch.finfo(T.dtype).eps ** 0.5)
     return torch.where(reliable, quotient.to(eigenvalue.dtype), eigenvalue), reliable
 
 

@@ -15,8 +15,9 @@ eigenvalues, and each result has to prove itself before it is believed:
    random vectors z are pushed through T' = T with the leading invariant subspaces projected out. A
    random direction sees the norm of a matrix to within a factor: with 4 of them,
    max ‖T'^k z‖ < δ‖T'^k‖/sqrt(n) has a probability below (cδ)^4. So if
-   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger, and inside
-   the block the largest Ritz value was taken.
+   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger. Inside, λ
+   has to be larger than each eigenvalue of T on the projected subspaces by as much as that may be off:
+   they need not have converged as λ has. Where one of them comes close to λ that is asked in every step.
 
 When a proof fails the answer comes from LAPACK. The dense result also tells how well the spectrum is
 separated, and with it what the next attempt would cost: where the leading eigenvalues crowd together,
@@ -54,6 +55,8 @@ FRESH = 2
 # little, random ones much.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
+# An eigenvalue with at least this much of λ's modulus may turn out larger when both are accurate.
+CONTESTED = 0.9
 AUDIT_EVERY = 10
 AUDIT_VECTORS = 4
 AUDIT_MARGIN = 30.0
@@ -122,18 +125,22 @@ def track(T: Tensor, state: State | None, previous: Tensor | None = None) -> tup
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        movement = _movement(T, previous, state.step)
         largest = _largest(T)
-        # A finite matrix of ordinary size needs no scaling, which would cost a copy of it.
-        scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** math.frexp(largest)[1] if largest > 0 else math.nan
-        if math.isfinite(largest) and math.isfinite(scale):
-            triple, state = _attempt(T if scale == 1 else T / scale, state, *plan, movement / scale)
+        if 0 < largest < math.inf:
+            # A matrix of ordinary size needs no scaling, which would cost a copy of it.
+            scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** (math.frexp(largest)[1] - 1)
+            scaled, before = (T, previous) if scale == 1 else (T / scale, _divided(previous, scale))
+            triple, state = _attempt(scaled, state, *plan, _movement(scaled, before, state.step))
             if triple is not None:
                 return triple._replace(eigenvalue=triple.eigenvalue * scale), state
     triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns else 1.0
     return triple, dataclasses.replace(state, separation=outside, audit_in=0, wait=max(0, state.wait - 1))
+
+
+def _divided(T: Tensor | None, scale: float) -> Tensor | None:
+    return None if T is None else T / scale
 
 
 def _largest(T: Tensor) -> float:
@@ -191,7 +198,8 @@ def _attempt(
         if ritz.proven:
             moved = state.moved + movement / ritz.moduli[0]
             due = state.audit_in <= 0 or not moved <= state.allowance
-            if not due or _audit(power, right, left, ritz, generator):
+            blocks = (right, T_right), (left, T_left)
+            if _audit(power, *blocks, ritz, generator) if due else _leads(*blocks, ritz):
                 followed = dataclasses.replace(
                     state,
                     right=T_right,
@@ -268,6 +276,7 @@ class _Ritz:
     proven: bool
     moduli: list[float]  # of all Ritz values, largest first
     vectors: Tensor  # coefficients of the Ritz vectors, right and left, in that order: (2, 16, 16)
+    runner_up: float  # modulus of the next one that is neither λ nor its conjugate
 
     @property
     def separation(self) -> float:
@@ -314,7 +323,9 @@ def _rayleigh_ritz(right: Tensor, T_right: Tensor, left: Tensor, T_left: Tensor)
     triple = Eigentriple(eigenvalue, u, v)
     ordered = torch.stack([vectors[0][:, order], vectors[1][:, values[1].abs().argsort(descending=True)]])
     proven = _proven(modulus, condition, residuals, gap, right.dtype)
-    return _Ritz(triple, proven, values[0, order].abs().tolist(), ordered)
+    moduli = values[0, order].abs().tolist()
+    paired = not right.is_complex() and float(values[0, first].imag) > 0
+    return _Ritz(triple, proven, moduli, ordered, moduli[2 if paired else 1])
 
 
 def _proven(modulus: float, condition: float, residuals: list[float], gap: float, dtype: torch.dtype) -> bool:
@@ -351,21 +362,78 @@ def _cuts(moduli: list[float]) -> list[int]:
     return [deepest] if deepest == widest else [deepest, widest]
 
 
-def _span(block: Tensor, vectors: Tensor, count: int) -> Tensor:
-    """Return a basis, real for a real block, of the span of the first Ritz vectors."""
+def _span(blocks: tuple[Tensor, Tensor], vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return a basis of the span of the first Ritz vectors, real for a real block, and T times it.
+
+    Args:
+        blocks: A block, and T times it.
+        vectors: Coefficients of the Ritz vectors.
+        count: How many.
+    """
     leading = vectors[:, :count]
-    if not block.is_complex():
+    if not blocks[0].is_complex():
         leading = torch.linalg.svd(torch.cat([leading.real, leading.imag], dim=1)).U[:, :count]
-    return block @ leading.to(block.device)
+    leading = leading.to(blocks[0].device)
+    return blocks[0] @ leading, blocks[1] @ leading
 
 
-def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
-    """Return whether nothing outside the leading subspaces can have a larger modulus (3. above)."""
+def _audit(
+    power: _Power,
+    right: tuple[Tensor, Tensor],
+    left: tuple[Tensor, Tensor],
+    ritz: _Ritz,
+    generator: torch.Generator,
+) -> bool:
+    """Return whether nothing but λ can have the largest modulus (3. above)."""
+    for cut in _cuts(ritz.moduli):
+        V, TV = _span(right, ritz.vectors[0], cut)
+        U, THU = _span(left, ritz.vectors[1], cut)
+        inside = _audit_within(V, TV, U, THU, ritz, cut)
+        if inside and _audit_beyond(power, V, U, ritz.moduli, cut, generator):
+            return True
+    return False
+
+
+def _leads(right: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor], ritz: _Ritz) -> bool:
+    """Return whether λ is the largest of the eigenvalues that the blocks hold, between two audits."""
+    if ritz.runner_up < CONTESTED * ritz.moduli[0]:
+        return True
     spans = (
-        (cut, _span(right, ritz.vectors[0], cut), _span(left, ritz.vectors[1], cut))
+        (*_span(right, ritz.vectors[0], cut), *_span(left, ritz.vectors[1], cut), cut)
         for cut in _cuts(ritz.moduli)
     )
-    return any(_audit_beyond(power, V, U, ritz.moduli, cut, generator) for cut, V, U in spans)
+    return any(_audit_within(*span[:4], ritz, span[4]) for span in spans)
+
+
+def _audit_within(V: Tensor, TV: Tensor, U: Tensor, THU: Tensor, ritz: _Ritz, cut: int) -> bool:
+    """Return whether no eigenvalue of T that belongs to the span of V can be larger than λ.
+
+    With H = (UᴴV)⁻¹ UᴴTV, its eigenvalues θ, x = Vy and w their right and left vectors, wᴴx = 1, T is
+
+        [[H, X], [E, T22]],   ‖E y‖ = ‖Tx - θx‖ = r,   ‖X‖ by wᴴT - θwᴴ = sᴴ,
+
+    in the basis of V and of what is orthogonal to U. X (z - T22)⁻¹ E is what H lacks at z, so θ is off by
+    ‖r‖ ‖s‖ over the distance to the eigenvalues of T22.
+    """
+    rest = ritz.moduli[cut] / ritz.moduli[0]
+    if not rest < 1:
+        return False
+    G = U.mH @ V
+    inverse = torch.linalg.solve_ex(G, U.mH).result
+    left = torch.linalg.solve_ex(G, THU.mH).result
+    H = (inverse @ TV).to(V.dtype.to_complex()).cpu()
+    if not bool(H.isfinite().all()):
+        return False
+    theta, Y = torch.linalg.eig(H)
+    Z = torch.linalg.inv_ex(Y).inverse
+    theta, Y, Z = (t.to(V.device) for t in (theta, Y, Z))
+    r = torch.linalg.vector_norm(TV.to(Y.dtype) @ Y - V.to(Y.dtype) @ Y * theta, dim=0)
+    s = torch.linalg.vector_norm(Z @ left.to(Y.dtype) - theta[:, None] * (Z @ inverse.to(Y.dtype)), dim=1)
+    leader = ritz.triple.eigenvalue.abs()
+    condition = torch.vdot(ritz.triple.left, ritz.triple.right).abs()
+    rounding = 100 * torch.finfo(V.dtype).eps / condition
+    largest = (theta.abs() + r * s / ((1 - rest) * leader)).amax()
+    return bool(largest <= leader * (1 + rounding))
 
 
 def _audit_beyond(

@@ -139,7 +139,7 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
     Raises:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
-        UnsupportedDtypeError: If A is not floating point or complex.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
 
     Example:
         >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -173,7 +173,7 @@ def cayley(A: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
-        UnsupportedDtypeError: If A is not floating point or complex.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
 
     Example:
         >>> spectral_param.functional.cayley(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
@@ -198,7 +198,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
         NotSquareError: If W is not square.
-        UnsupportedDtypeError: If W is not floating point or complex.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype of W.
 
     Example:
         >>> spectral_param.functional.cayley_inverse(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))

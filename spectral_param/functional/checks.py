@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
 
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -33,6 +33,24 @@ def check_matrix(X: Tensor, name: str) -> None:
         )
 
 
+def check_lapack_matrix(X: Tensor, name: str) -> None:
+    """Raise unless X has matrices in its last two dimensions, of a dtype that LAPACK has.
+
+    Args:
+        X: The tensor to check.
+        name: What the message calls the function or parametrization that was asked for.
+
+    Raises:
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+    """
+    check_matrix(X, name)
+    if X.dtype not in LAPACK_DTYPES:
+        raise UnsupportedDtypeError(
+            f"{name}: expected float32, float64, complex64 or complex128, got {X.dtype}, for which "
+            "LAPACK has no routines. Convert it first, for example with .float()."
+        )
+
+
 def check_square(X: Tensor, name: str) -> None:
     """Raise unless X holds square matrices.
 
@@ -44,12 +62,7 @@ def check_square(X: Tensor, name: str) -> None:
         NotSquareError: If the last two dimensions differ.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype.
     """
-    check_matrix(X, name)
-    if X.dtype not in LAPACK_DTYPES:
-        raise UnsupportedDtypeError(
-            f"{name}: expected float32, float64, complex64 or complex128, got {X.dtype}, for which "
-            "LAPACK has no routines. Convert it first, for example with .float()."
-        )
+    check_lapack_matrix(X, name)
     if X.shape[-1] != X.shape[-2]:
         raise NotSquareError(
             f"{name}: expected square matrices (..., n, n), got shape {tuple(X.shape)}. "
@@ -70,6 +83,23 @@ def check_real(X: Tensor, name: str, remedy: str) -> None:
     """
     if X.is_complex():
         raise UnsupportedDtypeError(f"{name}: expected a real tensor, got {X.dtype}. {remedy}")
+
+
+def check_finite(X: Tensor, name: str) -> None:
+    """Raise if X has NaN or infinite entries.
+
+    Args:
+        X: The weight to check.
+        name: What the message calls the parametrization that was asked for.
+
+    Raises:
+        NotFiniteError: If an entry is not finite.
+    """
+    if not bool(X.isfinite().all()):
+        raise NotFiniteError(
+            f"{name}: expected a finite weight, got NaN or infinite entries. Nothing in the set is near to "
+            "that: initialise the weight first."
+        )
 
 
 def check_gate_blocks(X: Tensor, name: str) -> None:

@@ -42,6 +42,9 @@ def _taylor(A: Tensor) -> Tensor:
 def exponential(A: Tensor) -> Tensor:
     """Return the exponential of real matrices; for skew-symmetric ones orthogonal, of determinant 1.
 
+    Each squaring doubles the rounding error, which so grows in proportion to the norm of A. Where A can
+    become large, :func:`spectral_param.rebase` starts again from zero.
+
     Args:
         A: Real matrices of shape ``(..., n, n)``.
 
@@ -66,10 +69,13 @@ def exponential(A: Tensor) -> Tensor:
         # Neither can choose s by the value of A. A batch of two keeps away from the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
-    norm = float(A.detach().abs().sum(dim=-2).max())
+    norm = A.detach().abs().sum(dim=-2).amax(dim=-1)
     limit = (finfo_eps(A.dtype) / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
-    halvings = max(0, math.ceil(math.log2(norm / limit))) if 0 < norm < math.inf else 0
-    X = _taylor(A / 2**halvings)
-    for _ in range(halvings):
-        X = matmul(X, X)
+    # Each matrix has its own number: another one must not be squared as often as a huge neighbour, nor be
+    # left alone because of one that is not finite.
+    halvings = torch.where(norm.isfinite(), (norm / limit).log2().ceil().clamp(min=0), 0)[..., None, None]
+    X = _taylor(A * (-halvings).exp2())
+    for done in range(int(halvings.max())):
+        squared = matmul(X, X)
+        X = squared if halvings.numel() == 1 else torch.where(done < halvings, squared, X)
     return X

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_matrix
+from spectral_param.functional.checks import check_lapack_matrix
 from spectral_param.functional.precision import full_precision, matmul
 
 
@@ -123,17 +123,22 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
 
     Raises:
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
-        UnsupportedDtypeError: If ``vectors`` is not floating point or complex.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+        ValueError: If ``tau`` does not have one entry for each vector.
 
     Example:
         >>> U, X = spectral_param.functional.householder_factors(torch.tensor([[3.0], [4.0]]))
         >>> U.flatten(), X.flatten()
         (tensor([0.6000, 0.8000]), tensor([1.2000, 1.6000]))
     """
-    check_matrix(vectors, "householder_factors")
+    check_lapack_matrix(vectors, "householder_factors")
     U = unit_columns(vectors)
     if tau is None:
         tau = torch.full_like(U[..., 0, :], 2)
+    elif tau.ndim == 0 or tau.shape[-1] != U.shape[-1]:
+        raise ValueError(
+            f"tau: expected one number for each of the {U.shape[-1]} vectors, got shape {tuple(tau.shape)}."
+        )
     if torch.compiler.is_compiling():
         # torch.compile takes no autograd Function with a jvp, and is mistaken about the strides that
         # solve_triangular returns.
@@ -160,12 +165,13 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
 
     Raises:
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
-        UnsupportedDtypeError: If ``vectors`` is not floating point or complex.
+        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+        ValueError: If ``tau`` does not have one entry for each vector.
 
     Example:
-        >>> spectral_param.functional.householder(torch.tensor([[3.0], [4.0]]))
-        tensor([[ 0.2800, -0.9600],
-                [-0.9600, -0.2800]])
+        >>> W = spectral_param.functional.householder(torch.randn(5, 3))
+        >>> torch.allclose(W @ W.mT, torch.eye(5), atol=1e-5)
+        True
     """
     U, X = householder_factors(vectors, tau)
     identity = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +29,8 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for argument in args:
-            if isinstance(argument, torch.Tensor):
+            # Autocast refuses to be switched off where there is none: on the meta device.
+            if isinstance(argument, torch.Tensor) and is_autocast_available(argument.device.type):
                 with torch.autocast(device_type=argument.device.type, enabled=False):
                     return function(*args, **kwargs)
         return function(*args, **kwargs)

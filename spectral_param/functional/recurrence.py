@@ -10,6 +10,7 @@ Rows: all time steps lie below each other in one matrix, step t with batch_sizes
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal, cast
@@ -115,11 +116,12 @@ def rnn(
     check_checkpoint_every(checkpoint_every)
     sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
     rows = x.flatten(0, 1) if batch_sizes is None else x
-    _check_shapes(rows, h0, weight_ih, weight_hh, sizes)
+    _check_shapes(rows, h0, weight_ih, weight_hh, bias, sizes)
     every = math.ceil(math.sqrt(len(sizes)) / 2) if checkpoint_every == "auto" else checkpoint_every
     if bias is not None and h0.is_complex():
-        # Module.to makes the real bias of modReLU complex; all other activations add theirs to z.
-        bias = bias.real if nonlinearity == "modrelu" else bias.to(h0.dtype)
+        # Module.to makes the real bias of modReLU complex, and Module.double converts it beside a complex
+        # weight that stays as it is; all other activations add theirs to z.
+        bias = bias.real.to(h0.real.dtype) if nonlinearity == "modrelu" else bias.to(h0.dtype)
 
     output: Tensor | None
     if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):
@@ -137,12 +139,29 @@ def rnn(
 
 
 def _check_shapes(
-    rows: Tensor, h0: Tensor, weight_ih: Tensor | None, weight_hh: Recurrent, sizes: list[int]
+    rows: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Recurrent,
+    bias: Tensor | None,
+    sizes: list[int],
 ) -> None:
     n = (weight_hh if isinstance(weight_hh, Tensor) else h0).shape[-1]
     features = n if weight_ih is None else weight_ih.shape[-1]
     if not sizes:
         raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
+    if any(following > size for size, following in itertools.pairwise(sizes)):
+        raise ValueError(
+            f"rnn: expected batch_sizes that do not increase, got {sizes}. Sort the sequences, longest first."
+        )
+    if isinstance(weight_hh, Tensor) and weight_hh.shape != (n, n):
+        raise ValueError(f"rnn: expected weight_hh of shape (n, n) = {(n, n)}, got {tuple(weight_hh.shape)}.")
+    if weight_ih is not None and weight_ih.shape != (n, features):
+        raise ValueError(
+            f"rnn: expected weight_ih of shape (n, m) = {(n, features)}, got {tuple(weight_ih.shape)}."
+        )
+    if bias is not None and bias.shape != (n,):
+        raise ValueError(f"rnn: expected bias of shape (n,) = {(n,)}, got {tuple(bias.shape)}.")
     if rows.shape != (sum(sizes), features):
         raise ValueError(
             f"rnn: expected x of shape (rows, m) = {(sum(sizes), features)}, all steps below each other, "
@@ -172,8 +191,10 @@ def _has_fast_path(
 
 
 def _are_ordinary(tensors: Sequence[Recurrent | None]) -> bool:
-    """Return whether neither torch.compile nor a transform nor forward-mode AD sees these tensors."""
-    return not torch.compiler.is_compiling() and all(
+    """Return whether neither a tracer nor a transform nor forward-mode AD sees these tensors."""
+    # torch.jit.trace records in-place steps wrongly.
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return not traced and all(
         not is_batched(t) and forward_ad.unpack_dual(t).tangent is None
         for t in tensors
         if isinstance(t, Tensor)
@@ -197,7 +218,9 @@ def reversal(batch_sizes: Sequence[int], device: torch.device) -> Tensor:
         batch_sizes: Rows of each step, not increasing.
         device: Where to put it.
     """
-    step = torch.arange(len(batch_sizes)).repeat_interleave(torch.tensor(batch_sizes))
+    # With its size, so that torch.compile knows it, too.
+    rows = sum(batch_sizes)
+    step = torch.arange(len(batch_sizes)).repeat_interleave(torch.tensor(batch_sizes), output_size=rows)
     sequence = torch.arange(len(step)) - _starts(batch_sizes)[step]
     mirrored = _lengths(batch_sizes)[sequence] - 1 - step
     return (_starts(batch_sizes)[mirrored] + sequence).to(device)

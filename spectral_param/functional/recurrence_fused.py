@@ -153,8 +153,7 @@ class _Recurrence(torch.autograd.Function):
         if torch.is_grad_enabled() or any(g is not None and is_batched(g) for g in (g_states, g_last)):
             # create_graph=True, so this backward pass will itself be differentiated; or it is mapped
             # over many gradients at once, which in-place steps cannot be.
-            with torch.enable_grad():
-                return _reference_backward(ctx, g_states, g_last)
+            return _reference_backward(ctx, g_states, g_last)
         x, h0, weight_ih, weight_hh, bias, states, moduli, starts = ctx.saved_tensors
         plan: _Plan = ctx.plan
         steps = Steps(weight_ih, weight_hh, bias, plan.nonlinearity)
@@ -175,17 +174,21 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _reference_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the gradients with a graph of their own, through the reference path."""
-    # Aliases: the saved tensors may depend on each other (a state carried over, a shared weight), and
-    # only what goes through this call belongs into its gradient.
-    tensors: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:5]]
+    """Return the gradients through the reference path, with a graph of their own if grad mode is on."""
+    create_graph = torch.is_grad_enabled()
     sizes = [size for segment in ctx.plan.segments for size in segment.sizes]
-    x, h0, weight_ih, weight_hh, bias = tensors
-    outputs = rnn_reference(x, h0, weight_ih, weight_hh, bias, ctx.plan.nonlinearity, sizes)
+    with torch.enable_grad():
+        # Aliases: the saved tensors may depend on each other (a state carried over, a shared weight), and
+        # only what goes through this call belongs into its gradient.
+        tensors: list[Any] = [None if t is None else t.view_as(t) for t in ctx.saved_tensors[:5]]
+        x, h0, weight_ih, weight_hh, bias = tensors
+        outputs = rnn_reference(x, h0, weight_ih, weight_hh, bias, ctx.plan.nonlinearity, sizes)
     used = [(output, g) for output, g in zip(outputs, grads, strict=True) if g is not None]
     used_outputs, used_grads = zip(*used, strict=True)
     wanted = [t for t, needed in zip(tensors, ctx.needs_input_grad, strict=False) if needed]
-    found = iter(torch.autograd.grad(used_outputs, wanted, used_grads, create_graph=True, allow_unused=True))
+    found = iter(
+        torch.autograd.grad(used_outputs, wanted, used_grads, create_graph=create_graph, allow_unused=True)
+    )
     return (*(next(found) if needed else None for needed in ctx.needs_input_grad[:5]), None)
 
 

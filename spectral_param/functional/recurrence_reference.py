@@ -34,8 +34,8 @@ def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tens
     if nonlinearity == "modrelu":
         if bias is None:
             return modrelu(z, z.real.new_zeros(()))
-        # Module.to makes the real bias of a complex network complex.
-        return modrelu(z, bias.real if bias.is_complex() else bias)
+        # Module.to makes the real bias of a complex network complex, Module.double leaves z as it is.
+        return modrelu(z, bias.real.to(z.real.dtype) if z.is_complex() else bias)
     if bias is not None:
         z = z + bias
     if nonlinearity == "relu":

@@ -42,7 +42,7 @@ from torch import Tensor
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import physical_conj, power_of_two_scale
 from spectral_param.functional.checks import check_square
-from spectral_param.functional.precision import full_precision
+from spectral_param.functional.precision import full_precision, matmul
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
@@ -65,7 +65,7 @@ def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) ->
     """Return x yᴴ, or its real part: one real product, without the complex matrix."""
     if not real:
         return x[..., :, None] * physical_conj(y)[..., None, :]
-    return torch.stack([x.real, x.imag], -1) @ torch.stack([y.real, y.imag], -2)
+    return matmul(torch.stack([x.real, x.imag], -1), torch.stack([y.real, y.imag], -2))
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)

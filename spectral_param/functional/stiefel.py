@@ -36,6 +36,7 @@ def stiefel_step(W: Tensor, gradient: Tensor, lr: float) -> Tensor:
     Raises:
         NotSquareError: If W does not hold square matrices.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+        ValueError: If the gradient has another shape than W.
 
     Example:
         >>> W, G = torch.eye(2), torch.tensor([[0.0, 1.0], [0.0, 0.0]])
@@ -44,6 +45,11 @@ def stiefel_step(W: Tensor, gradient: Tensor, lr: float) -> Tensor:
                 [ 1.,  0.]])
     """
     check_square(W, "stiefel_step")
+    if gradient.shape != W.shape:
+        raise ValueError(
+            f"stiefel_step: expected a gradient of the shape {tuple(W.shape)} of W, got "
+            f"{tuple(gradient.shape)}."
+        )
     product = gradient @ W.mH
     A = (lr / 2) * (product - product.mH)
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param import constraints
 from spectral_param import init as init_
+from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.recurrence import (
     CheckpointEvery,
     Nonlinearity,
@@ -20,7 +21,7 @@ from spectral_param.functional.recurrence import (
     check_nonlinearity,
     rnn,
 )
-from spectral_param.nn.sequence_layer import SequenceLayer
+from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
@@ -117,8 +118,13 @@ class BlockRNNCell(nn.Module):
 
         Returns:
             State like hx.
+
+        Raises:
+            ValueError: If the input or hx is complex and the cell is not.
         """
         weight = self.weight_hh
+        check_real("input", input, weight.dtype)
+        check_real("hx", hx, weight.dtype)
         x = input.to(weight.dtype)
         projected = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
         if hx is not None:
@@ -132,9 +138,14 @@ class BlockRNNCell(nn.Module):
             assert isinstance(chain, ParametrizationList)
             constraint = chain[0]
             if len(chain) == 1 and isinstance(constraint, Parametrization):
-                fast = constraint.fast_operator(*chain.parameters(recurse=False))
-                if fast is not None:
-                    return fast, constraint.dtype
+                originals = list(chain.parameters(recurse=False))
+                # Half precisions, and real originals that Module.double converted beside a complex weight,
+                # are left to the matrix, which has the state's dtype whatever theirs is.
+                eps = finfo_eps(constraint.dtype)
+                if all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
+                    fast = constraint.fast_operator(*originals)
+                    if fast is not None:
+                        return fast, constraint.dtype
         weight = self.weight_hh
         return weight, weight.dtype
 
@@ -259,11 +270,8 @@ class BlockRNN(SequenceLayer):
         """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
         recurrent, dtype = cell.recurrent()
-        if rows.is_complex() and not dtype.is_complex:
-            raise ValueError(
-                f"input: expected real input for a network of {dtype}, got {rows.dtype}. Give "
-                "the network a complex dtype, or split the input into real and imaginary parts."
-            )
+        check_real("input", rows, dtype)
+        check_real("hx", h0, dtype)
         rows = rows.to(dtype)
         if h0 is None:
             h0 = rows.new_zeros(batch_sizes[0], self.hidden_size)

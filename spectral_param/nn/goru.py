@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param import constraints
 from spectral_param import init as init_
 from spectral_param.functional.goru import goru
-from spectral_param.nn.sequence_layer import SequenceLayer
+from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import BlockTriangular, ScaledCayley
 
 
@@ -97,7 +97,12 @@ class GORUCell(nn.Module):
 
         Returns:
             State like hx.
+
+        Raises:
+            ValueError: If the input or hx is complex.
         """
+        check_real("input", input, self.weight_ih.dtype)
+        check_real("hx", hx, self.weight_ih.dtype)
         x = input.to(self.weight_ih.dtype)
         h = x.new_zeros(*x.shape[:-1], self.hidden_size) if hx is None else hx.to(x.dtype)
         if x.ndim == 1:
@@ -190,11 +195,8 @@ class GORU(SequenceLayer):
         """Run one layer in one direction."""
         assert isinstance(cell, GORUCell)
         dtype = cell.weight_ih.dtype
-        if rows.is_complex():
-            raise ValueError(
-                f"input: expected real input for a network of {dtype}, got {rows.dtype}. "
-                "Split the input into real and imaginary parts."
-            )
+        check_real("input", rows, dtype)
+        check_real("hx", h0, dtype)
         rows = rows.to(dtype)
         h0 = rows.new_zeros(batch_sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
         return cell.run(rows, h0, batch_sizes)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional.givens import Order
 from spectral_param.nn.block_rnn import BlockRNN
 from spectral_param.parametrizations import (
@@ -149,12 +150,7 @@ class ScuRNN(BlockRNN):
         dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
-        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
-        if not dtype.is_complex:
-            raise ValueError(
-                f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. The real counterpart "
-                "of this network is spectral_param.nn.ScoRNN."
-            )
+        dtype = _complex_dtype(dtype, "The real counterpart of this network is spectral_param.nn.ScoRNN.")
         blocks = [(hidden_size, ScaledCayley())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
 
@@ -348,7 +344,7 @@ class EUNN(BlockRNN):
         order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
         real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
             default, for a complex dtype.
-        dtype: Complex as the paper's, or real.
+        dtype: Complex as the paper's, or real. By default complex, in the precision of the default dtype.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -367,9 +363,10 @@ class EUNN(BlockRNN):
         layers: int | None = None,
         order: Order = "rectangular",
         real_output: bool | None = None,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         blocks = [(hidden_size, Givens(layers, order))]
         real_output = dtype.is_complex if real_output is None else real_output
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
@@ -387,9 +384,12 @@ class URNN(BlockRNN):
         num_layers: Number of layers.
         real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
             reads the states.
-        dtype: A complex one.
+        dtype: A complex one, by default in the precision of the default dtype.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
             start is the paper's.
+
+    Raises:
+        ValueError: If the dtype is not complex.
 
     Example:
         >>> output, h_n = spectral_param.nn.URNN(1, 32)(torch.randn(64, 8, 1))
@@ -404,9 +404,10 @@ class URNN(BlockRNN):
         num_layers: int = 1,
         *,
         real_output: bool = True,
-        dtype: torch.dtype = torch.complex64,
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        dtype = _complex_dtype(dtype, "EUNN and ORNN have few parameters, too, and are real if asked.")
         blocks = [(hidden_size, FourierUnitary())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
 
@@ -484,6 +485,16 @@ class SpectralRNN(BlockRNN):
             kwargs.setdefault("nonlinearity", "relu")
         blocks = [(hidden_size, SingularValues(margin, reflections))]
         super().__init__(input_size, blocks, num_layers, **kwargs)
+
+
+def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
+    """Return the dtype, by default complex in the precision of the default dtype; refuse a real one."""
+    dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+    if not dtype.is_complex:
+        raise UnsupportedDtypeError(
+            f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}"
+        )
+    return dtype
 
 
 def _is_complex(kwargs: dict[str, Any]) -> bool:

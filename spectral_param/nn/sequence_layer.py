@@ -178,7 +178,7 @@ class SequenceLayer(nn.Module, abc.ABC):
                 return None, torch.stack(last_states)
             rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
             if layer < self.num_layers - 1:
-                rows = nn.functional.dropout(rows, self.dropout, self.training)
+                rows = _dropout(rows, self.dropout, self.training)
         if self.real_output:
             rows = torch.cat([rows.real, rows.imag], dim=-1)
         return rows, torch.stack(last_states)
@@ -210,3 +210,28 @@ class SequenceLayer(nn.Module, abc.ABC):
                 f"input: expected {self.input_size} features in the last dimension, got shape "
                 f"{tuple(x.shape)}."
             )
+
+
+def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """Drop entries; complex ones, for which torch has no dropout on CPUs, as a whole."""
+    if not (x.is_complex() and training):
+        return nn.functional.dropout(x, probability, training)
+    return x * nn.functional.dropout(torch.ones_like(x.real), probability)
+
+
+def check_real(name: str, x: Tensor | None, dtype: torch.dtype) -> None:
+    """Raise if x is complex where the network is not: torch would drop its imaginary part.
+
+    Args:
+        name: What the message calls x.
+        x: Input or state, or None for none.
+        dtype: Dtype of the network.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if x is not None and x.is_complex() and not dtype.is_complex:
+        raise ValueError(
+            f"{name}: expected a real tensor for a network of {dtype}, got {x.dtype}. Give the network a "
+            "complex dtype if it can have one, or split the tensor into real and imaginary parts."
+        )

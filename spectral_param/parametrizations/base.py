@@ -46,6 +46,25 @@ def at_least_float32(X: Tensor) -> Tensor:
     return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
+def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return a product with a matrix as the function that ``operator`` and ``fast_operator`` promise.
+
+    Half precision rows are multiplied in float32, as constrained weights are built, and come back in half
+    precision; real rows are made complex for a complex matrix.
+
+    Args:
+        product: Function h -> h Wᵀ for rows of the matrix's dtype.
+        dtype: That dtype, float32 or better.
+    """
+
+    def apply(h: Tensor) -> Tensor:
+        exact = at_least_float32(h)
+        result = product(exact.to(torch.promote_types(exact.dtype, dtype)))
+        return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
+
+    return apply
+
+
 def real_entries(X: Tensor) -> int:
     """Return the number of real numbers in a tensor: a complex entry is two.
 
@@ -53,6 +72,15 @@ def real_entries(X: Tensor) -> int:
         X: Any tensor.
     """
     return X.numel() * (2 if X.is_complex() else 1)
+
+
+def is_trained(X: Tensor) -> bool:
+    """Return whether an original counts for ``free_parameters``: all but frozen parameters do.
+
+    Args:
+        X: An original.
+    """
+    return X.requires_grad or not isinstance(X, nn.Parameter)
 
 
 def num_free_parameters(module: nn.Module) -> int:
@@ -139,10 +167,10 @@ class Parametrization(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return how many independent real numbers the constrained weight has.
+        """Return how many independent real numbers the constrained weight has, frozen originals left out.
 
         Args:
-            originals: The tensors the optimizer trains.
+            originals: The tensors the optimizer trains, at least one of them.
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -208,7 +236,8 @@ class Parametrization(nn.Module, abc.ABC):
             NotSquareError: If W is neither square nor a stack of square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
             InManifoldError: If W is outside the set, except at registration.
-            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device.
+            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device; at
+                registration, if it is a lazily conjugated or negated view.
         """
         check_gate_blocks(W, type(self).__name__)
         self._check_same_kind(W)
@@ -252,6 +281,13 @@ class Parametrization(nn.Module, abc.ABC):
             raise ValueError(
                 f"{name}: expected a weight with values, got one on the meta device. Materialise and "
                 "initialise the module first, then register the constraint."
+            )
+        if self._shape is None and (W.is_conj() or W.is_neg()):
+            # register_parametrization exchanges the storage of the parameter, not these marks.
+            raise ValueError(
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
+                "view, which PyTorch would conjugate or negate once more. Make the parameter of "
+                "W.resolve_conj() or W.resolve_neg()."
             )
         if self._shape is not None and W.shape != self._shape:
             raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
-from spectral_param.parametrizations.base import Parametrization, real_entries, split_gates
+from spectral_param.parametrizations.base import Parametrization, is_trained, real_entries, split_gates
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
 Coupling = bool | Sequence[tuple[int, int]]
@@ -130,12 +130,12 @@ class BlockTriangular(Parametrization):
         total = 0
         for block, count in zip(self.blocks, self._counts, strict=True):
             own = [next(tensors) for _ in range(count)]
-            if any(map(_is_trained, own)):
+            if any(map(is_trained, own)):
                 if isinstance(block, Parametrization):
                     total += block.free_parameters(*own)
                 else:
                     total += sum(map(real_entries, own))
-        return total + sum(real_entries(coupling) for coupling in tensors if _is_trained(coupling))
+        return total + sum(real_entries(coupling) for coupling in tensors if is_trained(coupling))
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return the parametrizations of the blocks, each with its originals; couplings have none.
@@ -201,7 +201,3 @@ class BlockTriangular(Parametrization):
                         f"BlockTriangular: expected zeros in block ({i}, {j}), where there is no "
                         "coupling, got other entries. Set them to zero, or add the coupling if i < j."
                     )
-
-
-def _is_trained(X: Tensor) -> bool:
-    return X.requires_grad or not isinstance(X, nn.Parameter)

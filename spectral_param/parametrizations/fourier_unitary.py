@@ -10,7 +10,14 @@ from torch import Tensor
 
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_apply, fourier_operator
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    is_trained,
+    join_gates,
+    on_rows,
+    split_gates,
+)
 from spectral_param.parametrizations.memory import Memory, present_originals
 
 
@@ -66,7 +73,8 @@ class FourierUnitary(Parametrization):
             v: Vectors of the reflections.
             phases: Angles of the diagonals.
         """
-        return fourier_operator(v, self._real(v, phases), self.permutation)
+        v, phases = at_least_float32(v), at_least_float32(phases)
+        return on_rows(fourier_operator(v, self._real(v, phases), self.permutation), v.dtype)
 
     def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
         """Return the paper's start at registration, then the present tensors for the present W."""
@@ -102,7 +110,7 @@ class FourierUnitary(Parametrization):
         constant phases can move between D₁, D₂ and D₃, and two reflections are a rotation in the plane of
         their vectors, in which both can be turned together.
         """
-        return 2 * v.numel() + phases.numel()
+        return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
 
     def _real(self, v: Tensor, phases: Tensor) -> Tensor:
         """Undo what Module.to and Module.double do to real tensors of a complex module."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite
 from spectral_param.functional.clements import eliminate
 from spectral_param.functional.givens import (
     ORDERS,
@@ -18,8 +19,16 @@ from spectral_param.functional.givens import (
     max_layers,
     num_rotations,
 )
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    is_trained,
+    join_gates,
+    on_rows,
+    split_gates,
+)
 from spectral_param.parametrizations.memory import Memory, present_originals
+from spectral_param.parametrizations.orthogonal import polar_factor
 
 
 class Givens(Parametrization):
@@ -108,16 +117,13 @@ class Givens(Parametrization):
             phi: Their phases, for a complex weight.
             omega: Phases of D, for a complex weight.
         """
-        theta, phi, d = self._rotations(*(_real(t) for t in (theta, phi, omega) if t is not None))
-        return givens_operator(theta, phi, d, order=self.order)
+        angles = (at_least_float32(_real(t)) for t in (theta, phi, omega) if t is not None)
+        theta, phi, d = self._rotations(*angles)
+        return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
     def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return θ, for a complex W also φ and ω."""
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "Givens: expected a finite weight, got NaN or infinite entries. No orthogonal matrix is "
-                "near to that: initialise the weight first."
-            )
+        check_finite(W, "Givens")
         blocks = split_gates(W)
         found = []
         for matrix in blocks.reshape(-1, *blocks.shape[-2:]):
@@ -142,7 +148,7 @@ class Givens(Parametrization):
 
         All are independent. At full capacity they are n(n-1)/2, and n², the dimensions of the groups.
         """
-        return sum(t.numel() for t in (theta, phi, omega) if t is not None)
+        return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -171,8 +177,7 @@ class Givens(Parametrization):
         layers = self._num_layers(n)
         rotations = num_rotations(n, layers, self.order)
         if rotations == n * (n - 1) // 2 and (project or self._eps > torch.finfo(W.dtype).eps):
-            U, _, Vh = torch.linalg.svd(W)
-            W = U @ Vh
+            W = polar_factor(W)
         W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
         theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
         identity = torch.eye(n, dtype=W.dtype)

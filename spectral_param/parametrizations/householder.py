@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import (
     householder,
     householder_apply,
@@ -16,7 +17,14 @@ from spectral_param.functional.householder import (
     unit_columns,
 )
 from spectral_param.functional.reflections import all_reflections, few_reflections
-from spectral_param.parametrizations.base import Parametrization, at_least_float32, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    is_trained,
+    on_rows,
+    split_gates,
+)
+from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 
 
 class Householder(Parametrization):
@@ -125,7 +133,7 @@ class Householder(Parametrization):
         def apply(h: Tensor) -> Tensor:
             return householder_apply(h if d is None else h * d, U, X)
 
-        return apply
+        return on_rows(apply, U.dtype)
 
     def matvec(self, h: Tensor, *originals: Tensor) -> Tensor:
         """Return the rows h Wᵀ without forming W. For many h in turn, see :meth:`operator`.
@@ -155,16 +163,11 @@ class Householder(Parametrization):
         W = split_gates(W)
         n = W.shape[-1]
         count = self.count(n)
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "Householder: expected a finite weight, got NaN or infinite entries. No orthogonal "
-                "matrix is near to that: initialise the weight first."
-            )
+        check_finite(W, "Householder")
         if not project:
             self._check_member(W, count)
         if project or self._eps > torch.finfo(W.dtype).eps:
-            U, _, Vh = torch.linalg.svd(W)
-            W = U @ Vh
+            W = polar_factor(W)
         if count < n:
             vectors, d = few_reflections(W, count)
         else:
@@ -197,7 +200,9 @@ class Householder(Parametrization):
         """Return k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one, as their sets have."""
         n, k = vectors.shape[-2:]
         matrices = vectors.numel() // (n * k)
-        return matrices * (k * (2 * n - k - 1) // 2 if angles is None else k * (2 * n - k))
+        if angles is None:
+            return matrices * (k * (2 * n - k - 1) // 2)
+        return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -219,22 +224,16 @@ class Householder(Parametrization):
         return (None, d) if k == n else (1 - d, None)
 
     def _check_member(self, W: Tensor, count: int) -> None:
+        check_orthogonal(W, self._eps, "Householder")
         n = W.shape[-1]
+        if count == n:
+            return
         identity = torch.eye(n, dtype=W.dtype, device=W.device)
-        defect = float((W.mH @ W - identity).abs().max())
-        limit = 10 * n * self._eps
-        remedy = (
-            "or remove the parametrization, set the weight and register a new instance, which takes the "
-            "nearest one."
-        )
-        if defect > limit:
-            raise InManifoldError(
-                "Householder: expected an orthogonal (unitary) weight, got one with "
-                f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, {remedy}"
-            )
-        if count < n and (moved := float(torch.linalg.svdvals(identity - W)[..., count].max())) > limit:
+        moved = float(torch.linalg.svdvals(identity - W)[..., count].max())
+        if moved > 10 * n * self._eps:
             raise InManifoldError(
                 f"Householder: expected a weight that {count} reflections can reach, so that I - W has at "
                 f"most {count} singular values above 0, got one where the next is {moved:.1e}. Take more "
-                f"reflections, {remedy}"
+                "reflections, or remove the parametrization, set the weight and register a new instance, "
+                "which takes the nearest one."
             )

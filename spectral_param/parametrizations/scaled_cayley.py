@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.errors import InManifoldError
 from spectral_param.functional.cayley import cayley_inverse, scaled_cayley
+from spectral_param.functional.checks import check_finite
 from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.base import Parametrization, is_trained, join_gates, split_gates
 from spectral_param.parametrizations.memory import Memory
+from spectral_param.parametrizations.orthogonal import check_orthogonal
 
 
 class ScaledCayley(Parametrization):
@@ -91,17 +93,9 @@ class ScaledCayley(Parametrization):
         W = split_gates(W)
         if W.is_complex():
             self._check_no_count()
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "ScaledCayley: expected a finite weight, got NaN or infinite entries. No orthogonal "
-                "matrix is near to that: initialise the weight first."
-            )
-        if not project and (defect := _orthogonality_defect(W)) > 10 * W.shape[-1] * self._eps:
-            raise InManifoldError(
-                "ScaledCayley: expected an orthogonal (unitary) weight, got one with "
-                f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
-                "parametrization, set the weight and register a new instance, which takes the nearest one."
-            )
+        check_finite(W, "ScaledCayley")
+        if not project:
+            check_orthogonal(W, self._eps, "ScaledCayley")
         W = self._nearest_orthogonal(W) if project or self._eps > torch.finfo(W.dtype).eps else W
         matrices = W.reshape(-1, *W.shape[-2:])
         choose = pivot_phases if W.is_complex() else self._choose_signs
@@ -138,7 +132,9 @@ class ScaledCayley(Parametrization):
         """
         n = T.shape[-1]
         matrices = T.numel() // n**2
-        return matrices * (n * (n - 1) // 2 if theta is None else n * n + n)
+        if theta is None:
+            return matrices * (n * (n - 1) // 2)
+        return matrices * (n * n * is_trained(T) + n * is_trained(theta))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -180,9 +176,3 @@ class ScaledCayley(Parametrization):
                 "negative_ones=None, or the verb's init='paper' to start elsewhere."
             )
         return d
-
-
-def _orthogonality_defect(W: Tensor) -> float:
-    """Return max |WᴴW - I|."""
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    return float((W.mH @ W - identity).abs().max())

@@ -12,8 +12,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param import init
 from spectral_param.eigen import dominant_eigentriple
-from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.checks import check_real, finfo_eps
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite, check_real, finfo_eps
 from spectral_param.functional.schur import (
     SchurBlocks,
     departure,
@@ -28,6 +28,7 @@ from spectral_param.functional.spectral_radius import condition_reciprocal, dege
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
+    is_trained,
     join_gates,
     real_entries,
     split_gates,
@@ -38,7 +39,7 @@ Form = Literal["exact", "paper"]
 
 _COMPLEX = "Its Schur form is another; take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Where a bounded quantity starts that would be on or outside its bound, relative to it. On the bound
+# Where a bounded quantity starts that would be outside its bound, relative to it. On the bound
 # itself the derivative is zero; here that of γ = r sin(g) is a tenth of r.
 _INSIDE = 0.995
 
@@ -74,8 +75,12 @@ class SchurForm(Parametrization):
         form: ``"exact"`` or ``"paper"``.
         radius: Bounds the spectral radius, with ``form="exact"``: γ = radius · sin(g), and g is trained
             instead of γ. On the bound the derivative vanishes, but only as the root of the distance:
-            half a percent inside it is a tenth of the radius. There eigenvalues start that would be on
-            it or outside. ``None``: no bound.
+            half a percent inside it is a tenth of the radius. There eigenvalues start that would be
+            outside. Those on the bound are kept, and leave it slowly, or by an optimizer that divides
+            by the size of the gradient, as Adam and RMSprop do. ``None``: no bound. It is a bound up to
+            rounding, to which the eigenvalues of a matrix far from normal are very sensitive: training can
+            take a float32 weight of 64 rows beyond 1 from a bound of 0.9. Where the bound matters,
+            bound the departure, too.
         departure: Bounds the departure from normality, with ``form="exact"``: the Frobenius norm of
             everything in Λ + T that is not normal, T and the shears. It limits how much a stable weight
             may grow a state for a while: :math:`‖V‖_2 ≤ ρ + departure`. ``None``: no bound.
@@ -143,11 +148,7 @@ class SchurForm(Parametrization):
     def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
         """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
         check_real(W, "SchurForm", _COMPLEX)
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "SchurForm: expected a finite weight, got NaN or infinite entries, which have no Schur form. "
-                "Initialise the weight first."
-            )
+        check_finite(W, "SchurForm")
         matrices = split_gates(W)
         P, S = real_schur(matrices)
         blocks = self._unbounded(read_blocks(S, self._eps, self.form == "exact"), matrices, project)
@@ -186,8 +187,8 @@ class SchurForm(Parametrization):
         rows, pairs = blocks.gamma.numel(), int(blocks.pairs.sum())
         inside = pairs if self.form == "exact" else 0
         counts = (rows * (n - 1) // 2 - inside, rows - pairs, pairs, pairs)[: self._count]
-        total = sum(count for count, X in zip(counts, originals, strict=False) if _is_trained(X))
-        if any(map(_is_trained, P_originals)):
+        total = sum(count for count, X in zip(counts, originals, strict=False) if is_trained(X))
+        if any(map(is_trained, P_originals)):
             if isinstance(self.P, Parametrization):
                 return total + self.P.free_parameters(*P_originals)
             total += sum(map(real_entries, P_originals))
@@ -271,10 +272,13 @@ class SchurForm(Parametrization):
     def _unbounded(self, blocks: SchurBlocks, W: Tensor, project: bool) -> SchurBlocks:
         """Return blocks that the bounds map to these, or to ones moved inside if ``project``."""
         # Relative room that rounding needs next to a bound, where the maps are not invertible.
-        room = 16 * finfo_eps(W.dtype)
+        room = max(16 * finfo_eps(W.dtype), self._eps)
+        # At registration only the rounding of the computation counts as none. Half precision would count
+        # far too much as that, and leave it on the bound.
+        eps = finfo_eps(W.dtype) if project else self._eps
         if self.radius is not None:
             modulus = blocks.gamma.abs() / self.radius
-            tolerance = self._eigenvalue_tolerance(W, modulus) / self.radius
+            tolerance = self._eigenvalue_tolerance(W, modulus, eps) / self.radius
             outside = modulus > 1 + tolerance
             if not project and bool(outside.any()):
                 raise InManifoldError(
@@ -290,7 +294,7 @@ class SchurForm(Parametrization):
             bounded = blocks
         if self.departure is not None:
             ratio = departure(bounded).sqrt() / self.departure
-            outside = ratio > 1 + 10 * W.shape[-1] * self._eps
+            outside = ratio > 1 + 10 * W.shape[-1] * eps
             if not project and bool(outside.any()):
                 raise InManifoldError(
                     f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
@@ -302,13 +306,13 @@ class SchurForm(Parametrization):
             blocks = scale_departure(blocks, torch.where(ratio > 0, factor, 1))
         return blocks
 
-    def _eigenvalue_tolerance(self, W: Tensor, modulus: Tensor) -> Tensor | float:  # -> (..., 1)
+    def _eigenvalue_tolerance(self, W: Tensor, modulus: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
         """Return how far the spectral radius may be off for rounding alone."""
         if bool((modulus <= 1).all()):
             return 0.0
         triple = dominant_eigentriple(W)
         condition = condition_reciprocal(triple.right, triple.left).clamp(min=degenerate_threshold(W.dtype))
-        tolerance = 10 * W.shape[-1] * self._eps * W.abs().amax(dim=(-2, -1)) / condition
+        tolerance = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) / condition
         return tolerance[..., None].to(modulus.device, modulus.dtype)
 
     def _invert_P(  # noqa: N802
@@ -364,7 +368,3 @@ def penalty(model: nn.Module) -> Tensor:
                     own = parametrization.penalty(*originals)
                     total = total.to(own.device) + own
     return total
-
-
-def _is_trained(X: Tensor) -> bool:
-    return X.requires_grad or not isinstance(X, nn.Parameter)

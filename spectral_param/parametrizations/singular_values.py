@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.checks import finfo_eps
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import householder
 from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
-from spectral_param.parametrizations.base import Parametrization, split_gates
+from spectral_param.parametrizations.base import Parametrization, is_trained, split_gates
 from spectral_param.parametrizations.householder import Householder
 
 # Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
@@ -88,11 +88,7 @@ class SingularValues(Parametrization):
         W = split_gates(W)
         n = W.shape[-1]
         few = self.left.count(n) < n
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "SingularValues: expected a finite weight, got NaN or infinite entries. Nothing in the set "
-                "is near to that: initialise the weight first."
-            )
+        check_finite(W, "SingularValues")
         U, sigma, Vh = torch.linalg.svd(W)
         rounding = 10 * n * self._eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
@@ -108,8 +104,9 @@ class SingularValues(Parametrization):
             sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
             outside = (sigma - self.center).abs() > self.margin + rounding
         t = (sigma - self.center) / self.margin
-        t = torch.where(outside, EDGE * t.sign(), t)
-        t = t.clamp(-1 + finfo_eps(t.dtype), 1 - finfo_eps(t.dtype))
+        # Rounding excuses what is assigned. At registration, in half precision, it would excuse all.
+        t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
+        t = t.clamp(-1 + self._eps, 1 - self._eps)
         if few and not project:
             error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
             if error > rounding:
@@ -131,9 +128,11 @@ class SingularValues(Parametrization):
         """Return those of U, of V, and n, but no more than the entries of W."""
         *factors, f = originals
         half = len(factors) // 2
-        parts = self.left.free_parameters(*factors[:half]) + self.right.free_parameters(*factors[half:])
-        entries = f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1)
-        return min(parts + f.numel(), entries)
+        total = f.numel() * is_trained(f)
+        for part, own in ((self.left, factors[:half]), (self.right, factors[half:])):
+            if any(map(is_trained, own)):
+                total += part.free_parameters(*own)
+        return min(total, f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

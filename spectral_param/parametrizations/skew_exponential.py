@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param import init
-from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.functional.checks import check_real
+from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import exponential
 from spectral_param.functional.precision import matmul
 from spectral_param.parametrizations.base import Parametrization, at_least_float32, join_gates, split_gates
+from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 
 Start = Literal["henaff", "cayley"]
 
@@ -68,21 +68,11 @@ class SkewExponential(Parametrization):
     def unconstrain(self, W: Tensor, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""
         check_real(W, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "SkewExponential: expected a finite weight, got NaN or infinite entries. No orthogonal "
-                "matrix is near to that: initialise the weight first."
-            )
+        check_finite(W, "SkewExponential")
         base = split_gates(W)
-        identity = torch.eye(base.shape[-1], dtype=W.dtype, device=W.device)
-        defect = float((base.mT @ base - identity).abs().max())
-        if not project and defect > 10 * len(identity) * self._eps:
-            raise InManifoldError(
-                f"SkewExponential: expected an orthogonal weight, got one with max |WᵀW - I| = {defect:.1e}. "
-                "Assign its polar factor, or remove the parametrization, set the weight and register a "
-                "new instance, which takes the nearest one."
-            )
-        self.base = _polar_factor(base)
+        if not project:
+            check_orthogonal(base, self._eps, "SkewExponential")
+        self.base = polar_factor(base)
         return torch.zeros_like(W)
 
     def paper_start(self, like: Tensor) -> Tensor:
@@ -113,7 +103,7 @@ class SkewExponential(Parametrization):
             W = self.constrain(at_least_float32(T))
             if self.base is not None and bool(W.isfinite().all()):
                 # The product of many exponentials drifts away from the orthogonal matrices.
-                self.base.copy_(_polar_factor(split_gates(W)))
+                self.base.copy_(polar_factor(split_gates(W)))
                 T.zero_()
 
     def extra_repr(self) -> str:
@@ -126,7 +116,7 @@ class SkewExponential(Parametrization):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if base is not None and self.base is not None and self.base.dtype != base.dtype:
             wanted = torch.promote_types(self.base.dtype, torch.float32)
-            self.base = _polar_factor(base.to(self.base.device, wanted))
+            self.base = polar_factor(base.to(self.base.device, wanted))
         return self
 
 
@@ -164,10 +154,3 @@ def rebase(model: nn.Module) -> None:
             for parametrization, originals in part[0].parts(*part.parameters(recurse=False)):
                 if isinstance(parametrization, SkewExponential):
                     parametrization.rebase(*originals)
-
-
-def _polar_factor(W: Tensor) -> Tensor:
-    """Return the orthogonal matrix that is nearest to W."""
-    svd: Any = torch.linalg.svd(W)
-    nearest: Tensor = svd.U @ svd.Vh
-    return nearest

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.functional.checks import check_finite
 from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
+from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 
 
 class Stiefel(Parametrization):
@@ -34,35 +35,18 @@ class Stiefel(Parametrization):
 
     def unconstrain(self, W: Tensor, project: bool) -> Tensor:
         """Return W, or its polar factor."""
-        if not bool(W.isfinite().all()):
-            raise NotFiniteError(
-                "Stiefel: expected a finite weight, got NaN or infinite entries. No orthogonal matrix is "
-                "near to that: initialise the weight first."
-            )
+        check_finite(W, "Stiefel")
         blocks = split_gates(W)
         if project:
-            return join_gates(_polar_factor(blocks), like=W.shape)
-        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-        defect = float((blocks.mH @ blocks - identity).abs().max())
-        if defect > 10 * W.shape[-1] * self._eps:
-            raise InManifoldError(
-                "Stiefel: expected an orthogonal (unitary) weight, got one with "
-                f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the "
-                "parametrization, set the weight and register a new instance, which takes the nearest one."
-            )
+            return join_gates(polar_factor(blocks), like=W.shape)
+        check_orthogonal(blocks, self._eps, "Stiefel")
         return W.clone()
 
     def paper_start(self, like: Tensor) -> Tensor:
         """Return random orthogonal (unitary) matrices, uniform by Haar's measure."""
-        return join_gates(_polar_factor(torch.randn_like(split_gates(like))), like=like.shape)
+        return join_gates(polar_factor(torch.randn_like(split_gates(like))), like=like.shape)
 
     def free_parameters(self, W: Tensor) -> int:  # type: ignore[override]
         """Return the dimension of the manifold: n(n-1)/2 for each real matrix, n² for each complex one."""
         n = W.shape[-1]
         return W.numel() // n**2 * (n * n if W.is_complex() else n * (n - 1) // 2)
-
-
-def _polar_factor(W: Tensor) -> Tensor:
-    U, _, Vh = torch.linalg.svd(W)
-    nearest: Tensor = U @ Vh
-    return nearest

@@ -110,6 +110,14 @@ def test_departure_of_a_jordan_block(n, eigenvalue) -> None:
     assert departure_from_normality(J, normalized=True).item() == pytest.approx(relative, abs=1e-14)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_departure_scales_with_the_matrix(scale) -> None:
+    W = torch.randn(2, 5, 5, dtype=torch.float64)
+    torch.testing.assert_close(departure_from_normality(scale * W) / scale, departure_from_normality(W))
+    expected = departure_from_normality(W, normalized=True)
+    torch.testing.assert_close(departure_from_normality(scale * W, normalized=True), expected)
+
+
 @pytest.mark.parametrize("eigenvalue", [0.0, 0.9, -3.0])
 def test_departure_of_a_defective_matrix_whose_eigenvectors_span_nothing(eigenvalue) -> None:
     """Rotated, so that LAPACK sees rounding: eigenvalues off by sqrt(eps), their squares by eps."""

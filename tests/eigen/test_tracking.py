@@ -182,10 +182,25 @@ def test_audit_finds_what_the_blocks_do_not_hold() -> None:
     identity = torch.eye(50)
     for first, expected in ((0, True), (1, False)):
         block = identity[:, first : first + 16]
-        ritz = tracking._rayleigh_ritz(block, T @ block, block, T @ block)
-        power = tracking._power(T, 0)
-        generator = torch.Generator().manual_seed(0)
-        assert tracking._audit(power, block, block, ritz, generator) is expected
+        assert audited(T, block, T @ block) is expected
+
+
+def test_audit_does_not_trust_what_has_not_converged() -> None:
+    for largest, expected in ((0.95, True), (1.06, False)):
+        T = torch.diag(torch.cat([torch.tensor([1.0, largest]), torch.full((98,), 0.9)]))
+        block = torch.eye(100)[:, [0, *range(2, 17)]]
+        # Half way between two eigenvectors: neither its Ritz value nor what is left shows more than 0.98.
+        block[1, 1] = 1.0
+        block = torch.linalg.qr(block).Q
+        assert audited(T, block, T @ block) is expected
+
+
+def audited(T, block, T_block):
+    """Return whether the audit passes for a symmetric T."""
+    ritz = tracking._rayleigh_ritz(block, T_block, block, T_block)
+    assert ritz.proven
+    blocks, generator = (block, T_block), torch.Generator().manual_seed(0)
+    return tracking._audit(tracking._power(T, 0), blocks, blocks, ritz, generator)
 
 
 def test_not_finite_in_between() -> None:
@@ -343,3 +358,32 @@ def test_auto_says_what_it_chose() -> None:
     for n, chosen in ((64, "dense"), (128, "tracking")):
         layer = sp.spectral_radius(torch.nn.Linear(n, n))
         assert f"solver='auto: {chosen}'" in repr(layer)
+
+
+@pytest.mark.parametrize("exponent", [-66, 66])
+@pytest.mark.parametrize("name", ["overtaken", "hidden_crowd"])
+def test_powers_of_two_change_nothing(name, exponent) -> None:
+    found = []
+    for power in (0, exponent):
+        trajectory = getattr(Trajectories(torch.float32), name)
+        state = previous = None
+        for t in range(40):
+            T = torch.from_numpy(np.asarray(trajectory(t))).float() * 2.0**power
+            triple, state = tracking.track(T, state, previous)
+            previous = T
+            found.append((triple.eigenvalue.abs().item() * 2.0**-power, state.moved, state.audit_in))
+    for here, there in zip(found[:40], found[40:], strict=True):
+        assert here == pytest.approx(there, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entries_next_to_the_largest_number(dtype, dense_calls) -> None:
+    T = torch.randn(64, 64, dtype=dtype) / 64
+    T[0, 0] = 1.0
+    _, state = tracking.track(T, None)
+    dense_calls.clear()
+    huge = T * (0.75 * torch.finfo(dtype).max / T.abs().max())
+    triple, _ = tracking.track(huge, state, T)
+    exact = torch.linalg.eigvals((huge / 2.0**100).double()).abs().max() * 2.0**100
+    torch.testing.assert_close(triple.eigenvalue.abs(), exact.to(dtype))
+    assert not dense_calls

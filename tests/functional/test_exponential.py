@@ -31,6 +31,21 @@ def test_against_scipy_and_orthogonal(n, norm, dtype) -> None:
     assert (E.mT @ E - torch.eye(n, dtype=dtype)).abs().max() <= 5 * n * eps * max(norm, 1)
 
 
+@pytest.mark.parametrize("neighbour", [math.nan, math.inf, 1e12, 0.0])
+def test_a_matrix_does_not_depend_on_its_neighbour(neighbour) -> None:
+    A = skew(3, 5, 5, norm=20.0)
+    A[1] *= neighbour
+    A.requires_grad_()
+    E, alone = exponential(A), exponential(A[0])
+    torch.testing.assert_close(E[0], alone, atol=1e-14, rtol=0)
+    G = torch.randn(5, 5, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((E[0] * G).sum(), A)
+    (expected,) = torch.autograd.grad((alone * G).sum(), A)
+    torch.testing.assert_close(gradient[0], expected[0], atol=1e-12, rtol=0)
+    if not math.isfinite(neighbour):
+        assert not E[1].isfinite().any()
+
+
 @pytest.mark.parametrize("norm", [0.1, 3.0])
 def test_matrices_that_are_not_skew(norm) -> None:
     A = torch.randn(12, 12, dtype=torch.float64)

@@ -179,3 +179,8 @@ def test_bad_input() -> None:
         householder(torch.zeros(3))
     with pytest.raises(UnsupportedDtypeError, match=r"got torch\.int64"):
         householder(torch.ones(3, 2, dtype=torch.int64))
+    with pytest.raises(UnsupportedDtypeError, match=r"got torch\.bfloat16, for which LAPACK"):
+        householder(torch.ones(3, 2, dtype=torch.bfloat16))
+    for shape in ((), (1,), (3,)):
+        with pytest.raises(ValueError, match=r"tau: expected one number for each of the 2 vectors, got"):
+            householder(torch.ones(3, 2), torch.ones(shape))

@@ -378,6 +378,14 @@ def test_bad_input() -> None:
         rnn(x, h0, None, W)
     with pytest.raises(ValueError, match=r"x of shape \(rows, m\) = \(1, 3\), .* got \(2, 3\)"):
         rnn(x.flatten(0, 1), h0, U, W, batch_sizes=[1])
+    with pytest.raises(ValueError, match=r"batch_sizes that do not increase, got \[1, 2\]"):
+        rnn(torch.randn(3, 3), h0, U, W, nonlinearity=torch.sin, batch_sizes=[1, 2])
+    with pytest.raises(ValueError, match=r"weight_ih of shape \(n, m\) = \(4, 3\), got \(1, 3\)"):
+        rnn(x, h0, U[:1], W)
+    with pytest.raises(ValueError, match=r"weight_hh of shape \(n, n\) = \(4, 4\), got \(1, 4\)"):
+        rnn(x, h0, U, W[:1], nonlinearity=torch.sin)
+    with pytest.raises(ValueError, match=r"bias of shape \(n,\) = \(4,\), got \(1,\)"):
+        rnn(x, h0, U, W, torch.zeros(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
@@ -409,3 +417,21 @@ def test_recurrent_matrix_as_a_function(checkpoint_every) -> None:
         torch.testing.assert_close(a, e)
         gradients = (torch.autograd.grad(r.square().sum(), W, retain_graph=True)[0] for r in (a, e))
         torch.testing.assert_close(*gradients)
+
+
+def test_gradients_mapped_over_keep_no_graph() -> None:
+    x, h0 = torch.randn(5, 1, 2), torch.zeros(1, 3)
+    U, W = torch.randn(3, 2), torch.randn(3, 3, requires_grad=True)
+    _, last = rnn(x, h0, U, W)
+    directions = torch.eye(3)[:, None]
+    (jacobian,) = torch.autograd.grad(last, W, directions, is_grads_batched=True, retain_graph=True)
+    assert not jacobian.requires_grad
+    expected = [torch.autograd.grad(last, W, g, retain_graph=True)[0] for g in directions]
+    torch.testing.assert_close(jacobian, torch.stack(expected))
+    assert torch.autograd.grad(last, W, directions, is_grads_batched=True, create_graph=True)[0].requires_grad
+
+
+def test_shapes_on_the_meta_device() -> None:
+    shapes = [(5, 2, 3), (2, 4), (4, 3), (4, 4), (4,)]
+    output, last = rnn(*(torch.empty(shape, device="meta") for shape in shapes))
+    assert (output.shape, last.shape) == ((5, 2, 4), (2, 4))

@@ -285,3 +285,14 @@ def test_hessian_through_torch_func() -> None:
     forward_over_reverse = torch.func.hessian(spectral_radius)(T)
     reverse_over_reverse = torch.autograd.functional.hessian(spectral_radius, T)
     torch.testing.assert_close(forward_over_reverse, reverse_over_reverse)
+
+
+def test_second_derivative_under_autocast() -> None:
+    def second(T):
+        (gradient,) = torch.autograd.grad(spectral_radius(T), T, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), T)[0]
+
+    T = torch.randn(8, 8, requires_grad=True)
+    expected = second(T)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(second(T), expected)

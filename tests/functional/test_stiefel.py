@@ -57,3 +57,5 @@ def test_what_is_not_finite_gives_nan(dtype, bad) -> None:
 def test_bad_matrices() -> None:
     with pytest.raises(errors.NotSquareError, match="stiefel_step: expected square matrices"):
         stiefel_step(torch.ones(3, 2), torch.ones(3, 2), 0.1)
+    with pytest.raises(ValueError, match=r"gradient of the shape \(2, 3, 3\) of W, got \(3, 3\)"):
+        stiefel_step(torch.eye(3).expand(2, 3, 3), torch.eye(3), 0.1)

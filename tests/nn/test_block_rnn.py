@@ -361,7 +361,7 @@ def test_unbatched_last_states_alone() -> None:
 
 
 def test_complex_input_for_a_real_network() -> None:
-    with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
+    with pytest.raises(ValueError, match=r"input: expected a real tensor for a network of torch\.float32"):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(4, 3, 2, dtype=torch.complex64))
 
 
@@ -392,6 +392,29 @@ def test_bad_initial_state_for_unbatched_input() -> None:
         ValueError, match=r"shape \(layers \* directions, hidden_size\) = \(1, 7\), got \(1, 1, 7\)"
     ):
         sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 2), torch.zeros(1, 1, 7))
+
+
+@pytest.mark.parametrize("make", [lambda: sp.nn.ScoRNN(2, 4), lambda: sp.nn.GORU(2, 4)])
+def test_complex_states_and_cells_input_for_a_real_network(make) -> None:
+    rnn, x, h0 = make(), torch.randn(5, 3, 2), torch.zeros(1, 3, 4, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="hx: expected a real tensor"):
+        rnn(x, h0)
+    with pytest.raises(ValueError, match="hx: expected a real tensor"):
+        rnn.cells[0](x[0], h0[0])
+    with pytest.raises(ValueError, match="input: expected a real tensor"):
+        rnn.cells[0](x[0].to(torch.complex64))
+
+
+def test_dropout_of_complex_states_drops_whole_entries() -> None:
+    rnn = sp.nn.ScuRNN(2, 64, num_layers=2, dropout=0.25, nonlinearity="identity")
+    rnn.cells[1].weight_ih.data = torch.eye(64, dtype=torch.complex64)
+    rnn.cells[1].bias.data.zero_()
+    x = torch.randn(1, 40, 2)
+    kept = torch.complex(*rnn.eval()(x)[0].chunk(2, dim=-1))  # the second layer passes its input on
+    dropped = torch.complex(*rnn.train()(x)[0].chunk(2, dim=-1))
+    gone = dropped == 0
+    torch.testing.assert_close(dropped[~gone], kept[~gone] / 0.75)
+    assert gone.float().mean().item() == pytest.approx(0.25, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -456,3 +479,33 @@ def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
     assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
     rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16)), (3, None)])
     assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+
+
+@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
+def test_half_precision_in_sizes_that_have_an_operator(n, make, dtype) -> None:
+    rnn = sp.nn.BlockRNN(2, [(n, make())], dtype=dtype, bias=False)
+    x = torch.randn(3, 1, 2)
+    expected = rnn(x)[0]
+    output = rnn.bfloat16()(x)[0]
+    output.abs().sum().backward()
+    assert (output - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sp.nn.ScuRNN(2, 8),
+        lambda: sp.nn.URNN(2, 8),
+        lambda: sp.nn.URNN(2, 512),
+        lambda: sp.nn.EUNN(2, 8),
+        lambda: sp.nn.EUNN(2, 1024, layers=2),
+    ],
+)
+def test_double_leaves_complex_networks_complex64(make) -> None:
+    rnn = make()
+    x = torch.randn(3, 1, 2)
+    expected = rnn(x)
+    output, h_n = rnn.double()(x.double())
+    assert (output.dtype, h_n.dtype) == (torch.float32, torch.complex64)
+    torch.testing.assert_close((output, h_n), expected, rtol=1e-3, atol=1e-5)
+    assert rnn.cells[0](x[0].double()).dtype == torch.complex64

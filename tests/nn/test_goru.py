@@ -69,5 +69,5 @@ def test_bad_arguments(args, kwargs, match) -> None:
 
 
 def test_complex_input() -> None:
-    with pytest.raises(ValueError, match=r"expected real input for a network of torch\.float32"):
+    with pytest.raises(ValueError, match=r"input: expected a real tensor for a network of torch\.float32"):
         sp.nn.GORU(2, 5)(torch.randn(4, 3, 2, dtype=torch.complex64))

@@ -23,8 +23,18 @@ def unconstrained(W: Tensor) -> Tensor:
     return W.new_zeros(())
 
 
+def modulus_defect(W: Tensor) -> Tensor:
+    """How far the spectral radius is from at most 1."""
+    return torch.relu(radii(W)[0] - 1)
+
+
 def enrnn_violation(W: Tensor) -> Tensor:
-    return torch.stack([orthogonality_defect(W[:8, :8])[0], torch.relu(radii(W[8:, 8:])[0] - 1)])
+    return torch.stack([orthogonality_defect(W[:8, :8])[0], modulus_defect(W[8:, 8:])])
+
+
+def singular_value_defect(W: Tensor) -> Tensor:
+    """How far singular values are from 1, beyond the margin of 0.01."""
+    return torch.relu((torch.linalg.svdvals(W) - 1).abs().max() - 0.01)
 
 
 def rmsprop(model: nn.Module) -> torch.optim.Optimizer:
@@ -72,12 +82,31 @@ NETWORKS = (
         stiefel_rmsprop,
         tolerance=1e-4,
     ),
+    Network("NNRNN", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, **k)),
+    Network("NNRNN-radius", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, radius=1.0, **k), modulus_defect),
+    Network("ExpRNN", lambda m, *a, **k: sp.nn.ExpRNN(m, N, *a, **k), orthogonality_defect),
+    Network("ORNN", lambda m, *a, **k: sp.nn.ORNN(m, N, *a, **k), orthogonality_defect),
+    Network("ORNN-few", lambda m, *a, **k: sp.nn.ORNN(m, N, *a, reflections=4, **k), orthogonality_defect),
+    Network("SpectralRNN", lambda m, *a, **k: sp.nn.SpectralRNN(m, N, *a, **k), singular_value_defect),
+    Network("EUNN", lambda m, *a, **k: sp.nn.EUNN(m, N, *a, **k), orthogonality_defect),
+    Network(
+        "EUNN-real",
+        lambda m, *a, **k: sp.nn.EUNN(m, N, *a, layers=2, dtype=torch.float32, **k),
+        orthogonality_defect,
+    ),
+    Network("URNN", lambda m, *a, **k: sp.nn.URNN(m, N, *a, **k), orthogonality_defect),
     Network("GORU", lambda m, *a, **k: sp.nn.GORU(m, N, *a, **k), orthogonality_defect),
     Network("RNNOrth", lambda m, *a, **k: sp.nn.RNNOrth(m, N, *a, **k)),
     Network("IRNN", lambda m, *a, **k: sp.nn.IRNN(m, N, *a, **k)),
     Network("LSTM", lambda m, *a, **k: sp.nn.LSTM(m, N, *a, **k)),
     Network("GRU", lambda m, *a, **k: sp.nn.GRU(m, N, *a, **k)),
 )
+
+
+def test_every_network_is_in_the_table() -> None:
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "SequenceLayer"}
+    assert {network.name.split("-")[0] for network in NETWORKS} == set(sp.nn.__all__) - parts
+
 
 every_network = pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
 
@@ -212,7 +241,7 @@ def test_scurnn_starts_as_its_paper_and_trains_the_phases() -> None:
     assert theta.requires_grad
 
 
-@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.FullCapacityURNN])
+@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.FullCapacityURNN, sp.nn.EUNN, sp.nn.URNN])
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_real_and_imaginary_parts_of_complex_states(make, dtype) -> None:
     x = torch.randn(4, 3, 2, dtype=dtype.to_real())
@@ -226,15 +255,16 @@ def test_real_and_imaginary_parts_of_complex_states(make, dtype) -> None:
     torch.testing.assert_close(h_n, h_n_too)
 
 
-@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.FullCapacityURNN])
+@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.FullCapacityURNN, sp.nn.EUNN, sp.nn.URNN])
 def test_complex_networks_take_the_precision_of_the_default_dtype(make, monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
     assert make(2, 5, dtype=None).cells[0].weight_hh.dtype == torch.complex128
 
 
-def test_scurnn_refuses_a_real_dtype() -> None:
-    with pytest.raises(ValueError, match=r"expected torch.complex64 or .* got torch.float32.*ScoRNN"):
-        sp.nn.ScuRNN(2, 5, dtype=torch.float32)
+@pytest.mark.parametrize(("make", "remedy"), [(sp.nn.ScuRNN, "ScoRNN"), (sp.nn.URNN, "EUNN")])
+def test_complex_networks_refuse_a_real_dtype(make, remedy) -> None:
+    with pytest.raises(ValueError, match=rf"expected torch.complex64 or .* got torch.float32.*{remedy}"):
+        make(2, 5, dtype=torch.float32)
 
 
 def test_irnn_starts_as_its_paper() -> None:

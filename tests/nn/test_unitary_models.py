@@ -39,6 +39,12 @@ def test_real(name) -> None:
 def test_default_dtype() -> None:
     for make in NETWORKS.values():
         assert make()(torch.randn(5, 1, 2))[1].dtype == torch.complex64
+    torch.set_default_dtype(torch.float64)
+    try:
+        for make in NETWORKS.values():
+            assert make()(torch.randn(5, 1, 2))[1].dtype == torch.complex128
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)

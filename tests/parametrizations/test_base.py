@@ -67,6 +67,20 @@ def test_meta_device(name) -> None:
         constrained(name, torch.empty(4, 4, device="meta"))
 
 
+@pytest.mark.parametrize("name", ["ScaledCayley", "SpectralRadiusNorm"])
+def test_views_that_are_conjugated_or_negated_lazily(name) -> None:
+    Z = torch.randn(4, 4, dtype=torch.complex128)
+    module = Holder(torch.empty(0))
+    for view in (Z.mH, Z.conj().imag):
+        module.weight = torch.nn.Parameter(view)
+        with pytest.raises(ValueError, match=r"lazily conjugated or negated view.*resolve_conj"):
+            register_parametrization(module, "weight", KINDS[name][0]((4, 4)))
+    # Later they are welcome: values are assigned, not the tensor.
+    module = constrained(name, orthogonal((4, 4), Z.dtype))
+    module.weight = W = orthogonal((4, 4), Z.dtype).mH
+    torch.testing.assert_close(module.weight, W)
+
+
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
@@ -74,3 +88,37 @@ def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
     W = module.weight.detach().clone()
     module.weight = W
     torch.testing.assert_close(module.weight, W, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder, sp.parametrizations.Stiefel]
+)
+def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
+    module = Holder(torch.randn(6, 6))
+    register_parametrization(module, "weight", make())
+    before = module.weight.detach().clone()
+    with pytest.raises(sp.errors.InManifoldError, match="expected an orthogonal"):
+        module.weight = 1e20 * torch.randn(6, 6)
+    assert torch.equal(module.weight, before)
+
+
+OPERATORS = {
+    "Householder": (lambda: sp.Householder(3), torch.bfloat16),
+    "Householder, complex": (lambda: sp.Householder(3), torch.complex64),
+    "Givens": (lambda: sp.Givens(), torch.bfloat16),
+    "Givens, complex": (lambda: sp.Givens(), torch.complex64),
+    "FourierUnitary": (lambda: sp.FourierUnitary(), torch.complex64),
+}
+
+
+@pytest.mark.parametrize("rows", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("make", "dtype"), OPERATORS.values(), ids=OPERATORS)
+def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
+    module = Holder(torch.randn(8, 8, dtype=dtype))
+    register_parametrization(module, "weight", make())
+    of_weight = module.parametrizations.weight
+    h = torch.randn(3, 8, dtype=rows)
+    actual = of_weight[0].operator(*of_weight.parameters(recurse=False))(h)
+    assert actual.dtype == (torch.complex64 if dtype.is_complex else rows)
+    W = module.weight.detach().to(torch.complex64 if dtype.is_complex else torch.float32)
+    torch.testing.assert_close(actual.to(W.dtype), h.to(W.dtype) @ W.mT, atol=0.1, rtol=0)

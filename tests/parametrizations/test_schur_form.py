@@ -184,6 +184,22 @@ def test_radius_holds_for_any_originals(scale) -> None:
     assert torch.linalg.matrix_norm(module.weight, 2) <= 1.9
 
 
+@pytest.mark.parametrize(("bound", "low", "high"), [(5.0, 0.0, 0.93), (None, 1.2, torch.inf)])
+def test_rounding_keeps_the_radius_only_next_to_normal_matrices(bound, low, high) -> None:
+    """A target far outside drives the weight as far from normality as it may get."""
+    torch.manual_seed(0)
+    target = torch.randn(64, 64)
+    module = constrained(torch.randn(64, 64) / 8, radius=0.9, departure=bound)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (module.weight - target).square().sum().backward()
+        optimizer.step()
+    schur, originals = parts(module)
+    assert schur.eigenvalues(*originals).abs().max() <= 0.9 * (1 + 1e-6)
+    assert low <= radii(module.weight.detach().double()).item() <= high
+
+
 def test_radius_keeps_what_is_inside_and_moves_the_rest() -> None:
     W = torch.diag(torch.tensor([0.5, -3.0, 2.0], dtype=torch.float64))
     W[0, 2] = 7.0
@@ -204,6 +220,18 @@ def test_eigenvalues_on_the_radius_are_kept_and_can_leave_it(dtype) -> None:
         module.weight.square().sum().backward()
         optimizer.step()
     assert radii(module.weight).item() < 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_starts_where_training_can_move(dtype) -> None:
+    """What half precision may do to 32 rows is more than the bounds, and must not put all on the bound."""
+    module = constrained(torch.randn(32, 32, dtype=dtype) / 4, radius=0.9, departure=1.0)
+    for _ in range(2):
+        _, (T, gamma, *_) = parts(module)
+        assert gamma.float().cos().abs().min() > 0.04  # d sin, 1 at the center
+        assert henrici(module.weight.detach().double().numpy()) < 1.0
+        assert torch.linalg.matrix_norm(T.float()) < 32  # 1000 on the bound itself
+        module.weight = module.weight.detach().clone()
 
 
 def test_a_trained_weight_can_be_assigned_again() -> None:

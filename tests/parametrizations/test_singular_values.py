@@ -157,6 +157,17 @@ def test_an_assignment_that_few_reflections_do_not_reproduce() -> None:
     assert torch.equal(module.weight, before)
 
 
+@pytest.mark.parametrize("reflections", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_starts_where_training_can_move(dtype, reflections) -> None:
+    """What bfloat16 may do to 32 rows is more than the margin, and must not put all on the edge."""
+    module = constrained(torch.randn(32, 32, dtype=dtype) / 6, margin=0.1, reflections=reflections)
+    for _ in range(2):
+        f = originals(module)[-1].detach()
+        assert f.abs().max() < 7.7  # d tanh(f/2) is at least 1/1000 of that at the center.
+        module.weight = module.weight.detach().clone()
+
+
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3), margin=0.25)
     with pytest.raises(InManifoldError, match=r"singular values in 1\.0 ± 0\.25, got 2 to 2\. Clamp"):

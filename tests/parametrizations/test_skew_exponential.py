@@ -205,5 +205,5 @@ def test_nan_weight() -> None:
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"max \|WᵀW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
         module.weight = 2 * torch.eye(3)
