@@ -14,7 +14,8 @@ from experiments import networks, optimizers, tasks
 from experiments.config import Row
 from experiments.parallel import Processes
 
-# A loss this many times that of the best answer that ignores the input counts as divergence.
+# A loss counts as divergence when it is so many times that of the first step, and of the best answer that
+# ignores the input.
 DIVERGED = 1e3
 # Of so many last steps the median time is reported.
 TIMED_STEPS = 200
@@ -57,6 +58,7 @@ class Trainer:
         self.curve: list[dict[str, Any]] = []
         self.last: dict[str, float] = {}  # Loss, gradient norm and rate of the last step.
         self._hidden: networks.State = None
+        self._first: float | None = None  # Loss of the first step.
         self._losses: list[float] = []  # Since the last evaluation.
         self._times: list[float] = []
         self._best: dict[str, Any] | None = None
@@ -102,7 +104,8 @@ class Trainer:
         (loss * processes.size + sp.penalty(self.model).to(loss.dtype)).backward()
         norm = self._clip()
         total = float(processes.sum(loss.detach().clone()))
-        if not math.isfinite(total) or total > DIVERGED * task.baseline:
+        self._first = total if self._first is None else self._first
+        if not math.isfinite(total) or total > DIVERGED * max(self._first, task.baseline):
             raise DivergedError(f"step {self.step}: loss {total}")
         if not math.isfinite(norm):
             raise DivergedError(f"step {self.step}: gradient of norm {norm}")
@@ -188,6 +191,7 @@ class Trainer:
             "seconds": self.seconds,
             "curve": self.curve,
             "hidden": self.processes.gather(self._hidden),
+            "first": self._first,
             "losses": self._losses,
             "times": self._times,
             "best": self._best,
@@ -205,7 +209,7 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.step, self.seconds, self._best = state["step"], state["seconds"], state["best"]
         self.curve, self._losses = list(state["curve"]), list(state["losses"])
-        self._times = list(state["times"])
+        self._first, self._times = state["first"], list(state["times"])
         self._hidden = self.processes.scatter(state["hidden"])
         torch.set_rng_state(state["random"])
 

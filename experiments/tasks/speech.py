@@ -32,13 +32,17 @@ class Speech(Task):
         corpus: ``"an4"`` or ``"timit"``.
         batch_size: Utterances in each step.
         seed: Seed of the order.
+        normalize: Whether the network reads and answers in units of each bin's standard deviation from its
+            mean in the training data, instead of in decibels. Loss and scores are in decibels all the same.
         tiny: Whether to make up a few short sounds instead of reading the corpus.
     """
 
     input_size = output_size = BINS
     metric = "MSE"
 
-    def __init__(self, corpus: str, batch_size: int, seed: int, tiny: bool = False) -> None:
+    def __init__(
+        self, corpus: str, batch_size: int, seed: int, normalize: bool = False, tiny: bool = False
+    ) -> None:
         if corpus not in corpora.CORPORA:
             raise ValueError(f"corpus: expected one of {', '.join(corpora.CORPORA)}, got {corpus!r}")
         audio = _made_up(seed) if tiny else corpora.CORPORA[corpus]()
@@ -47,15 +51,21 @@ class Speech(Task):
         self._order = Order(len(self._frames["train"]), batch_size, seed)
         self._batch_size = batch_size
         self.steps_per_epoch = self._order.steps_per_epoch
-        every = torch.cat(self._frames["train"])
-        self.baseline = float(every.var(dim=0).mean())
+        deviation, mean = torch.std_mean(torch.cat(self._frames["train"]), dim=0)
+        self.baseline = float(deviation.square().mean())
+        if not normalize:
+            deviation, mean = torch.ones(BINS), torch.zeros(BINS)
+        self._deviation, self._mean = deviation, mean
 
-    @staticmethod
-    def _batch(frames: list[Tensor]) -> Batch:
+    def _batch(self, frames: list[Tensor]) -> Batch:
         lengths = torch.tensor([len(x) - 1 for x in frames])
         padded = nn.utils.rnn.pad_sequence(frames)  # (time, batch, bin)
         weights = (torch.arange(len(padded) - 1)[:, None] < lengths).float()
-        return Batch(padded[:-1], padded[1:], int(lengths.sum()), weights)
+        inputs = (padded[:-1] - self._mean) / self._deviation
+        return Batch(inputs, padded[1:], int(lengths.sum()), weights)
+
+    def _decibels(self, outputs: Tensor) -> Tensor:
+        return outputs * self._deviation.to(outputs) + self._mean.to(outputs)
 
     def batch(self, step: int) -> Batch:
         """Return the utterances of a step; see :meth:`Task.batch`."""
@@ -70,15 +80,15 @@ class Speech(Task):
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the sum over frames of the mean squared error of their bins; see :meth:`Task.loss`."""
         assert batch.weights is not None
-        return ((outputs - batch.targets).square().mean(dim=-1) * batch.weights).sum()
+        return ((self._decibels(outputs) - batch.targets).square().mean(dim=-1) * batch.weights).sum()
 
     @torch.no_grad()
     def final_scores(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         """Return SegSNR, STOI and PESQ of the test utterances; see :meth:`Task.final_scores`."""
         pairs = []
         for audio, frames in zip(self._test_audio, self._frames["test"], strict=True):
-            outputs, _ = model(frames[:-1, None].to(device, dtype))
-            pairs.append((audio, reconstruct(audio, outputs[:, 0].float().cpu())))
+            outputs, _ = model(self._batch([frames]).inputs.to(device, dtype))
+            pairs.append((audio, reconstruct(audio, self._decibels(outputs[:, 0]).float().cpu())))
         return perceptual(pairs)
 
 

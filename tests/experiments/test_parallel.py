@@ -38,11 +38,26 @@ clip_norm = 1.0
 """
 
 
-def torchrun(*options: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# One of the processes is asked to stop after step 8; both have to.
+STOPPED = """
+import os, signal, sys
+from experiments import cli
+from experiments.trainer import Trainer
+step = Trainer.train_step
+def stopped(self):
+    step(self)
+    if self.step == 8 and self.processes.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+Trainer.train_step = stopped
+sys.exit(cli.main())
+"""
+
+
+def torchrun(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "-m", "experiments", *options],
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*start, *command],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -50,7 +65,6 @@ def torchrun(*options: str) -> None:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
 
 
 def assert_same(found, expected) -> None:
@@ -69,5 +83,21 @@ def test_two_processes_give_the_curve_of_one(text, dtype, tmp_path) -> None:
     two.mkdir()
     row = write_row(tmp_path, text)
     assert cli.main(arguments(one, row, "--dtype", dtype)) == 0
-    torchrun(*arguments(two, row, "--dtype", dtype))
+    done = torchrun("-m", "experiments", *arguments(two, row, "--dtype", dtype))
+    assert done.returncode == 0, done.stderr
+    assert_same(read_curve(two), read_curve(one))
+
+
+def test_two_processes_stop_together_and_go_on(tmp_path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    row = write_row(tmp_path, CHARACTERS)
+    assert cli.main(arguments(one, row, "--dtype", "float64")) == 0
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    options = arguments(two, row, "--dtype", "float64")
+    stopped = torchrun(str(tmp_path / "stopped.py"), *options)
+    assert stopped.stdout.count("Stopped at step 8 of 16.") == 1, stopped.stderr
+    done = torchrun("-m", "experiments", *options, "--resume")
+    assert done.returncode == 0, done.stderr
     assert_same(read_curve(two), read_curve(one))

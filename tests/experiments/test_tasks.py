@@ -121,6 +121,19 @@ def test_padding_of_speech_does_not_count() -> None:
     assert batch.count == batch.weights.sum()
 
 
+def test_normalized_speech_is_judged_in_decibels() -> None:
+    plain, normalized = (build("speech", corpus="an4", normalize=n) for n in (False, True))
+    one, other = plain.batch(0), normalized.batch(0)
+    assert torch.equal(one.targets, other.targets)
+    torch.testing.assert_close(normalized._decibels(other.inputs), one.inputs, atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        plain.loss(one.inputs, one), normalized.loss(other.inputs, other), atol=0, rtol=1e-3
+    )
+    guess = normalized.loss(torch.zeros_like(other.targets), other) / other.count
+    assert float(guess) == pytest.approx(normalized.baseline, rel=0.5)
+    assert normalized.baseline == plain.baseline
+
+
 def test_true_frames_give_the_true_audio_back() -> None:
     audio = torch.sin(torch.arange(4000) / 5) / 2 + 0.05 * torch.randn(4000)
     frames = speech.decibels(audio)
