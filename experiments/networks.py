@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
 from experiments.tasks import Task
@@ -27,15 +27,13 @@ class SequenceModel(nn.Module):
         embedding: Of symbols; None for inputs that are features.
     """
 
-    def __init__(
-        self, recurrent: nn.Module, output_size: int, last: bool, embedding: nn.Embedding | None
-    ) -> None:
+    def __init__(self, recurrent: Any, output_size: int, last: bool, embedding: nn.Embedding | None) -> None:
         super().__init__()
         self.recurrent = recurrent
         self.last = last
         self.embedding = embedding
         weight = next(p for p in recurrent.parameters() if p.is_floating_point())
-        self.output = nn.Linear(recurrent.output_size, output_size, dtype=weight.dtype)  # type: ignore[arg-type]
+        self.output = nn.Linear(recurrent.output_size, output_size, dtype=weight.dtype)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         """Return outputs ``(time, batch, output)``, time 1 for the last state alone, and the last state.
@@ -92,11 +90,14 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         return SequenceModel(recurrent, task.output_size, task.last, embedding)
 
 
-def _coupling(cell: nn.Module) -> Tensor:
+def _coupling(cell: Any) -> Tensor:
     """Return the original behind the coupling of a cell of two blocks: that of no block."""
-    chain = cell.parametrizations["weight_hh"]  # type: ignore[union-attr,operator,index]
+    chain = cell.parametrizations["weight_hh"]
+    assert isinstance(chain, ParametrizationList)
+    constraint = chain[0]
+    assert isinstance(constraint, sp.BlockTriangular)
     originals = list(chain.parameters(recurse=False))
-    owned = {id(o) for part, own in chain[0].parts(*originals) if part is not chain[0] for o in own}
+    owned = {id(own) for _, owns in constraint.parts(*originals) for own in owns}
     (coupling,) = (original for original in originals if id(original) not in owned)
     return coupling
 

@@ -22,7 +22,7 @@ def curves(name: str, axes: Axes | None = None) -> Axes:
     """
     axes = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axes is None else axes
     section, results = SECTIONS[name], record.read_all(record.RESULTS)
-    metric, baseline = "", None
+    metric, baseline = "", 0.0
     for row in rows_of(name, config.load_all()):
         color, label = None, row.label
         for run in results.get(row.name, []):

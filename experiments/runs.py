@@ -159,8 +159,8 @@ def _loop(trainer: Trainer, together: Processes, metrics: Metrics, save: Any, sa
             trainer.train_step()
             metrics.log()
             due = time.monotonic() - saved >= save_seconds or trainer.step == trainer.steps
-            number, due = together.largest([stop() or 0, int(due)])
-            if number or due:
+            number, save_now = together.largest([stop() or 0, int(due)])
+            if number or save_now:
                 if not trainer.is_finite():
                     raise DivergedError(f"step {trainer.step}: weights that are not finite")
                 save()
