@@ -107,7 +107,7 @@ def _spread(runs: list[Result], measure: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "never"
+    return f"{value:.5g}" if math.isfinite(value) else "never"
 
 
 def _notes(section: str, rows: list[Row], results: Results) -> list[str]:

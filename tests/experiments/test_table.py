@@ -84,7 +84,7 @@ def test_run_stands_beside_its_paper(tmp_path) -> None:
     assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
     text = section(table.page(config.load_all(), found), SECTIONS["mnist"].title)
     paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
-    assert f"| scoRNN 170 | 16,415 | best test | 0.9732 (0.9717 to 0.9752) | {paper} | equal |" in text
+    assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97167 to 0.97517) | {paper} | equal |" in text
     assert "`mnist-scornn-170` seed 1 (2 h)" in text
     assert "commit 0123456789ab, cores 2." in text
     assert "plot.curves('mnist')" in text
