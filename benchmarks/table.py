@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ $n$ complex states.
 
 FIGURE = """```{{eval-rst}}
 .. plot::
+   :filename-prefix: {name}
 
    from benchmarks import plot
 
@@ -165,7 +167,11 @@ def _curve(title: str, points: list[tuple[str, int, Result]]) -> str:
     names: dict[str, None] = {}
     for _, _, result in points:
         names |= dict.fromkeys(result["contenders"])
-    lines = [f"## {_capitalised(title)}\n", FIGURE.format(title=title), "Milliseconds:\n"]
+    lines = [
+        f"## {_capitalised(title)}\n",
+        FIGURE.format(title=title, name=_file_name(title)),
+        "Milliseconds:\n",
+    ]
     lines.append(f"| {points[0][0]} | {' | '.join(names)} |\n|---:|{'---:|' * len(names)}")
     for _, x, result in points:
         rows = result["contenders"]
@@ -188,6 +194,11 @@ def _origin(result: Result) -> str:
         f"{name} {value[:12] if name == 'commit' else value}" for name, value in result["environment"].items()
     )
     return _capitalised(f"{repeats}{environment}.\n")
+
+
+def _file_name(title: str) -> str:
+    """Return a name of its own for each figure; without one they would overwrite each other."""
+    return "costs-" + "-".join(re.findall(r"\w+", title.lower()))
 
 
 def _capitalised(text: str) -> str:
