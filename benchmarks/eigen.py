@@ -67,6 +67,22 @@ def on_training_runs(steps: int, n: int) -> Iterator[Case]:
     yield on_run(run, f"steps 1 to {later // 2} of ENRNN training, embedding of variance one", checked=8)
 
 
+def followed(leaves: list[Tensor]) -> Iterator[Tensor]:
+    """Yield ρ of each matrix, tracked, after its backward pass.
+
+    Args:
+        leaves: The matrices, which get gradients.
+    """
+    state, previous = None, None
+    for T in leaves:
+        T.grad = None
+        triple, state = tracking.track(T, state, previous)
+        previous = T.detach()
+        rho = eigentriple(T, triple).eigenvalue.abs()
+        rho.backward()
+        yield rho.detach()
+
+
 def on_run(matrices: list[Tensor], label: str, checked: int) -> Case:
     """ρ(T) forward and backward, matrix by matrix.
 
@@ -83,15 +99,7 @@ def on_run(matrices: list[Tensor], label: str, checked: int) -> Case:
     sample = leaves[:: max(1, len(leaves) // 10)]
 
     def tracked() -> list[float]:
-        state, previous, radii = None, None, []
-        for T in leaves:
-            T.grad = None
-            triple, state = tracking.track(T, state, previous)
-            previous = T.detach()
-            rho = eigentriple(T, triple).eigenvalue.abs()
-            rho.backward()
-            radii.append(rho.item())
-        return radii
+        return [rho.item() for rho in followed(leaves)]
 
     def by_autograd() -> None:
         for T in sample:

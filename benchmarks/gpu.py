@@ -27,10 +27,9 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks import run as cpu
 from benchmarks.case import Case, Run
-from spectral_param.eigen import tracking
+from benchmarks.eigen import followed
 from spectral_param.functional.recurrence import rnn_reference
 from spectral_param.functional.recurrence_fused import rnn_fused
-from spectral_param.functional.spectral_radius import eigentriple
 from spectral_param.kernels import select
 
 Result = dict[str, Any]
@@ -347,15 +346,7 @@ def eigenvalues(settings: Settings, n: int, lead: float) -> Result:
     few = leaves[:3]
 
     def tracked() -> Tensor:
-        state, previous, radii = None, None, []
-        for T in leaves:
-            T.grad = None
-            triple, state = tracking.track(T, state, previous)
-            previous = T.detach()
-            rho = eigentriple(T, triple).eigenvalue.abs()
-            rho.backward()
-            radii.append(rho.detach())
-        return torch.stack(radii)
+        return torch.stack(list(followed(leaves)))
 
     def dense() -> None:
         for T in few:

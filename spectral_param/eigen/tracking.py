@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -385,24 +385,25 @@ def _audit(
     generator: torch.Generator,
 ) -> bool:
     """Return whether nothing but λ can have the largest modulus (3. above)."""
-    for cut in _cuts(ritz.moduli):
-        V, TV = _span(right, ritz.vectors[0], cut)
-        U, THU = _span(left, ritz.vectors[1], cut)
-        inside = _audit_within(V, TV, U, THU, ritz, cut)
-        if inside and _audit_beyond(power, V, U, ritz.moduli, cut, generator):
-            return True
-    return False
+    return any(
+        _audit_within(*spans, ritz, cut) and _audit_beyond(power, spans, ritz.moduli, cut, generator)
+        for cut, spans in _leading_spans(right, left, ritz)
+    )
 
 
 def _leads(right: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor], ritz: _Ritz) -> bool:
     """Return whether λ is the largest of the eigenvalues that the blocks hold, between two audits."""
-    if ritz.runner_up < CONTESTED * ritz.moduli[0]:
-        return True
-    spans = (
-        (*_span(right, ritz.vectors[0], cut), *_span(left, ritz.vectors[1], cut), cut)
-        for cut in _cuts(ritz.moduli)
+    return ritz.runner_up < CONTESTED * ritz.moduli[0] or any(
+        _audit_within(*spans, ritz, cut) for cut, spans in _leading_spans(right, left, ritz)
     )
-    return any(_audit_within(*span[:4], ritz, span[4]) for span in spans)
+
+
+def _leading_spans(
+    right: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor], ritz: _Ritz
+) -> Iterator[tuple[int, tuple[Tensor, Tensor, Tensor, Tensor]]]:
+    """Yield how many leading directions to project out, and the bases V and U with TV and TᴴU."""
+    for cut in _cuts(ritz.moduli):
+        yield cut, (*_span(right, ritz.vectors[0], cut), *_span(left, ritz.vectors[1], cut))
 
 
 def _audit_within(V: Tensor, TV: Tensor, U: Tensor, THU: Tensor, ritz: _Ritz, cut: int) -> bool:
@@ -437,9 +438,14 @@ def _audit_within(V: Tensor, TV: Tensor, U: Tensor, THU: Tensor, ritz: _Ritz, cu
 
 
 def _audit_beyond(
-    power: _Power, V: Tensor, U: Tensor, moduli: list[float], cut: int, generator: torch.Generator
+    power: _Power,
+    spans: tuple[Tensor, Tensor, Tensor, Tensor],
+    moduli: list[float],
+    cut: int,
+    generator: torch.Generator,
 ) -> bool:
     """Return whether T' = T (I - V (UᴴV)⁻¹ Uᴴ) has a smaller spectral radius than T."""
+    V, _, U, _ = spans
     n = len(power.matrix)
     margin = AUDIT_MARGIN * n**0.5
     rest = moduli[cut] / moduli[0]
