@@ -73,11 +73,11 @@ def followed(leaves: list[Tensor]) -> Iterator[Tensor]:
     Args:
         leaves: The matrices, which get gradients.
     """
-    state, previous = None, None
+    state, last = None, None
     for T in leaves:
         T.grad = None
-        triple, state = tracking.track(T, state, previous)
-        previous = T.detach()
+        triple, state = tracking.track(T, state, last)
+        last = (T.detach(), triple)
         rho = eigentriple(T, triple).eigenvalue.abs()
         rho.backward()
         yield rho.detach()
@@ -228,10 +228,10 @@ def against_dense(matrices: list[Tensor], label: str) -> Case:
     """
 
     def tracked() -> list[float]:
-        state, previous, radii = None, None, []
+        state, last, radii = None, None, []
         for T in matrices:
-            triple, state = tracking.track(T, state, previous)
-            previous = T
+            triple, state = tracking.track(T, state, last)
+            last = (T, triple)
             radii.append(triple.eigenvalue.abs().item())
         return radii
 

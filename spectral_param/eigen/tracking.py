@@ -34,10 +34,14 @@ and 0.85 to 0.97 later.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -46,6 +50,8 @@ from spectral_param.eigen.dense import (
     dominant_eigentriple_and_moduli,
     power_of_two_scale,
 )
+
+Array = npt.NDArray[Any]
 
 # Columns of each block. A product with 16 columns costs hardly more than one with a single vector:
 # both read T once.
@@ -80,6 +86,7 @@ class State:
         allowance: How far it may.
         failures: Attempts that failed one after the other.
         wait: Calls without an attempt still to come.
+        followed: Whether the last triple was followed: then λ is neither zero nor defective.
     """
 
     right: Tensor
@@ -93,6 +100,7 @@ class State:
     allowance: float = 0.0
     failures: int = 0
     wait: int = 0
+    followed: bool = False
 
 
 def initial_state(T: Tensor) -> State:
@@ -106,14 +114,17 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(T: Tensor, state: State | None, previous: Tensor | None = None) -> tuple[Eigentriple, State]:
+def track(
+    T: Tensor, state: State | None, last: tuple[Tensor, Eigentriple] | None = None
+) -> tuple[Eigentriple, State]:
     """Return the dominant eigentriple of one matrix, and the state for the next call.
 
     Args:
         T: Matrix ``(n, n)``, float32, float64, complex64 or complex128.
         state: What the last call returned; None for the first one. One of another size, dtype or
             device is not used.
-        previous: The T of the last call. It saves audits: without it T may have moved anywhere.
+        last: The T and the triple of the last call. It saves audits: without it T may have moved
+            anywhere. For the same T the same triple and the same state are returned.
     """
     T = T.detach().resolve_conj()
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
@@ -122,46 +133,55 @@ def track(T: Tensor, state: State | None, previous: Tensor | None = None) -> tup
         len(T),
     ):
         state = initial_state(T)
-    state = dataclasses.replace(state, step=state.step + 1)
+    if last is not None and last[0].shape != T.shape:
+        last = None
+    following = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        largest = _largest(T)
-        if 0 < largest < math.inf:
-            # A matrix of ordinary size needs no scaling, which would cost a copy of it.
-            scale = 1.0 if 1e-3 <= largest <= 1e3 else 2.0 ** (math.frexp(largest)[1] - 1)
-            scaled, before = (T, previous) if scale == 1 else (T / scale, _divided(previous, scale))
-            triple, state = _attempt(scaled, state, *plan, _movement(scaled, before, state.step))
-            if triple is not None:
-                return triple._replace(eigenvalue=triple.eigenvalue * scale), state
+        triple, following = _attempt(T, last[0] if last else None, following, *plan)
+        if triple is not None:
+            return triple, following
+    if last is not None and torch.equal(T, last[0]):
+        return last[1], state
     triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns else 1.0
-    return triple, dataclasses.replace(state, separation=outside, audit_in=0, wait=max(0, state.wait - 1))
+    wait = max(0, following.wait - 1)
+    return triple, dataclasses.replace(following, separation=outside, audit_in=0, wait=wait, followed=False)
 
 
-def _divided(T: Tensor | None, scale: float) -> Tensor | None:
-    return None if T is None else T / scale
+def _scaled(T: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return both matrices divided by a power of two next to T's largest entry, and that entry.
+
+    On the host, where that is known at once, a matrix of ordinary size is left as it is, which saves copies.
+    """
+    low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
+    largest = torch.maximum(-low, high)
+    if is_on_host(T) and _is_ordinary(float(largest)):
+        return T, previous, largest
+    exponent = torch.frexp(largest).exponent - 1
+    scale = torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
+    return T / scale, None if previous is None else previous / scale, largest
 
 
-def _largest(T: Tensor) -> float:
-    """Return max |T_ij| (of real and imaginary parts), NaN or infinite if some entry is."""
-    entries = torch.view_as_real(T) if T.is_complex() else T
-    low, high = entries.aminmax()
-    return max(-float(low), float(high))
+def is_on_host(x: Tensor) -> bool:
+    """Return whether the host can look at values of x without waiting for a device.
+
+    Args:
+        x: A tensor.
+    """
+    return x.device.type == "cpu"
 
 
-def _movement(T: Tensor, previous: Tensor | None, step: int) -> float:
-    """Return about ‖T - previous‖₂, from below: two steps of the power method."""
-    if previous is None or previous.shape != T.shape:
-        return math.inf
-    difference = T - previous
-    generator = torch.Generator().manual_seed(-step)
-    z = torch.randn(len(T), dtype=T.dtype, generator=generator).to(T.device)
-    for _ in range(2):
-        z = z / torch.linalg.vector_norm(z).clamp(min=torch.finfo(T.dtype).tiny)
-        y = difference @ z
-        z = difference.mH @ y
-    return float(torch.linalg.vector_norm(y))
+def _is_ordinary(largest: float) -> bool:
+    return 1e-3 <= largest <= 1e3
+
+
+def _scale(largest: float, T: Tensor) -> float:
+    """Return by what :func:`_scaled` divided."""
+    if is_on_host(T) and _is_ordinary(largest):
+        return 1.0
+    return 2.0 ** (math.frexp(largest)[1] - 1)
 
 
 def _plan(state: State) -> tuple[int, int] | None:
@@ -178,11 +198,16 @@ def _plan(state: State) -> tuple[int, int] | None:
 
 
 def _attempt(
-    T: Tensor, state: State, squarings: int, sweeps: int, movement: float
+    T: Tensor, previous: Tensor | None, state: State, squarings: int, sweeps: int
 ) -> tuple[Eigentriple | None, State]:
-    """Follow the blocks to this T, which is ``movement`` away from the last. None where proofs fail."""
+    """Follow the blocks from the previous T to this one. None where proofs fail, or nothing has moved."""
+    T, previous, largest = _scaled(T, previous)
+    # The norm over all entries is not less than the spectral one, and costs a twentieth.
+    movement = (
+        torch.full_like(largest, math.inf) if previous is None else torch.linalg.vector_norm(T - previous)
+    )
     power = _power(T, squarings)
-    generator = torch.Generator().manual_seed(state.step)
+    generator = torch.Generator(T.device).manual_seed(state.step)
     right = _with_fresh_columns(state.right, state.warm, generator)
     left = _with_fresh_columns(state.left, state.warm, generator)
     count, failed_audits = sweeps, 0
@@ -191,15 +216,22 @@ def _attempt(
         left = _iterate(_adjoint_product, power.matrix, left, count - 1)
         # The last sweep is the product that the Ritz values need anyway.
         T_right, T_left = _product(T, right), _adjoint_product(T, left)
-        ritz = _rayleigh_ritz(right, T_right, left, T_left)
-        if ritz is None:
+        # All that the host has to know, in one transfer.
+        small, (entry, moved) = _to_host(
+            [*_compressed(right, T_right), *_compressed(left, T_left), left.mH @ right, left.mH @ T_right],
+            [largest, movement],
+        )
+        if moved == 0 or not 0 < entry < math.inf:
+            return None, state
+        if not np.isfinite(small).all():
             break
+        scale = _scale(entry, T)
+        ritz = _rayleigh_ritz(_Compression(*small), _rounding(T, entry / scale), T.dtype)
         count = max(MIN_SWEEPS, sweeps // 3)
         if ritz.proven:
-            moved = state.moved + movement / ritz.moduli[0]
+            moved = state.moved + moved / ritz.moduli[0]
             due = state.audit_in <= 0 or not moved <= state.allowance
-            blocks = (right, T_right), (left, T_left)
-            if _audit(power, *blocks, ritz, generator) if due else _leads(*blocks, ritz):
+            if _audit(power, right, left, ritz, generator) if due else _leads(ritz):
                 followed = dataclasses.replace(
                     state,
                     right=T_right,
@@ -211,8 +243,9 @@ def _attempt(
                     moved=0.0 if due else moved,
                     allowance=ritz.allowance if due else state.allowance,
                     failures=0,
+                    followed=True,
                 )
-                return ritz.triple, followed
+                return _triple(right, left, ritz, scale), followed
             # What was to be projected out may not have converged: go on as far again.
             count, failed_audits = 2 * sweeps, failed_audits + 1
             if failed_audits > 1:
@@ -244,7 +277,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
 def _with_fresh_columns(block: Tensor, warm: bool, generator: torch.Generator) -> Tensor:
     n, columns = block.shape
     kept = columns - FRESH if warm else 0
-    fresh = torch.randn(n, columns - kept, dtype=block.dtype, generator=generator).to(block.device)
+    fresh = torch.randn(n, columns - kept, dtype=block.dtype, device=block.device, generator=generator)
     return torch.cat([block[:, :kept], fresh], dim=1)
 
 
@@ -270,13 +303,58 @@ def _iterate(product: Callable[[Tensor, Tensor], Tensor], P: Tensor, block: Tens
     return block
 
 
+class _Compression(NamedTuple):
+    """What the host knows of T and the blocks R and L, whose columns are orthonormal. All (16, 16).
+
+    The host computes with numpy: for matrices of this size torch takes three times as long.
+    """
+
+    right: Array  # RᴴTR
+    right_defect: Array  # EᴴE of E = TR - R RᴴTR, which is orthogonal to R
+    left: Array  # LᴴTᴴL
+    left_defect: Array  # the same for Tᴴ and L
+    overlap: Array  # LᴴR
+    image: Array  # LᴴTR
+
+
+def _compressed(block: Tensor, T_block: Tensor) -> tuple[Tensor, Tensor]:
+    compression = block.mH @ T_block
+    defect = T_block - block @ compression
+    return compression, defect.mH @ defect
+
+
+def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
+    """Return ‖T Rx - θ Rx‖ for each column x and its θ, from RᴴTR and EᴴE."""
+    inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
+    outside = (x.conj() * (defect @ x)).sum(axis=0).real
+    norms: Array = np.sqrt(inside + outside.clip(min=0))
+    return norms
+
+
+def _to_host(matrices: list[Tensor], numbers: list[Tensor]) -> tuple[Array, list[float]]:
+    """Return small matrices of one shape and real numbers, in double precision, in a single transfer."""
+    stacked = torch.stack(matrices)
+    entries = torch.view_as_real(stacked) if stacked.is_complex() else stacked
+    packed = torch.cat([entries.flatten(), torch.stack(numbers)]).cpu().double().numpy()
+    small = packed[: entries.numel()]
+    small = small.view(np.complex128) if stacked.is_complex() else small
+    return small.reshape(stacked.shape), packed[entries.numel() :].tolist()
+
+
 @dataclasses.dataclass(frozen=True)
 class _Ritz:
-    triple: Eigentriple
+    """The dominant Ritz pair of both blocks, and what it was found from. Everything is on the host."""
+
+    compression: _Compression
+    eigenvalue: complex
+    right: Array  # coefficients of u, (16,)
+    left: Array  # and of v
+    condition: float  # |vᴴu|
     proven: bool
     moduli: list[float]  # of all Ritz values, largest first
-    vectors: Tensor  # coefficients of the Ritz vectors, right and left, in that order: (2, 16, 16)
+    vectors: tuple[Array, Array]  # coefficients of the right and left Ritz vectors, in that order
     runner_up: float  # modulus of the next one that is neither λ nor its conjugate
+    eps: float  # of T's dtype
 
     @property
     def separation(self) -> float:
@@ -289,58 +367,76 @@ class _Ritz:
         return (1 - self.moduli[max(_cuts(self.moduli))] / self.moduli[0]) / 3
 
 
-def _rayleigh_ritz(right: Tensor, T_right: Tensor, left: Tensor, T_left: Tensor) -> _Ritz | None:
-    """Return the dominant Ritz pair of both blocks as a triple, and whether it is accurate.
+def _rounding(T: Tensor, largest: float) -> float:
+    """Return the modulus up to which an eigenvalue cannot be told from zero, and is left to LAPACK."""
+    return 2 * len(T) * torch.finfo(T.dtype).eps * largest
 
-    None where the blocks are not finite.
+
+def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
+    """Return the dominant Ritz pair, and whether it is accurate.
+
+    Args:
+        compression: Of T to the blocks.
+        rounding: What counts as zero.
+        dtype: Of T.
     """
-    # The small eigenvalue problems are for the host, whatever the device: one transfer for both.
-    small = torch.stack([right.mH @ T_right, left.mH @ T_left]).cpu()
-    if not bool(small.isfinite().all()):
-        return None
-    values, vectors = torch.linalg.eig(small)
-    order = values[0].abs().argsort(descending=True, stable=True)
+    # Complex also where all of them are real, for the indexing below.
+    values, vectors = (x.astype(complex) for x in np.linalg.eig(compression.right))
+    left_values, left_vectors = (x.astype(complex) for x in np.linalg.eig(compression.left))
+    order = np.argsort(-np.abs(values), kind="stable")
     first = order[0]
-    if not right.is_complex() and values[0, first].imag < 0:
+    if not dtype.is_complex and values[first].imag < 0:
         first = order[1]
-    nearest = (values[1] - values[0, first].conj()).abs().argmin()
-    y = vectors[0, :, first].to(right.device)
-    z = vectors[1, :, nearest].to(right.device)
-    u, Tu, v, THv = (_combine(X, c) for X, c in ((right, y), (T_right, y), (left, z), (T_left, z)))
-    s = torch.vdot(v, u)
-    eigenvalue = torch.vdot(v, Tu) / s
+    nearest = np.abs(left_values - values[first].conj()).argmin()
+    y, z = vectors[:, first], left_vectors[:, nearest]
+    s = np.vdot(z, compression.overlap @ y)
+    condition, eps = float(abs(s)), torch.finfo(dtype).eps
+    eigenvalue = complex(np.vdot(z, compression.image @ y) / s) if condition > eps else 0j
+    residuals = [
+        _residuals(compression.right, compression.right_defect, y[:, None], eigenvalue).item(),
+        _residuals(compression.left, compression.left_defect, z[:, None], eigenvalue.conjugate()).item(),
+    ]
+    gap = float(np.abs(values[order[order != first]] - values[first]).min())
+    moduli = np.abs(values[order]).tolist()
+    paired = not dtype.is_complex and values[first].imag > 0
+    return _Ritz(
+        compression=compression,
+        eigenvalue=eigenvalue,
+        right=y,
+        left=z,
+        condition=condition,
+        proven=_proven(abs(eigenvalue), rounding, condition, residuals, gap, eps),
+        moduli=moduli,
+        vectors=(vectors[:, order], left_vectors[:, np.argsort(-np.abs(left_values), kind="stable")]),
+        runner_up=moduli[2 if paired else 1],
+        eps=eps,
+    )
 
-    others = values[0, order[order != first]]
-    modulus, condition, *residuals = torch.stack(
-        [
-            eigenvalue.abs(),
-            s.abs(),
-            torch.linalg.vector_norm(Tu - eigenvalue * u),
-            torch.linalg.vector_norm(THv - eigenvalue.conj() * v),
-        ]
-    ).tolist()
-    gap = float((others - values[0, first]).abs().min())
-    triple = Eigentriple(eigenvalue, u, v)
-    ordered = torch.stack([vectors[0][:, order], vectors[1][:, values[1].abs().argsort(descending=True)]])
-    proven = _proven(modulus, condition, residuals, gap, right.dtype)
-    moduli = values[0, order].abs().tolist()
-    paired = not right.is_complex() and float(values[0, first].imag) > 0
-    return _Ritz(triple, proven, moduli, ordered, moduli[2 if paired else 1])
 
-
-def _proven(modulus: float, condition: float, residuals: list[float], gap: float, dtype: torch.dtype) -> bool:
+def _proven(
+    modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
+) -> bool:
     """Return whether eigenvalue and vectors are accurate to working precision and its root.
 
     With residuals r of both sides and the gap g to the next eigenvalue, the vectors are off by r/g and
     the two-sided Rayleigh quotient by the product of both sides' r, over g and |vᴴu|.
     """
-    eps = torch.finfo(dtype).eps
     right, left = residuals
-    if not (modulus > 0 and gap > 0 and condition > 100 * eps**0.5):
+    if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
         return False
     value_error = right * left / (gap * condition * modulus)
     vector_error = max(right, left) / gap
     return value_error <= 16 * eps and vector_error <= 16 * eps**0.5
+
+
+def _triple(right: Tensor, left: Tensor, ritz: _Ritz, scale: float) -> Eigentriple:
+    """Return the Ritz pair as a triple on the device of the blocks, which the host does not wait for."""
+    numbers = torch.from_numpy(np.concatenate([ritz.right, ritz.left, [ritz.eigenvalue * scale]]))
+    numbers = numbers.to(right.dtype.to_complex()).to(right.device, non_blocking=True)
+    columns = right.shape[1]
+    return Eigentriple(
+        numbers[-1], _combine(right, numbers[:columns]), _combine(left, numbers[columns : 2 * columns])
+    )
 
 
 def _combine(block: Tensor, coefficients: Tensor) -> Tensor:
@@ -362,51 +458,47 @@ def _cuts(moduli: list[float]) -> list[int]:
     return [deepest] if deepest == widest else [deepest, widest]
 
 
-def _span(blocks: tuple[Tensor, Tensor], vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return a basis of the span of the first Ritz vectors, real for a real block, and T times it.
+def _span(vectors: Array, count: int, real: bool) -> Array:
+    """Return coefficients of a basis of the span of the first Ritz vectors, real for a real T.
 
     Args:
-        blocks: A block, and T times it.
         vectors: Coefficients of the Ritz vectors.
         count: How many.
+        real: Whether T is.
     """
     leading = vectors[:, :count]
-    if not blocks[0].is_complex():
-        leading = torch.linalg.svd(torch.cat([leading.real, leading.imag], dim=1)).U[:, :count]
-    leading = leading.to(blocks[0].device)
-    return blocks[0] @ leading, blocks[1] @ leading
+    return np.linalg.svd(np.hstack([leading.real, leading.imag]))[0][:, :count] if real else leading
 
 
-def _audit(
-    power: _Power,
-    right: tuple[Tensor, Tensor],
-    left: tuple[Tensor, Tensor],
-    ritz: _Ritz,
-    generator: torch.Generator,
-) -> bool:
+def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
     """Return whether nothing but λ can have the largest modulus (3. above)."""
     return any(
-        _audit_within(*spans, ritz, cut) and _audit_beyond(power, spans, ritz.moduli, cut, generator)
-        for cut, spans in _leading_spans(right, left, ritz)
+        _audit_within(ritz, *spans) and _audit_beyond(power, right, left, ritz, *spans, generator)
+        for spans in _leading_spans(ritz)
     )
 
 
-def _leads(right: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor], ritz: _Ritz) -> bool:
+def _leads(ritz: _Ritz) -> bool:
     """Return whether λ is the largest of the eigenvalues that the blocks hold, between two audits."""
     return ritz.runner_up < CONTESTED * ritz.moduli[0] or any(
-        _audit_within(*spans, ritz, cut) for cut, spans in _leading_spans(right, left, ritz)
+        _audit_within(ritz, *spans) for spans in _leading_spans(ritz)
     )
 
 
-def _leading_spans(
-    right: tuple[Tensor, Tensor], left: tuple[Tensor, Tensor], ritz: _Ritz
-) -> Iterator[tuple[int, tuple[Tensor, Tensor, Tensor, Tensor]]]:
-    """Yield how many leading directions to project out, and the bases V and U with TV and TᴴU."""
+def _leading_spans(ritz: _Ritz) -> Iterator[tuple[int, Array, Array]]:
+    """Yield how many leading directions to project out, c for V = Rc, and (UᴴV)⁻¹dᴴ for U = Ld.
+
+    Both span leading invariant subspaces, V of T and U of Tᴴ.
+    """
+    overlap = ritz.compression.overlap
     for cut in _cuts(ritz.moduli):
-        yield cut, (*_span(right, ritz.vectors[0], cut), *_span(left, ritz.vectors[1], cut))
+        if ritz.moduli[cut] < ritz.moduli[0]:
+            c, d = (_span(vectors, cut, np.isrealobj(overlap)) for vectors in ritz.vectors)
+            with contextlib.suppress(np.linalg.LinAlgError):  # U and V may have nothing in common.
+                yield cut, c, np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
 
 
-def _audit_within(V: Tensor, TV: Tensor, U: Tensor, THU: Tensor, ritz: _Ritz, cut: int) -> bool:
+def _audit_within(ritz: _Ritz, cut: int, c: Array, dual: Array) -> bool:
     """Return whether no eigenvalue of T that belongs to the span of V can be larger than λ.
 
     With H = (UᴴV)⁻¹ UᴴTV, its eigenvalues θ, x = Vy and w their right and left vectors, wᴴx = 1, T is
@@ -416,53 +508,46 @@ def _audit_within(V: Tensor, TV: Tensor, U: Tensor, THU: Tensor, ritz: _Ritz, cu
     in the basis of V and of what is orthogonal to U. X (z - T22)⁻¹ E is what H lacks at z, so θ is off by
     ‖r‖ ‖s‖ over the distance to the eigenvalues of T22.
     """
+    right, right_defect, left, left_defect, _, image = ritz.compression
+    try:
+        theta, Y = np.linalg.eig(dual @ image @ c)
+        Z = np.linalg.inv(Y)
+    except np.linalg.LinAlgError:
+        return False
+    r = _residuals(right, right_defect, c @ Y, theta)
+    s = _residuals(left, left_defect, (Z @ dual).conj().T, theta.conj())
+    leader = abs(ritz.eigenvalue)
     rest = ritz.moduli[cut] / ritz.moduli[0]
-    if not rest < 1:
-        return False
-    G = U.mH @ V
-    inverse = torch.linalg.solve_ex(G, U.mH).result
-    left = torch.linalg.solve_ex(G, THU.mH).result
-    H = (inverse @ TV).to(V.dtype.to_complex()).cpu()
-    if not bool(H.isfinite().all()):
-        return False
-    theta, Y = torch.linalg.eig(H)
-    Z = torch.linalg.inv_ex(Y).inverse
-    theta, Y, Z = (t.to(V.device) for t in (theta, Y, Z))
-    r = torch.linalg.vector_norm(TV.to(Y.dtype) @ Y - V.to(Y.dtype) @ Y * theta, dim=0)
-    s = torch.linalg.vector_norm(Z @ left.to(Y.dtype) - theta[:, None] * (Z @ inverse.to(Y.dtype)), dim=1)
-    leader = ritz.triple.eigenvalue.abs()
-    condition = torch.vdot(ritz.triple.left, ritz.triple.right).abs()
-    rounding = 100 * torch.finfo(V.dtype).eps / condition
-    largest = (theta.abs() + r * s / ((1 - rest) * leader)).amax()
-    return bool(largest <= leader * (1 + rounding))
+    largest = (np.abs(theta) + r * s / ((1 - rest) * leader)).max()
+    return bool(largest <= leader * (1 + 100 * ritz.eps / ritz.condition))
 
 
 def _audit_beyond(
     power: _Power,
-    spans: tuple[Tensor, Tensor, Tensor, Tensor],
-    moduli: list[float],
+    right: Tensor,
+    left: Tensor,
+    ritz: _Ritz,
     cut: int,
+    c: Array,
+    dual: Array,
     generator: torch.Generator,
 ) -> bool:
     """Return whether T' = T (I - V (UᴴV)⁻¹ Uᴴ) has a smaller spectral radius than T."""
-    V, _, U, _ = spans
     n = len(power.matrix)
     margin = AUDIT_MARGIN * n**0.5
-    rest = moduli[cut] / moduli[0]
-    if not rest < 1:
-        return False
+    rest = ritz.moduli[cut] / ritz.moduli[0]
     # What the Ritz values ask for, and more where powers of T' grow before they fall. To try often costs
     # nothing but a transfer from the device.
     first = math.ceil(math.log(margin) / -math.log(max(rest, 1e-6)) / power.exponent)
     if first > AUDIT_PRODUCTS:
         return False
-    projector = torch.linalg.solve_ex(U.mH @ V, U.mH).result
-    z = torch.randn(n, AUDIT_VECTORS, dtype=V.dtype, generator=generator).to(V.device)
+    projector = torch.from_numpy(c @ dual).to(right.dtype).to(right.device, non_blocking=True)
+    z = torch.randn(n, AUDIT_VECTORS, dtype=right.dtype, device=right.device, generator=generator)
     z = z / torch.linalg.vector_norm(z, dim=0)
-    growth = torch.zeros((), dtype=torch.float64, device=V.device)
-    allowed = power.exponent * math.log(moduli[0]) - power.log_scale
+    growth = torch.zeros((), dtype=torch.float64, device=right.device)
+    allowed = power.exponent * math.log(ritz.moduli[0]) - power.log_scale
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
-        z = _product(power.matrix, z - V @ (projector @ z))
+        z = _product(power.matrix, z - right @ (projector @ (left.mH @ z)))
         largest = torch.linalg.vector_norm(z, dim=0).amax()
         growth += largest.double().log()
         z = z / largest
@@ -474,7 +559,18 @@ def _audit_beyond(
 
 # Saved with the model -----------------------------------------------------------------------------
 
-_NUMBERS = ("separation", "step", "warm", "effort", "audit_in", "moved", "allowance", "failures", "wait")
+_NUMBERS = (
+    "separation",
+    "step",
+    "warm",
+    "effort",
+    "audit_in",
+    "moved",
+    "allowance",
+    "failures",
+    "wait",
+    "followed",
+)
 
 
 def pack(states: list[State]) -> Tensor:
@@ -510,7 +606,7 @@ def unpack(packed: Tensor, T: Tensor) -> list[State]:
     blocks = torch.view_as_complex(entries) if T.is_complex() else entries
     states = []
     for values, (right, left) in zip(numbers.reshape(m, -1).tolist(), blocks, strict=True):
-        separation, step, warm, effort, audit_in, moved, allowance, failures, wait = values
-        counts = (int(audit_in), moved, allowance, int(failures), int(wait))
+        separation, step, warm, effort, audit_in, moved, allowance, failures, wait, followed = values
+        counts = (int(audit_in), moved, allowance, int(failures), int(wait), bool(followed))
         states.append(State(right, left, separation, int(step), bool(warm), effort, *counts))
     return states

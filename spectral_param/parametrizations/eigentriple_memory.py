@@ -31,6 +31,8 @@ class EigentripleMemory:
         self.solver = solver
         self._memory = Memory()
         self._tracked: list[tracking.State] = []
+        # Address and version of the last T: the same ones say that it is probably unchanged.
+        self._mark: tuple[int, int] | None = None
         # Packed state from a checkpoint, until the first read tells the matrices that it is for.
         self._saved: Tensor | None = None
 
@@ -46,6 +48,11 @@ class EigentripleMemory:
         """Forget everything, since T is about to be another one."""
         self._memory, self._tracked, self._saved = Memory(), [], None
 
+    @property
+    def followed(self) -> bool:
+        """Whether the last triples were all followed, so that none is of a zero or defective eigenvalue."""
+        return bool(self._tracked) and all(state.followed for state in self._tracked)
+
     def read(self, T: Tensor) -> Eigentriple:
         """Return the differentiable eigentriples of T, computed only if T is not the last one.
 
@@ -56,8 +63,14 @@ class EigentripleMemory:
             return eigentriple(T)
         if self._saved is not None:
             self._restore(T)
-        known = self._memory.recall(T)
-        if known is None and self.tracks(T.shape[-1]):
+        tracks = self.tracks(T.shape[-1])
+        # On a device each comparison makes the host wait. Where T has probably changed, it is left to the
+        # tracking, which waits once for everything.
+        mark = None if T.is_inference() else (T.data_ptr(), T._version)
+        moved = tracks and not tracking.is_on_host(T) and mark != self._mark
+        self._mark = mark
+        known = None if moved else self._memory.recall(T)
+        if known is None and tracks:
             known = self._track(T)
             self._memory.store((T,), known)
         if known is not None:
@@ -113,11 +126,13 @@ class EigentripleMemory:
         states: list[tracking.State | None] = [*self._tracked]
         if len(states) != len(matrices):
             states = [None] * len(matrices)
-        keys, _ = self._memory.entry()
-        previous: list[Tensor | None] = [None] * len(matrices)
+        last: list[tuple[Tensor, Eigentriple] | None] = [None] * len(matrices)
+        keys, triples = self._memory.entry()
         if keys and keys[0].shape == T.shape and keys[0].dtype == T.dtype and keys[0].device == T.device:
-            previous = [*keys[0].reshape(matrices.shape)]
-        found = [tracking.track(*each) for each in zip(matrices, states, previous, strict=True)]
+            parts = [part.reshape(-1, *part.shape[T.ndim - 2 :]) for part in triples]
+            before = zip(keys[0].reshape(matrices.shape), *parts, strict=True)
+            last = [(previous, Eigentriple(*triple)) for previous, *triple in before]
+        found = [tracking.track(*each) for each in zip(matrices, states, last, strict=True)]
         self._tracked = [state for _, state in found]
         columns = zip(*(triple for triple, _ in found), strict=True)
         return tuple(torch.stack(column).reshape(T.shape[:-2] + column[0].shape) for column in columns)

@@ -198,7 +198,10 @@ class SpectralRadiusNorm(Parametrization):
         return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
     def _radius_for(self, T: Tensor) -> Tensor:  # -> broadcasts against (..., k) or (...)
-        radius = torch.as_tensor(self.radius, dtype=T.real.dtype, device=T.device)
+        if not isinstance(self.radius, Tensor):
+            # Not from the host, which on a device would wait for the copy.
+            return T.real.new_full((), self.radius)
+        radius = self.radius.to(T.real.dtype).to(T.device, non_blocking=True)
         try:
             torch.broadcast_to(radius, T.shape[:-2])
         except RuntimeError:
@@ -209,11 +212,14 @@ class SpectralRadiusNorm(Parametrization):
         return radius
 
     def _spectral_radius(self, T: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return ρ(T), and where its eigenvalue is defective unless that cannot be looked at."""
+        """Return ρ(T), and where its eigenvalue is defective unless that is known or cannot be looked at."""
         if torch.compiler.is_compiling():
             return spectral_radius(T), None
         triple = self._eigentriples.read(T)
-        return triple.eigenvalue.abs(), is_degenerate(triple.right, triple.left)
+        rho = triple.eigenvalue.abs()
+        if is_plain(T) and self._eigentriples.followed:
+            return rho, None
+        return rho, is_degenerate(triple.right, triple.left)
 
     def _active(self, rho: Tensor, radius: Tensor) -> Tensor:
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
