@@ -60,6 +60,9 @@ FRESH = 2
 # How much a step amplifies the dominant direction against the rest: blocks of the last step need
 # little, random ones much.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
+# That is multiplied by a factor learnt from how far the residuals are from what is asked, so as to end up
+# smaller by e^RESERVE.
+MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # An eigenvalue with at least this much of λ's modulus may turn out larger when both are accurate.
 CONTESTED = 0.9
@@ -80,7 +83,7 @@ class State:
         separation: Modulus of the first eigenvalue outside the blocks, relative to the dominant one.
         step: Number of calls; seeds the random directions.
         warm: Whether the blocks are those of a recent matrix.
-        effort: Factor on the number of sweeps: grows when they were not enough, shrinks slowly.
+        effort: Factor on the number of sweeps.
         audit_in: Calls until the next audit.
         moved: How far T has moved since the last audit, relative to |λ|.
         allowance: How far it may.
@@ -210,7 +213,7 @@ def _attempt(
     generator = torch.Generator(T.device).manual_seed(state.step)
     right = _with_fresh_columns(state.right, state.warm, generator)
     left = _with_fresh_columns(state.left, state.warm, generator)
-    count, failed_audits = sweeps, 0
+    count, effort, failed_audits = sweeps, state.effort, 0
     for round_ in range(ROUNDS):
         right = _iterate(_product, power.matrix, right, count - 1)
         left = _iterate(_adjoint_product, power.matrix, left, count - 1)
@@ -227,8 +230,9 @@ def _attempt(
             break
         scale = _scale(entry, T)
         ritz = _rayleigh_ritz(_Compression(*small), _rounding(T, entry / scale), T.dtype)
-        count = max(MIN_SWEEPS, sweeps // 3)
-        if ritz.proven:
+        effort = _effort(state, ritz.shortfall) if round_ == 0 else effort
+        count = _further_sweeps(ritz.shortfall, state.separation, power.exponent, sweeps)
+        if ritz.shortfall <= 0:
             moved = state.moved + moved / ritz.moduli[0]
             due = state.audit_in <= 0 or not moved <= state.allowance
             if _audit(power, right, left, ritz, generator) if due else _leads(ritz):
@@ -238,7 +242,7 @@ def _attempt(
                     left=T_left,
                     warm=True,
                     separation=ritz.separation,
-                    effort=min(4.0, state.effort * (0.98 if round_ == 0 else 1.2)),
+                    effort=effort,
                     audit_in=(AUDIT_EVERY if due else state.audit_in) - 1,
                     moved=0.0 if due else moved,
                     allowance=ritz.allowance if due else state.allowance,
@@ -255,6 +259,21 @@ def _attempt(
     wait = min(2**failures - 1, LONGEST_WAIT)
     # The blocks may lack just the direction that now leads: begin again from random ones.
     return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False)
+
+
+def _effort(state: State, shortfall: float) -> float:
+    """Return the factor with which the first round would have gone just far enough, and a little farther."""
+    if not math.isfinite(shortfall):
+        return min(MAX_EFFORT, 1.2 * state.effort)
+    gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
+    return min(MAX_EFFORT, max(MIN_EFFORT, state.effort + (shortfall + RESERVE) / gain / 2))
+
+
+def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: int) -> int:
+    """Return how many sweeps it takes from here."""
+    per_sweep = -exponent * math.log(max(separation, 1e-6))
+    needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else math.inf
+    return max(MIN_SWEEPS, math.ceil(min(needed, sweeps / 2)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,7 +369,7 @@ class _Ritz:
     right: Array  # coefficients of u, (16,)
     left: Array  # and of v
     condition: float  # |vᴴu|
-    proven: bool
+    shortfall: float  # how far it is from being accurate, as a logarithm; at most 0 where it is
     moduli: list[float]  # of all Ritz values, largest first
     vectors: tuple[Array, Array]  # coefficients of the right and left Ritz vectors, in that order
     runner_up: float  # modulus of the next one that is neither λ nor its conjugate
@@ -405,7 +424,7 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
         right=y,
         left=z,
         condition=condition,
-        proven=_proven(abs(eigenvalue), rounding, condition, residuals, gap, eps),
+        shortfall=_shortfall(abs(eigenvalue), rounding, condition, residuals, gap, eps),
         moduli=moduli,
         vectors=(vectors[:, order], left_vectors[:, np.argsort(-np.abs(left_values), kind="stable")]),
         runner_up=moduli[2 if paired else 1],
@@ -413,20 +432,21 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
     )
 
 
-def _proven(
+def _shortfall(
     modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
-) -> bool:
-    """Return whether eigenvalue and vectors are accurate to working precision and its root.
+) -> float:
+    """Return by what factor the residuals are too large, as a logarithm.
 
-    With residuals r of both sides and the gap g to the next eigenvalue, the vectors are off by r/g and
-    the two-sided Rayleigh quotient by the product of both sides' r, over g and |vᴴu|.
+    At most 0 if the eigenvalue is accurate to working precision, and the vectors to its root. With
+    residuals r of both sides and the gap g to the next eigenvalue, the vectors are off by r/g and the
+    two-sided Rayleigh quotient by the product of both sides' r, over g and |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
-        return False
+        return math.inf
     value_error = right * left / (gap * condition * modulus)
     vector_error = max(right, left) / gap
-    return value_error <= 16 * eps and vector_error <= 16 * eps**0.5
+    return math.log(max((value_error / (16 * eps)) ** 0.5, vector_error / (16 * eps**0.5), 1e-30))
 
 
 def _triple(right: Tensor, left: Tensor, ritz: _Ritz, scale: float) -> Eigentriple:
@@ -452,8 +472,8 @@ def _cuts(moduli: list[float]) -> list[int]:
     Many, so that what remains is small; or, should those not have converged, up to the widest gap. Never
     half a conjugate pair.
     """
-    gaps = {j: moduli[j - 1] / max(moduli[j], 1e-30) for j in range(1, COLUMNS // 2 + 1)}
-    widest = max(gaps, key=lambda j: gaps[j])
+    gaps = {j: moduli[j - 1] / max(moduli[j], 1e-30) for j in range(1, 3 * COLUMNS // 4 + 1)}
+    widest = max(range(1, COLUMNS // 2 + 1), key=lambda j: gaps[j])
     deepest = max((j for j, gap in gaps.items() if gap > 1.02), default=widest)
     return [deepest] if deepest == widest else [deepest, widest]
 
