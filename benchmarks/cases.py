@@ -46,5 +46,5 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),
         "networks": lambda: (networks.training_step(n) for n in ((16,) if quick else networks.SIZES)),
-        "characters": lambda: [recurrences.character_step(*((6, 10) if quick else (310, 720)))],
+        "characters": lambda: [recurrences.character_step(*((6, 10, 2) if quick else (310, 720, 300)))],
     }

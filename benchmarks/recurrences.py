@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
@@ -89,46 +91,77 @@ def growing_sequence(n: int, batch: int, steps: int) -> Case:
     return Case(f"{title}: {steps} steps", _contenders(n, batch, steps), curve=(title, "steps", steps))
 
 
-def character_step(long: int, short: int) -> Case:
-    """A whole training step on characters, optimizer included: batch 32, 50 steps; four for each call.
+class CharacterTraining:
+    """Training on characters, four steps for each call.
+
+    Args:
+        model: The network.
+        text: Parts of the text, ``(part, 32, 51)``, over and over.
+    """
+
+    AT_ONCE = 4
+
+    def __init__(self, model: nn.ModuleDict, text: torch.Tensor) -> None:
+        self._model, self._text = model, text
+        self._optimizer = characters.optimizer_for(model)
+        self._position, self._state = 0, None
+
+    def __call__(self) -> None:
+        """Take four steps."""
+        self.take(self.AT_ONCE)
+
+    def take(self, steps: int) -> None:
+        """Take some steps.
+
+        Args:
+            steps: How many.
+        """
+        for _ in range(steps):
+            part = self._text[self._position % len(self._text)]
+            last = characters.step(self._model, self._optimizer, part.mT, self._state)
+            self._state = tuple(s.detach() for s in last) if isinstance(last, tuple) else last.detach()
+            self._position += 1
+
+    def go_on_from(self, other: CharacterTraining) -> None:
+        """Take up what another one has reached.
+
+        Args:
+            other: It trains a network of the same parameters.
+        """
+        self._model.load_state_dict(other._model.state_dict())
+        self._optimizer.load_state_dict(copy.deepcopy(other._optimizer.state_dict()))
+        self._position, self._state = other._position, other._state
+
+
+def character_step(long: int, short: int, past: int) -> Case:
+    """A whole training step on characters, optimizer included: batch 32, 50 steps.
 
     Args:
         long: Size of the orthogonal block.
         short: Size of the normalised block.
+        past: Steps taken before: the spectrum of the first ones is not that of all others.
 
     Returns:
         The case.
     """
-    steps, at_once = 40, 4
-    text = characters.characters(32 * 51 * steps).reshape(steps, 32, 51)
-
-    def training(model: nn.ModuleDict) -> Run:
-        optimizer = characters.optimizer_for(model)
-        position, state = 0, None
-
-        def run() -> None:
-            nonlocal position, state
-            for _ in range(at_once):
-                last = characters.step(model, optimizer, text[position % steps].mT, state)
-                state = tuple(s.detach() for s in last) if isinstance(last, tuple) else last.detach()
-                position += 1
-
-        for _ in range(3 if short > 100 else 0):  # past the first steps, the same for all
-            run()
-        return run
-
     n, symbols = long + short, characters.SYMBOLS
+    text = characters.characters(32 * 51 * (past + 40)).reshape(-1, 32, 51)
     torch.manual_seed(0)
+    tracked, dense = (
+        CharacterTraining(characters.model(long, short, solver), text) for solver in ("auto", "dense")
+    )
+    tracked.take(past)
+    dense.go_on_from(tracked)
     lstm = nn.ModuleDict(
         {"embed": nn.Embedding(symbols, n), "rnn": nn.LSTM(n, n), "head": nn.Linear(n, symbols)}
     )
-    contenders = {
-        "ENRNN": training(characters.model(long, short, "auto")),
-        "ENRNN, solver dense": training(characters.model(long, short, "dense")),
-        f"torch.nn.LSTM({n})": training(lstm),
+    contenders: dict[str, Run] = {
+        "ENRNN": tracked,
+        "ENRNN, solver dense": dense,
+        f"torch.nn.LSTM({n})": CharacterTraining(lstm, text),
     }
     return Case(
-        f"training step on characters, ENRNN {long}/{short}, batch 32, 50 steps",
+        f"training step on characters, ENRNN {long}/{short}, batch 32, 50 steps, after {past} steps",
         contenders,
-        dict.fromkeys(contenders, at_once),
+        dict.fromkeys(contenders, CharacterTraining.AT_ONCE),
     )
