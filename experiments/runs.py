@@ -70,7 +70,7 @@ def run(row: Row, options: Options) -> dict[str, Any] | None:
         return result if together.is_first else None
 
 
-def _result(row: Row, together: Processes, options: Options, status: str) -> dict[str, Any]:
+def _result(row: Row, options: Options, status: str, environment: dict[str, Any]) -> dict[str, Any]:
     return {
         "row": row.name,
         "label": row.label,
@@ -79,15 +79,16 @@ def _result(row: Row, together: Processes, options: Options, status: str) -> dic
         "config": row.settings,
         "changed": row.changed,
         "command": f"{row.command} --seed {options.seed}",
-        "environment": record.environment(together.device, options.dtype, together.size),
+        "environment": environment,
     }
 
 
 def _fit(row: Row, together: Processes, options: Options) -> dict[str, Any]:
     began = time.perf_counter()
+    environment = record.environment(together.device, options.dtype, together.size)
     summary = dynamics.fit(row.task.get("tiny", False))
     return {
-        **_result(row, together, options, "finished"),
+        **_result(row, options, "finished", environment),
         "metric": "residual",
         "wall_seconds": time.perf_counter() - began,
         "summary": summary,
@@ -136,7 +137,7 @@ def _train(row: Row, together: Processes, options: Options) -> dict[str, Any]:
         "minutes per epoch": per_step * task.steps_per_epoch / 60,
     }
     return {
-        **_result(row, together, options, status.split(" at ")[0]),
+        **_result(row, options, status.split(" at ")[0], environment),
         **({"diverged": status, "spectral radii": radii} if radii else {}),
         "metric": task.metric,
         "baseline": task.from_mean(task.baseline),
