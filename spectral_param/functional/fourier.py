@@ -15,6 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectral_param.functional.precision import matmul
+
 
 def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:
     r"""Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁; W itself is not formed.
@@ -48,9 +50,9 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
 
     def multiply(h: Tensor) -> Tensor:
         x: Tensor = torch.fft.fft(h * D1, norm="ortho")
-        x = (x - x @ right1 * left1).index_select(-1, permutation)
+        x = (x - matmul(x, right1) * left1).index_select(-1, permutation)
         x = torch.fft.ifft(x * D2, norm="ortho")
-        return (x - x @ right2 * left2) * D3
+        return (x - matmul(x, right2) * left2) * D3
 
     return multiply
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.modrelu import modrelu
-from spectral_param.functional.precision import full_precision
+from spectral_param.functional.precision import without_autocast
 
 
-@full_precision
+@without_autocast
 def goru(
     x: Tensor,
     h0: Tensor,

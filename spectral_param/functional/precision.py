@@ -1,9 +1,11 @@
-"""Autocast must not touch the mathematics of a constraint."""
+"""Neither autocast nor TensorFloat-32 may touch the mathematics of a constraint."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -14,10 +16,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
     """Run ``function`` with autocast off on the device of its first tensor argument.
-
-    An orthogonal matrix built from bfloat16 products is orthogonal to three digits only.
 
     Args:
         function: A function that takes tensors as positional arguments.
@@ -30,12 +30,93 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for argument in args:
             # Autocast refuses to be switched off where there is none: on the meta device.
-            if isinstance(argument, torch.Tensor) and is_autocast_available(argument.device.type):
+            if isinstance(argument, Tensor) and is_autocast_available(argument.device.type):
                 with torch.autocast(device_type=argument.device.type, enabled=False):
                     return function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Run ``function`` with autocast off, and products in the precision of their factors.
+
+    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits
+    only. Inside torch.compile the products are those that ``torch.set_float32_matmul_precision`` asks for:
+    a graph cannot change it.
+
+    Args:
+        function: A function that takes tensors as positional arguments.
+
+    Returns:
+        The function with both switched off around it, on the device of its first tensor argument.
+    """
+    plain = without_autocast(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.compiler.is_compiling():
+            for argument in args:
+                if isinstance(argument, Tensor):
+                    with _ieee_products(argument.device.type):
+                        return plain(*args, **kwargs)
+        return plain(*args, **kwargs)
+
+    return wrapped
+
+
+class _Override:
+    """A process-wide setting that has another value while at least one thread wants it to.
+
+    Args:
+        settings: What has the setting as an attribute.
+        name: Of the attribute.
+        value: Its value meanwhile.
+    """
+
+    def __init__(self, settings: Any, name: str, value: Any) -> None:
+        self._settings, self._name, self._value = settings, name, value
+        self._lock, self._users, self._before = threading.Lock(), 0, value
+
+    def _is_set(self) -> bool:
+        return getattr(self._settings, self._name) not in (self._value, "none") or (
+            # "none" leaves it to the setting for everything.
+            getattr(torch.backends, self._name, "none") not in (self._value, "none")
+        )
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._users == 0 and not self._is_set():
+            yield
+            return
+        with self._lock:
+            if self._users == 0:
+                self._before = getattr(self._settings, self._name)
+                setattr(self._settings, self._name, self._value)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    setattr(self._settings, self._name, self._before)
+
+
+def _overrides() -> dict[str, _Override]:
+    backends = {"cuda": torch.backends.cuda, "cpu": torch.backends.mkldnn}
+    settings = {device: getattr(backend, "matmul", None) for device, backend in backends.items()}
+    if hasattr(settings["cuda"], "fp32_precision"):  # torch >= 2.9
+        return {device: _Override(own, "fp32_precision", "ieee") for device, own in settings.items()}
+    return {"cuda": _Override(settings["cuda"], "allow_tf32", False)}
+
+
+_OVERRIDES = _overrides()
+
+
+def _ieee_products(device: str) -> contextlib.AbstractContextManager[None]:
+    override = _OVERRIDES.get(device)
+    return contextlib.nullcontext() if override is None else override()
 
 
 class _Matmul(torch.autograd.Function):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spectral_param.functional.precision import full_precision
+from spectral_param.functional.precision import without_autocast
 from spectral_param.functional.recurrence_reference import Named, rnn_reference
 from spectral_param.functional.recurrence_segments import Segment, segments
 from spectral_param.functional.recurrence_steps import Gradients, Steps
@@ -104,7 +104,7 @@ class _Recurrence(torch.autograd.Function):
     """All states, the last of each sequence, and for backward the moduli and the starts of segments."""
 
     @staticmethod
-    @full_precision
+    @without_autocast
     def forward(
         x: Tensor,
         h0: Tensor,
@@ -144,7 +144,7 @@ class _Recurrence(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    @full_precision
+    @without_autocast
     def backward(
         ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from spectral_param.functional.modrelu import modrelu
-from spectral_param.functional.precision import full_precision
+from spectral_param.functional.precision import without_autocast
 from spectral_param.functional.recurrence_segments import segments
 
 Named = Literal["modrelu", "relu", "tanh", "identity"]
@@ -65,7 +65,7 @@ def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
         )
 
 
-@full_precision
+@without_autocast
 def rnn_reference(
     x: Tensor,
     h0: Tensor,

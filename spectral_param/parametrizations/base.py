@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
+from spectral_param.functional.precision import full_precision
 
 
 def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged
@@ -224,6 +225,7 @@ class Parametrization(nn.Module, abc.ABC):
             self._outputs.append(weakref.ref(W))
         return W
 
+    @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return unconstrained tensors for the weight W.
 

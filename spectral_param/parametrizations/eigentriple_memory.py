@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectral_param.eigen import Eigentriple, tracking
 from spectral_param.functional.checks import is_plain
+from spectral_param.functional.precision import full_precision
 from spectral_param.functional.spectral_radius import eigentriple
 from spectral_param.parametrizations.memory import Memory
 
@@ -53,6 +54,7 @@ class EigentripleMemory:
         """Whether the last triples were all followed, so that none is of a zero or defective eigenvalue."""
         return bool(self._tracked) and all(state.followed for state in self._tracked)
 
+    @full_precision
     def read(self, T: Tensor) -> Eigentriple:
         """Return the differentiable eigentriples of T, computed only if T is not the last one.
 
