@@ -30,12 +30,14 @@ from spectral_param.functional.recurrence_reference import (
     rnn_checkpointed,
     rnn_reference,
 )
+from spectral_param.functional.recurrence_steps import Support
 
 __all__ = [
     "CheckpointEvery",
     "Named",
     "Nonlinearity",
     "Recurrent",
+    "Support",
     "activate",
     "check_checkpoint_every",
     "check_nonlinearity",
@@ -76,6 +78,7 @@ def rnn(
     *,
     checkpoint_every: CheckpointEvery = None,
     return_output: bool = True,
+    support: Support | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     r"""Run :math:`h_t = σ(U x_t + W h_{t-1} + b)` over a sequence.
 
@@ -97,6 +100,9 @@ def rnn(
         return_output: Whether to return all states, :math:`T B n` numbers that exist at least until the
             caller drops them. With ``checkpoint_every`` and without them, no memory of that size is
             taken.
+        support: Where the matrix W may differ from zero: pairs of slices of rows and columns, whose rows
+            follow each other from 0 to n. Products with what is outside are saved where that is faster,
+            and the gradient is zero there. None, the default, for everywhere.
 
     Returns:
         All states, shaped like x with n features, or None if they are not wanted; and the last state of
@@ -104,7 +110,7 @@ def rnn(
 
     Raises:
         ValueError: If the activation or ``checkpoint_every`` is none of those above, the sequence is
-            empty, or a shape does not fit.
+            empty, a shape does not fit, or ``support`` leaves out a row.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -117,6 +123,7 @@ def rnn(
     sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
     rows = x.flatten(0, 1) if batch_sizes is None else x
     _check_shapes(rows, h0, weight_ih, weight_hh, bias, sizes)
+    _check_support(support, h0.shape[-1])
     every = math.ceil(math.sqrt(len(sizes)) / 2) if checkpoint_every == "auto" else checkpoint_every
     if bias is not None and h0.is_complex():
         # Module.to makes the real bias of modReLU complex, and Module.double converts it beside a complex
@@ -126,7 +133,9 @@ def rnn(
     output: Tensor | None
     if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):
         named = cast("Named", nonlinearity)
-        output, last = rnn_fused(rows, h0, weight_ih, weight_hh, bias, named, sizes, every, return_output)
+        output, last = rnn_fused(
+            rows, h0, weight_ih, weight_hh, bias, named, sizes, every, return_output, support
+        )
     elif every is not None and _are_ordinary((rows, h0, weight_ih, weight_hh, bias)):
         output, last = rnn_checkpointed(
             rows, h0, weight_ih, weight_hh, bias, nonlinearity, sizes, every, return_output
@@ -169,6 +178,16 @@ def _check_shapes(
         )
     if h0.shape != (sizes[0], n):
         raise ValueError(f"rnn: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
+
+
+def _check_support(support: Support | None, n: int) -> None:
+    if support is None:
+        return
+    rows = [range(n)[pair[0]] for pair in support]
+    if [i for part in rows for i in part] != list(range(n)):
+        raise ValueError(
+            f"rnn: expected a support whose rows follow each other from 0 to {n}, got {support}."
+        )
 
 
 def _has_fast_path(

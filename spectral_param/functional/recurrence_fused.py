@@ -18,7 +18,10 @@ from torch import Tensor
 from spectral_param.functional.precision import without_autocast
 from spectral_param.functional.recurrence_reference import Named, rnn_reference
 from spectral_param.functional.recurrence_segments import Segment, segments
-from spectral_param.functional.recurrence_steps import Gradients, Steps
+from spectral_param.functional.recurrence_steps import Gradients, Steps, Support
+
+# Size of W from which its blocks are multiplied by themselves.
+BLOCKWISE_SIZE = 256
 
 
 def rnn_fused(
@@ -31,6 +34,7 @@ def rnn_fused(
     batch_sizes: Sequence[int],
     checkpoint_every: int | None = None,
     return_output: bool = True,
+    support: Support | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """Run the recurrence.
 
@@ -44,6 +48,7 @@ def rnn_fused(
         batch_sizes: Rows of each step, not increasing.
         checkpoint_every: Number of steps from one kept state to the next; None to keep all.
         return_output: Whether all states are wanted.
+        support: Where ``weight_hh`` may differ from zero; None for everywhere.
 
     Returns:
         All states ``(rows, n)``, or None, and the last state of each sequence ``(B, n)``.
@@ -57,9 +62,22 @@ def rnn_fused(
         nonlinearity,
         ("all" if checkpoint_every is None else "starts") if differentiable else "nothing",
         return_output,
+        support if support is not None and _pays(weight_hh) else _everywhere(weight_hh),
     )
     output, last, *_ = _Recurrence.apply(*tensors, plan)  # type: ignore[no-untyped-call]
     return output if return_output else None, last
+
+
+def _pays(weight_hh: Tensor) -> bool:
+    """Return whether products with the blocks of W are faster than one with all of it.
+
+    Measured on a CPU, with two blocks and a coupling: 14 to 20 % less time from n = 335 on, 7 % more at 160.
+    """
+    return not weight_hh.is_cuda and len(weight_hh) >= BLOCKWISE_SIZE
+
+
+def _everywhere(weight_hh: Tensor) -> Support:
+    return [(slice(len(weight_hh)), slice(len(weight_hh)))]
 
 
 def _steps_in_cache(batch: int, weight_hh: Tensor) -> int:
@@ -82,12 +100,14 @@ class _Plan:
         keep: What backward gets: all states; or those at which segments start, from which it computes the
             others again; or nothing, where no gradient is wanted.
         return_output: Whether all states are wanted.
+        support: Where W may differ from zero.
     """
 
     segments: list[Segment]
     nonlinearity: Named
     keep: Literal["all", "starts", "nothing"]
     return_output: bool
+    support: Support
 
     @property
     def longest(self) -> int:
@@ -113,7 +133,7 @@ class _Recurrence(torch.autograd.Function):
         bias: Tensor | None,
         plan: _Plan,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-        steps = Steps(weight_ih, weight_hh, bias, plan.nonlinearity)
+        steps = Steps(weight_ih, weight_hh, bias, plan.nonlinearity, plan.support)
         all_moduli = plan.keep == "all"
         all_states = all_moduli or plan.return_output
         states = steps.new_states(len(x) if all_states else plan.longest)
@@ -156,7 +176,7 @@ class _Recurrence(torch.autograd.Function):
             return _reference_backward(ctx, g_states, g_last)
         x, h0, weight_ih, weight_hh, bias, states, moduli, starts = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        steps = Steps(weight_ih, weight_hh, bias, plan.nonlinearity)
+        steps = Steps(weight_ih, weight_hh, bias, plan.nonlinearity, plan.support)
         found = Gradients(steps, x, plan.longest, ctx.needs_input_grad)
         again = plan.keep == "starts"
         if again:

@@ -33,6 +33,43 @@ from spectral_param.functional.recurrence_reference import Named
 from spectral_param.functional.recurrence_segments import Segment
 from spectral_param.kernels import select
 
+Support = Sequence[tuple[slice, slice]]
+"""Rows and columns outside of which a matrix is zero: pairs whose rows follow each other from 0 to n."""
+
+
+class BlockProduct:
+    """h -> h Aᵀ for a matrix A that is zero outside of some blocks, added to what is there.
+
+    Args:
+        A: Matrix ``(n, n)``.
+        support: Where it may differ from zero.
+    """
+
+    def __init__(self, A: Tensor, support: Support) -> None:
+        self._parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
+
+    def add(self, h: Tensor, z: Tensor) -> None:
+        """Add h Aᵀ to z.
+
+        Args:
+            h: Rows ``(B, n)``.
+            z: The same.
+        """
+        if len(self._parts) == 1:  # All of it.
+            z.addmm_(h, self._parts[0][2])
+            return
+        for rows, columns, part in self._parts:
+            z[:, rows].addmm_(h[:, columns], part)
+
+
+def transposed(support: Support) -> Support:
+    """Return the support of the transposed matrix.
+
+    Args:
+        support: Of the matrix.
+    """
+    return [(columns, rows) for rows, columns in support]
+
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
@@ -43,12 +80,14 @@ class Steps:
         weight_hh: W of shape ``(n, n)``.
         bias: ``(n,)`` or None; real for modReLU.
         nonlinearity: The activation.
+        support: Where W may differ from zero.
     """
 
     weight_ih: Tensor | None
     weight_hh: Tensor
     bias: Tensor | None
     nonlinearity: Named
+    support: Support
 
     def new_states(self, rows: int) -> Tensor:
         """Return room for states."""
@@ -82,10 +121,10 @@ class Steps:
             walk = select.load(kernel).forward
             walk(h, start[: sizes[0]], self.weight_hh, threshold, self.nonlinearity, sizes)
             return
-        weight = self.weight_hh.mT
+        product = BlockProduct(self.weight_hh, self.support)
         state, running = start, len(start)
         for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
-            z.addmm_(state if size == running else state[:size], weight)
+            product.add(state if size == running else state[:size], z)
             self._activate_(z, modulus)
             state, running = z, size
 
@@ -146,6 +185,7 @@ class Gradients:
         self._steps = steps
         # As physical tensors: a lazy conjugate would be computed anew in each product.
         self._weight_hh = W.conj().resolve_conj()
+        self._product = BlockProduct(self._weight_hh.mT, transposed(steps.support))
         self._weight_ih = None if U is None else U.conj().resolve_conj()
         # Room for one segment: fresh memory for each would cost more than what is computed in it.
         self._delta = steps.new_states(longest)
@@ -208,8 +248,8 @@ class Gradients:
 
         first = segment.sizes[0]
         if self.weight_hh is not None:
-            self.weight_hh.addmm_(delta[:first].mT, start[:first].conj())
-            self.weight_hh.addmm_(delta[first:].mT, _previous(h, segment.sizes).conj())
+            self._add_outer(delta[:first], start[:first].conj())
+            self._add_outer(delta[first:], _previous(h, segment.sizes).conj())
         if self._weight_ih_T is not None:
             self._weight_ih_T.addmm_(x[segment.rows].mH, delta)
         if self.x is not None and self._weight_ih is not None:
@@ -221,6 +261,12 @@ class Gradients:
             elif self._steps.nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=room).mul_(delta)
             self.bias += delta.sum(dim=0)
+
+    def _add_outer(self, delta: Tensor, previous: Tensor) -> None:
+        """Add δᵀ h to the gradient of W, where W may differ from zero."""
+        assert self.weight_hh is not None
+        for rows, columns in self._steps.support:
+            self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
 
     def _walk_back(
         self,
@@ -235,14 +281,16 @@ class Gradients:
         later, running = delta[:0], 0
         for step, conjugate, f, c, size in reversed(list(zip(*parts, sizes, strict=True))):
             if running:
-                (step if running == size else step[:running]).addmm_(later, self._weight_hh)
+                self._product.add(later, step if running == size else step[:running])
             if conjugate is not None:
                 torch.conj_physical(step, out=conjugate)
                 step.mul_(f).addcmul_(conjugate, c)
             elif f is not None:
                 step.mul_(f)
             later, running = step, size
-        return torch.mm(later, self._weight_hh)
+        start = torch.zeros_like(later)
+        self._product.add(later, start)
+        return start
 
 
 def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:

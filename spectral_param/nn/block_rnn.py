@@ -16,6 +16,7 @@ from spectral_param.functional.recurrence import (
     CheckpointEvery,
     Nonlinearity,
     Recurrent,
+    Support,
     activate,
     check_checkpoint_every,
     check_nonlinearity,
@@ -130,6 +131,16 @@ class BlockRNNCell(nn.Module):
         if hx is not None:
             projected = projected + nn.functional.linear(hx.to(weight.dtype), weight)
         return activate(projected, self.bias, self.nonlinearity)
+
+    @property
+    def support(self) -> Support | None:
+        """Where W may differ from zero, None for everywhere; see :func:`spectral_param.functional.rnn`."""
+        if is_parametrized(self, "weight_hh"):
+            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
+            assert isinstance(chain, ParametrizationList)
+            if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
+                return chain[0].support
+        return None
 
     def recurrent(self) -> tuple[Recurrent, torch.dtype]:
         """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
@@ -285,4 +296,5 @@ class BlockRNN(SequenceLayer):
             batch_sizes,
             checkpoint_every=self.checkpoint_every,
             return_output=return_output,
+            support=cell.support,
         )

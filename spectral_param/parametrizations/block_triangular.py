@@ -68,6 +68,17 @@ class BlockTriangular(Parametrization):
         self._counts: tuple[int, ...] = ()
         self._gates = 1
 
+    @property
+    def support(self) -> list[tuple[slice, slice]]:
+        """Rows and columns outside of which the block matrix is zero, for :func:`functional.rnn`."""
+        starts = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
+        last = [
+            max([i, *(column for row, column in self.coupling if row == i)]) for i in range(len(self.sizes))
+        ]
+        return [
+            (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
+        ]
+
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return the block matrix."""
         tensors = iter(originals)

@@ -59,6 +59,39 @@ def test_fast_equals_reference(steps, sizes, nonlinearity, dtype, bias, linear, 
     assert_same(found, results(rnn_reference, args, nonlinearity, sizes), tolerance)
 
 
+SUPPORTS = {
+    "coupled": [(slice(0, 2), slice(0, 5)), (slice(2, 5), slice(2, 5))],
+    "alone": [(slice(0, 3), slice(0, 3)), (slice(3, 5), slice(3, 5))],
+    "three": [(slice(0, 1), slice(0, 4)), (slice(1, 2), slice(1, 5)), (slice(2, 5), slice(2, 5))],
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("nonlinearity", "dtype"), [d for d in DEFINED if d[1] in (REAL[1], COMPLEX[1])])
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_support(name, sizes, nonlinearity, dtype, checkpoint_every, monkeypatch) -> None:
+    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    args = arguments(sizes, 2, 5, dtype, nonlinearity=nonlinearity)
+    inside = torch.zeros(5, 5, dtype=torch.bool)
+    for rows, columns in SUPPORTS[name]:
+        inside[rows, columns] = True
+    args[3].data.mul_(inside)
+    found = results(rnn_fused, args, nonlinearity, sizes, checkpoint_every, support=SUPPORTS[name])
+    expected = results(rnn_reference, args, nonlinearity, sizes)
+    expected[5] = expected[5] * inside  # The gradient of W.
+    assert_same(found, expected, 1e-12)
+    # What is outside is not read.
+    args[3].data.masked_fill_(~inside, 7.0)
+    assert_same(results(rnn_fused, args, nonlinearity, sizes, support=SUPPORTS[name]), found, 1e-12)
+
+
+def test_support_has_all_rows() -> None:
+    args = arguments([2] * 3, 2, 4, torch.float32)
+    with pytest.raises(ValueError, match="support"):
+        rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 2), slice(0, 4))])
+
+
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("checkpoint_every", [None, 2])

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
+from spectral_param.functional import recurrence_fused, recurrence_steps
 from tests.cases import orthogonality_defect, radii
 
 BLOCKS = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
@@ -509,3 +510,44 @@ def test_double_leaves_complex_networks_complex64(make) -> None:
     assert (output.dtype, h_n.dtype) == (torch.float32, torch.complex64)
     torch.testing.assert_close((output, h_n), expected, rtol=1e-3, atol=1e-5)
     assert rnn.cells[0](x[0].double()).dtype == torch.complex64
+
+
+@pytest.mark.parametrize("coupling", [False, True, [(0, 2)], [(0, 1), (1, 2)]])
+@pytest.mark.parametrize("packed", [False, True])
+def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
+    """Those of large blocks leave the zeros of W out."""
+    blocks = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm()), (2, None)]
+    rnn = sp.nn.BlockRNN(2, blocks, coupling=coupling, dtype=torch.float64)
+    torch.nn.init.normal_(rnn.cells[0].bias, std=0.1)
+    x = torch.randn(6, 3, 2, dtype=torch.float64)
+    x = pack_padded_sequence(x, [6, 4, 1]) if packed else x
+
+    def results():
+        rnn.zero_grad()
+        output, h_n = rnn(x)
+        output = output.data if packed else output
+        (output.square().sum() + h_n.sum()).backward()
+        return [output.detach(), h_n.detach(), *(p.grad.clone() for p in rnn.parameters())]
+
+    whole, products = results(), []
+    product = recurrence_steps.BlockProduct
+
+    class Counting(product):
+        def __init__(self, A, support):
+            super().__init__(A, support)
+            products.append(len(support))
+
+    monkeypatch.setattr(recurrence_steps, "BlockProduct", Counting)
+    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    for actual, expected in zip(results(), whole, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    assert set(products) == {3}
+
+
+def test_all_of_a_matrix_that_is_changed_afterwards() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    assert rnn.cells[0].support == [(slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7))]
+    parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
+    assert rnn.cells[0].support is None
+    parametrize.remove_parametrizations(rnn.cells[0], "weight_hh")
+    assert rnn.cells[0].support is None
