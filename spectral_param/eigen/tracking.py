@@ -6,16 +6,17 @@ eigenvalues, and each result has to prove itself before it is believed:
 
 1. *Residuals.* ‖Tu − λu‖ and ‖vᴴT − λvᴴ‖ are both small. λ = vᴴTu/(vᴴu), the two-sided Rayleigh
    quotient, is then wrong by their product only.
-2. *Fresh directions.* Each step replaces the last columns of both blocks by random ones. An eigenvalue
-   that outgrows λ from outside the blocks is amplified against everything else out there by
-   (its modulus / the rest)^sweeps, and shows as a Ritz value.
-   It cannot show one of many that outgrow λ together, in one step; that takes
+2. *Fresh directions.* Each step replaces the directions of the smallest Ritz values by random ones. An
+   eigenvalue that grows outside the blocks is amplified against everything else out there by
+   (its modulus / the rest)^sweeps, shows as a Ritz value, and stays in the blocks then. It may take
+   some steps, and cannot show one of many that outgrow λ together; that takes
 3. *Audits.* On the first result after each dense one, every few steps, and whenever T has moved by as
    much as could bring an outside eigenvalue up to λ (by ‖ΔT‖ for a normal T: a third of that here),
    random vectors z are pushed through T' = T with the leading invariant subspaces projected out. A
    random direction sees the norm of a matrix to within a factor: with 4 of them,
    max ‖T'^k z‖ < δ‖T'^k‖/sqrt(n) has a probability below (cδ)^4. So if
-   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger. Inside, λ
+   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger, and the
+   growth of T'^k z says how far T may move until the next audit. Inside, λ
    has to be larger than each eigenvalue of T on the projected subspaces by as much as that may be off:
    they need not have converged as λ has. Where one of them comes close to λ that is asked in every step.
 
@@ -148,7 +149,8 @@ def track(
         return last[1], state
     triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
-    outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns else 1.0
+    known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
+    outside = float(moduli[columns] / moduli[0]) if known else 1.0
     wait = max(0, following.wait - 1)
     return triple, dataclasses.replace(following, separation=outside, audit_in=0, wait=wait, followed=False)
 
@@ -191,8 +193,9 @@ def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to take then; None for not to try."""
     if state.wait > 0 or not state.separation < 1:
         return None
-    gain = WARM_GAIN if state.warm else COLD_GAIN
-    needed = state.effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
+    # What has been learnt from warm blocks does not make random ones cheaper.
+    effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
+    needed = effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
     # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU).
     squaring = len(state.right) / 45
     plans = [(q, max(MIN_SWEEPS, math.ceil(needed / 2**q))) for q in range(MAX_SQUARINGS + 1)]
@@ -205,6 +208,8 @@ def _attempt(
 ) -> tuple[Eigentriple | None, State]:
     """Follow the blocks from the previous T to this one. None where proofs fail, or nothing has moved."""
     T, previous, largest = _scaled(T, previous)
+    if is_on_host(T) and not 0 < float(largest) < math.inf:
+        return None, state
     # The norm over all entries: not less than the spectral one, and one pass over both matrices.
     movement = (
         torch.full_like(largest, math.inf) if previous is None else torch.linalg.vector_norm(T - previous)
@@ -224,7 +229,8 @@ def _attempt(
             [*_compressed(right, T_right), *_compressed(left, T_left), left.mH @ right, left.mH @ T_right],
             [largest, movement],
         )
-        if moved == 0 or not 0 < entry < math.inf:
+        same = moved == 0 and previous is not None and torch.equal(T, previous)
+        if same or not 0 < entry < math.inf:
             return None, state
         if not np.isfinite(small).all():
             break
@@ -238,17 +244,19 @@ def _attempt(
         if ritz.shortfall <= 0:
             moved = state.moved + moved / ritz.moduli[0]
             due = state.audit_in <= 0 or not moved <= state.allowance
-            if _audit(power, right, left, ritz, generator) if due else _leads(ritz):
+            beyond = _audit(power, right, left, ritz, generator) if due else None
+            if beyond is not None if due else _leads(ritz):
                 followed = dataclasses.replace(
                     state,
-                    right=T_right,
-                    left=T_left,
+                    right=_recombined(T_right, ritz.bases[0]),
+                    left=_recombined(T_left, ritz.bases[1]),
                     warm=True,
                     separation=ritz.separation,
                     effort=effort,
                     audit_in=(AUDIT_EVERY if due else state.audit_in) - 1,
                     moved=0.0 if due else moved,
-                    allowance=ritz.allowance if due else state.allowance,
+                    # A normal matrix has to move by 1 - beyond until something leads from there.
+                    allowance=state.allowance if beyond is None else (1 - beyond) / 3,
                     failures=0,
                     followed=True,
                 )
@@ -260,8 +268,9 @@ def _attempt(
         right, left = T_right, T_left
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
+    effort = max(1.0, effort)
     # The blocks may lack just the direction that now leads: begin again from random ones.
-    return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False)
+    return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False, effort=effort)
 
 
 def _effort(state: State, shortfall: float) -> float:
@@ -277,8 +286,8 @@ def _effort(state: State, shortfall: float) -> float:
 def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: int) -> int:
     """Return how many sweeps it takes from here."""
     per_sweep = -exponent * math.log(max(separation, 1e-6))
-    needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else math.inf
-    return max(MIN_SWEEPS, math.ceil(min(needed, sweeps / 2)))
+    needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else sweeps / 2
+    return max(MIN_SWEEPS, math.ceil(min(needed, MAX_SWEEPS)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,6 +312,11 @@ def _with_fresh_columns(block: Tensor, warm: bool, generator: torch.Generator) -
     kept = columns - FRESH if warm else 0
     fresh = torch.randn(n, columns - kept, dtype=block.dtype, device=block.device, generator=generator)
     return torch.cat([block[:, :kept], fresh], dim=1)
+
+
+def _recombined(block: Tensor, basis: Array) -> Tensor:
+    """Return the block with its directions in the order of their eigenvalues: the last ones will go."""
+    return block @ torch.from_numpy(basis).to(block.dtype).to(block.device, non_blocking=True)
 
 
 def _product(P: Tensor, block: Tensor) -> Tensor:
@@ -376,7 +390,7 @@ class _Ritz:
     condition: float  # |vᴴu|
     shortfall: float  # how far it is from being accurate, as a logarithm; at most 0 where it is
     moduli: list[float]  # of all Ritz values, largest first
-    vectors: tuple[Array, Array]  # coefficients of the right and left Ritz vectors, in that order
+    bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
     runner_up: float  # modulus of the next one that is neither λ nor its conjugate
     eps: float  # of T's dtype
 
@@ -384,11 +398,6 @@ class _Ritz:
     def separation(self) -> float:
         # The last columns have not converged and show too small a modulus: leave a quarter out.
         return self.moduli[3 * COLUMNS // 4 - 1] / self.moduli[0] if self.moduli[0] > 0 else 1.0
-
-    @property
-    def allowance(self) -> float:
-        """How far T may move, relative to |λ|, until what an audit just found may have changed."""
-        return (1 - self.moduli[max(_cuts(self.moduli))] / self.moduli[0]) / 3
 
 
 def _rounding(T: Tensor, largest: float) -> float:
@@ -410,7 +419,7 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
     order = np.argsort(-np.abs(values), kind="stable")
     first = order[0]
     if not dtype.is_complex and values[first].imag < 0:
-        first = order[1]
+        first = np.abs(values - values[first].conj()).argmin()
     nearest = np.abs(left_values - values[first].conj()).argmin()
     y, z = vectors[:, first], left_vectors[:, nearest]
     s = np.vdot(z, compression.overlap @ y)
@@ -431,7 +440,10 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
         condition=condition,
         shortfall=_shortfall(abs(eigenvalue), rounding, condition, residuals, gap, eps),
         moduli=moduli,
-        vectors=(vectors[:, order], left_vectors[:, np.argsort(-np.abs(left_values), kind="stable")]),
+        bases=(
+            _basis(values, vectors, real=not dtype.is_complex),
+            _basis(left_values, left_vectors, real=not dtype.is_complex),
+        ),
         runner_up=moduli[2 if paired else 1],
         eps=eps,
     )
@@ -483,24 +495,42 @@ def _cuts(moduli: list[float]) -> list[int]:
     return [deepest] if deepest == widest else [deepest, widest]
 
 
-def _span(vectors: Array, count: int, real: bool) -> Array:
-    """Return coefficients of a basis of the span of the first Ritz vectors, real for a real T.
+def _basis(values: Array, vectors: Array, real: bool) -> Array:
+    """Return an orthonormal basis whose first columns span the vectors of the largest values.
 
     Args:
-        vectors: Coefficients of the Ritz vectors.
-        count: How many.
-        real: Whether T is.
+        values: Eigenvalues, complex.
+        vectors: Their vectors.
+        real: Whether they are those of a real matrix: a conjugate pair then gives two real columns.
     """
-    leading = vectors[:, :count]
-    return np.linalg.svd(np.hstack([leading.real, leading.imag]))[0][:, :count] if real else leading
+    order = np.argsort(-np.abs(values), kind="stable")
+    columns = vectors[:, order]
+    if real:
+        # Of each pair the one that comes first, which LAPACK puts next to the other.
+        parts = [
+            (x.real, x.imag) if w.imag else (x.real,)
+            for w, x in zip(values, vectors.T, strict=True)
+            if w.imag >= 0
+        ]
+        moduli = [abs(w) for w in values if w.imag >= 0]
+        columns = np.column_stack([x for i in np.argsort(-np.array(moduli), kind="stable") for x in parts[i]])
+    basis: Array = np.linalg.qr(columns)[0]
+    return basis
 
 
-def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
-    """Return whether nothing but λ can have the largest modulus (3. above)."""
-    return any(
-        _audit_within(ritz, *spans) and _audit_beyond(power, right, left, ritz, *spans, generator)
-        for spans in _leading_spans(ritz)
-    )
+def _audit(
+    power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator
+) -> float | None:
+    """Return how large eigenvalues may be that do not belong to the blocks, relative to |λ|.
+
+    None unless it is certain that nothing but λ can have the largest modulus (3. above).
+    """
+    for spans in _leading_spans(ritz):
+        if _audit_within(ritz, *spans):
+            rate = _audit_beyond(power, right, left, ritz, *spans, generator)
+            if rate is not None:
+                return max(rate, ritz.moduli[spans[0]] / ritz.moduli[0])
+    return None
 
 
 def _leads(ritz: _Ritz) -> bool:
@@ -518,7 +548,7 @@ def _leading_spans(ritz: _Ritz) -> Iterator[tuple[int, Array, Array]]:
     overlap = ritz.compression.overlap
     for cut in _cuts(ritz.moduli):
         if ritz.moduli[cut] < ritz.moduli[0]:
-            c, d = (_span(vectors, cut, np.isrealobj(overlap)) for vectors in ritz.vectors)
+            c, d = (basis[:, :cut] for basis in ritz.bases)
             with contextlib.suppress(np.linalg.LinAlgError):  # U and V may have nothing in common.
                 yield cut, c, np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
 
@@ -556,8 +586,11 @@ def _audit_beyond(
     c: Array,
     dual: Array,
     generator: torch.Generator,
-) -> bool:
-    """Return whether T' = T (I - V (UᴴV)⁻¹ Uᴴ) has a smaller spectral radius than T."""
+) -> float | None:
+    """Return about the spectral radius of T' = T (I - V (UᴴV)⁻¹ Uᴴ), relative to |λ|.
+
+    None unless it is certainly smaller than 1.
+    """
     n = len(power.matrix)
     margin = AUDIT_MARGIN * n**0.5
     rest = ritz.moduli[cut] / ritz.moduli[0]
@@ -565,21 +598,24 @@ def _audit_beyond(
     # nothing but a transfer from the device.
     first = math.ceil(math.log(margin) / -math.log(max(rest, 1e-6)) / power.exponent)
     if first > AUDIT_PRODUCTS:
-        return False
+        return None
     projector = torch.from_numpy(c @ dual).to(right.dtype).to(right.device, non_blocking=True)
     z = torch.randn(n, AUDIT_VECTORS, dtype=right.dtype, device=right.device, generator=generator)
     z = z / torch.linalg.vector_norm(z, dim=0)
     growth = torch.zeros((), dtype=torch.float64, device=right.device)
-    allowed = power.exponent * math.log(ritz.moduli[0]) - power.log_scale
+    log_leader = math.log(ritz.moduli[0])
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
         z = _product(power.matrix, z - right @ (projector @ (left.mH @ z)))
         largest = torch.linalg.vector_norm(z, dim=0).amax()
         growth += largest.double().log()
         z = z / largest
-        tried = products >= first and (products - first) % max(1, first // 3) == 0
-        if tried and bool(growth + math.log(margin) < products * allowed):
-            return True
-    return False
+        if products >= first and (products - first) % max(1, first // 3) == 0:
+            # Of ‖T'^k‖ relative to |λ|^k, as a logarithm.
+            found = float(growth + products * power.log_scale) - products * power.exponent * log_leader
+            if found + math.log(margin) < 0:
+                # A random unit vector has 1/sqrt(n) of its length in a given direction.
+                return min(1.0, math.exp((found + math.log(n) / 2) / (products * power.exponent)))
+    return None
 
 
 # Saved with the model -----------------------------------------------------------------------------

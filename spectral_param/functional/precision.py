@@ -72,43 +72,48 @@ class _Override:
         settings: What has the setting as an attribute.
         name: Of the attribute.
         value: Its value meanwhile.
+        parent: What it takes its value from while it has none of its own, if there is such.
     """
 
-    def __init__(self, settings: Any, name: str, value: Any) -> None:
-        self._settings, self._name, self._value = settings, name, value
+    def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
+        self._settings, self._name, self._value, self._parent = settings, name, value, parent
         self._lock, self._users, self._before = threading.Lock(), 0, value
 
-    def _is_set(self) -> bool:
-        return getattr(self._settings, self._name) not in (self._value, "none") or (
-            # "none" leaves it to the setting for everything.
-            getattr(torch.backends, self._name, "none") not in (self._value, "none")
-        )
+    def _own(self) -> Any:
+        """Return the setting's value; "none" where it has the parent's, which reading it gives."""
+        value = getattr(self._settings, self._name)
+        inherited = self._parent is not None and value == getattr(self._parent, self._name)
+        return "none" if inherited else value
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        if self._users == 0 and not self._is_set():
-            yield
-            return
         with self._lock:
-            if self._users == 0:
-                self._before = getattr(self._settings, self._name)
-                setattr(self._settings, self._name, self._value)
-            self._users += 1
+            active = self._users > 0 or getattr(self._settings, self._name) not in (self._value, "none")
+            if active:
+                if self._users == 0:
+                    self._before = self._own()
+                    setattr(self._settings, self._name, self._value)
+                self._users += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    setattr(self._settings, self._name, self._before)
+            if active:
+                with self._lock:
+                    self._users -= 1
+                    if self._users == 0:
+                        setattr(self._settings, self._name, self._before)
 
 
 def _overrides() -> dict[str, _Override]:
-    backends = {"cuda": torch.backends.cuda, "cpu": torch.backends.mkldnn}
-    settings = {device: getattr(backend, "matmul", None) for device, backend in backends.items()}
-    if hasattr(settings["cuda"], "fp32_precision"):  # torch >= 2.9
-        return {device: _Override(own, "fp32_precision", "ieee") for device, own in settings.items()}
-    return {"cuda": _Override(settings["cuda"], "allow_tf32", False)}
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch < 2.9
+        return {"cuda": _Override(torch.backends.cuda.matmul, "allow_tf32", False)}
+    backends: dict[str, tuple[Any, Any]] = {
+        "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn),
+        "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn),  # type: ignore[attr-defined]
+    }
+    return {
+        device: _Override(own, "fp32_precision", "ieee", parent) for device, (own, parent) in backends.items()
+    }
 
 
 _OVERRIDES = _overrides()

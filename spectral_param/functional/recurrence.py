@@ -101,8 +101,8 @@ def rnn(
             caller drops them. With ``checkpoint_every`` and without them, no memory of that size is
             taken.
         support: Where the matrix W may differ from zero: pairs of slices of rows and columns, whose rows
-            follow each other from 0 to n. Products with what is outside are saved where that is faster,
-            and the gradient is zero there. None, the default, for everywhere.
+            follow each other from 0 to n. Outside W has to be zero, and its gradient is not defined:
+            products with what is there are left out where that is faster. None, the default, for everywhere.
 
     Returns:
         All states, shaped like x with n features, or None if they are not wanted; and the last state of
@@ -183,10 +183,11 @@ def _check_shapes(
 def _check_support(support: Support | None, n: int) -> None:
     if support is None:
         return
-    rows = [range(n)[pair[0]] for pair in support]
-    if [i for part in rows for i in part] != list(range(n)):
+    rows = [i for part, _ in support for i in range(n)[part]]
+    if rows != list(range(n)) or any(part.step not in (None, 1) for pair in support for part in pair):
         raise ValueError(
-            f"rnn: expected a support whose rows follow each other from 0 to {n}, got {support}."
+            f"rnn: expected a support of slices without steps, whose rows follow each other from 0 to {n}, "
+            f"got {support}."
         )
 
 

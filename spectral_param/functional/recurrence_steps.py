@@ -47,6 +47,7 @@ class BlockProduct:
 
     def __init__(self, A: Tensor, support: Support) -> None:
         self._parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
+        self._is_whole = A[support[0]].shape == A.shape
 
     def add(self, h: Tensor, z: Tensor) -> None:
         """Add h Aᵀ to z.
@@ -55,7 +56,7 @@ class BlockProduct:
             h: Rows ``(B, n)``.
             z: The same.
         """
-        if len(self._parts) == 1:  # All of it.
+        if self._is_whole:
             z.addmm_(h, self._parts[0][2])
             return
         for rows, columns, part in self._parts:

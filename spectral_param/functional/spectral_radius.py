@@ -257,7 +257,7 @@ def spectral_radius(T: Tensor) -> Tensor:
 # would hand complex kernels to a compiler that has none.
 @torch.library.custom_op("spectral_param::spectral_radius", mutates_args=())
 def _compiled_radius(T: Tensor) -> tuple[Tensor, Tensor]:
-    eigenvalue, u, v = dominant_eigentriple(T)
+    eigenvalue, u, v = full_precision(dominant_eigentriple)(T)
     return eigenvalue.abs(), _eigenvalue_gradient(torch.sgn(eigenvalue), u, v, real=not T.is_complex())
 
 

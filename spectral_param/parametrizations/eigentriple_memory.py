@@ -32,8 +32,10 @@ class EigentripleMemory:
         self.solver = solver
         self._memory = Memory()
         self._tracked: list[tracking.State] = []
-        # Address and version of the last T: the same ones say that it is probably unchanged.
+        # Address and version of the last T: the same ones say that it is probably unchanged. So does another
+        # one that was unchanged: a copy is made for each read then.
         self._mark: tuple[int, int] | None = None
+        self._is_copied = False
         # Packed state from a checkpoint, until the first read tells the matrices that it is for.
         self._saved: Tensor | None = None
 
@@ -69,7 +71,7 @@ class EigentripleMemory:
         # On a device each comparison makes the host wait. Where T has probably changed, it is left to the
         # tracking, which waits once for everything.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        moved = tracks and not tracking.is_on_host(T) and mark != self._mark
+        moved = tracks and not tracking.is_on_host(T) and mark != self._mark and not self._is_copied
         self._mark = mark
         known = None if moved else self._memory.recall(T)
         if known is None and tracks:
@@ -136,6 +138,7 @@ class EigentripleMemory:
             last = [(previous, Eigentriple(*triple)) for previous, *triple in before]
         found = [tracking.track(*each) for each in zip(matrices, states, last, strict=True)]
         self._tracked = [state for _, state in found]
+        self._is_copied = all(state is before for state, before in zip(self._tracked, states, strict=True))
         columns = zip(*(triple for triple, _ in found), strict=True)
         return tuple(torch.stack(column).reshape(T.shape[:-2] + column[0].shape) for column in columns)
 

@@ -114,3 +114,22 @@ def test_tracking_under_autocast() -> None:
             layer(torch.ones(1, 120)).sum().backward()
         followed += memory.followed
     assert followed >= 5
+
+
+@needs_setting
+@pytest.mark.parametrize("parent", [torch.backends, torch.backends.mkldnn], ids=["all", "mkldnn"])
+def test_a_setting_that_is_inherited_stays_so(parent) -> None:
+    before, own = parent.fp32_precision, SETTINGS.fp32_precision
+    try:
+        SETTINGS.fp32_precision = "none"
+        parent.fp32_precision = "bf16"
+        layer = sp.scaled_cayley(nn.Linear(4, 4))
+        with Products() as products:
+            layer.weight.sum().backward()
+        assert set(products.precisions) <= {"ieee"}
+        assert SETTINGS.fp32_precision == "bf16"
+        parent.fp32_precision = "ieee"
+        assert SETTINGS.fp32_precision == "ieee"
+    finally:
+        parent.fp32_precision, SETTINGS.fp32_precision = before, own
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -72,6 +72,7 @@ SUPPORTS = {
 @pytest.mark.parametrize("checkpoint_every", [None, 2])
 def test_support(name, sizes, nonlinearity, dtype, checkpoint_every, monkeypatch) -> None:
     monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_ROWS", 0)
     args = arguments(sizes, 2, 5, dtype, nonlinearity=nonlinearity)
     inside = torch.zeros(5, 5, dtype=torch.bool)
     for rows, columns in SUPPORTS[name]:
@@ -86,10 +87,19 @@ def test_support(name, sizes, nonlinearity, dtype, checkpoint_every, monkeypatch
     assert_same(results(rnn_fused, args, nonlinearity, sizes, support=SUPPORTS[name]), found, 1e-12)
 
 
-def test_support_has_all_rows() -> None:
+def test_support_that_is_one_block(monkeypatch) -> None:
+    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    args = arguments([2] * 3, 2, 150, torch.float64)
+    args[3].data[:, 100:] = 0
+    found = rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 150), slice(0, 100))])
+    assert_same(found, rnn_reference(*args, "modrelu", [2] * 3), 1e-12)
+
+
+@pytest.mark.parametrize("pair", [(slice(0, 2), slice(0, 4)), (slice(None), slice(0, 4, 2))])
+def test_bad_support(pair) -> None:
     args = arguments([2] * 3, 2, 4, torch.float32)
     with pytest.raises(ValueError, match="support"):
-        rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 2), slice(0, 4))])
+        rnn(*args, batch_sizes=[2] * 3, support=[pair])
 
 
 @pytest.mark.parametrize("which", [0, 1])

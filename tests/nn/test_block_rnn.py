@@ -539,6 +539,7 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
 
     monkeypatch.setattr(recurrence_steps, "BlockProduct", Counting)
     monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_ROWS", 0)
     for actual, expected in zip(results(), whole, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert set(products) == {3}
