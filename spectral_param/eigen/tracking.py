@@ -504,16 +504,12 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
         real: Whether they are those of a real matrix: a conjugate pair then gives two real columns.
     """
     order = np.argsort(-np.abs(values), kind="stable")
-    columns = vectors[:, order]
     if real:
         # Of each pair the one that comes first, which LAPACK puts next to the other.
-        parts = [
-            (x.real, x.imag) if w.imag else (x.real,)
-            for w, x in zip(values, vectors.T, strict=True)
-            if w.imag >= 0
-        ]
-        moduli = [abs(w) for w in values if w.imag >= 0]
-        columns = np.column_stack([x for i in np.argsort(-np.array(moduli), kind="stable") for x in parts[i]])
+        kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
+        columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
+    else:
+        columns = vectors[:, order]
     basis: Array = np.linalg.qr(columns)[0]
     return basis
 

@@ -132,31 +132,33 @@ class BlockRNNCell(nn.Module):
             projected = projected + nn.functional.linear(hx.to(weight.dtype), weight)
         return activate(projected, self.bias, self.nonlinearity)
 
+    def _constraint(self) -> Parametrization | None:
+        """Return the parametrization of W, None if there is none of ours or more than one."""
+        if is_parametrized(self, "weight_hh"):
+            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
+            assert isinstance(chain, ParametrizationList)
+            if len(chain) == 1 and isinstance(chain[0], Parametrization):
+                return chain[0]
+        return None
+
     @property
     def support(self) -> Support | None:
         """Where W may differ from zero, None for everywhere; see :func:`spectral_param.functional.rnn`."""
-        if is_parametrized(self, "weight_hh"):
-            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
-            assert isinstance(chain, ParametrizationList)
-            if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
-                return chain[0].support
-        return None
+        constraint = self._constraint()
+        return constraint.support if isinstance(constraint, BlockTriangular) else None
 
     def recurrent(self) -> tuple[Recurrent, torch.dtype]:
         """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
-        if is_parametrized(self, "weight_hh"):
-            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
-            assert isinstance(chain, ParametrizationList)
-            constraint = chain[0]
-            if len(chain) == 1 and isinstance(constraint, Parametrization):
-                originals = list(chain.parameters(recurse=False))
-                # Half precisions, and real originals that Module.double converted beside a complex weight,
-                # are left to the matrix, which has the state's dtype whatever theirs is.
-                eps = finfo_eps(constraint.dtype)
-                if all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
-                    fast = constraint.fast_operator(*originals)
-                    if fast is not None:
-                        return fast, constraint.dtype
+        constraint = self._constraint()
+        if constraint is not None:
+            originals = list(self.parametrizations["weight_hh"].parameters(recurse=False))  # type: ignore[index,union-attr]
+            # Half precisions, and real originals that Module.double converted beside a complex weight,
+            # are left to the matrix, which has the state's dtype whatever theirs is.
+            eps = finfo_eps(constraint.dtype)
+            if all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
+                fast = constraint.fast_operator(*originals)
+                if fast is not None:
+                    return fast, constraint.dtype
         weight = self.weight_hh
         return weight, weight.dtype
 
