@@ -12,6 +12,7 @@ from torch import nn
 import spectral_param as sp
 
 SCHEDULES: dict[str, set[str]] = {
+    "constant": set(),
     "linear": set(),
     "cosine": set(),
     "exponential": {"gamma"},
@@ -69,17 +70,20 @@ def check_schedule(schedule: dict[str, Any]) -> None:
     """Raise unless a schedule is one.
 
     Args:
-        schedule: ``name`` and arguments; empty for a constant rate.
+        schedule: ``name`` and arguments; empty for a constant rate. See :func:`factor`.
 
     Raises:
         ValueError: If it is none.
     """
     if not schedule:
         return
-    name, arguments = schedule.get("name"), schedule.keys() - {"name"}
+    name, arguments = schedule.get("name"), schedule.keys() - {"name", "warmup"}
     if name not in SCHEDULES or arguments != SCHEDULES[name]:
         expected = ", ".join(" ".join([name, *keys]) for name, keys in SCHEDULES.items())
         raise ValueError(f"schedule: expected a name and its arguments of {expected}; got {schedule}")
+    warmup = schedule.get("warmup", 1)
+    if not isinstance(warmup, int) or warmup < 1:
+        raise ValueError(f"schedule: warmup: expected a number of steps, at least 1; got {warmup!r}")
 
 
 def factor(
@@ -88,22 +92,25 @@ def factor(
     """Return by what the learning rates are multiplied in a step.
 
     Args:
-        schedule: ``{}`` for 1; ``linear`` and ``cosine`` fall to 0 at the last step; ``exponential`` has
-            ``gamma`` to the power of the epochs gone by; ``plateau`` has ``gamma`` to the power of the
-            evaluations that were not better than all before.
+        schedule: ``{}`` and ``constant`` for 1; ``linear`` and ``cosine`` fall to 0 at the last step;
+            ``exponential`` has ``gamma`` to the power of the epochs gone by; ``plateau`` has ``gamma`` to
+            the power of the evaluations that were not better than all before. With ``warmup``, all that
+            rises from 0 in a straight line over so many steps.
         step: The step.
         steps: Number of steps in all.
         steps_per_epoch: Number of steps of an epoch.
         measured: The scores so far on the first held-out split, the lower the better.
     """
     name = schedule.get("name")
+    warm = min(1.0, (step + 1) / schedule.get("warmup", 1))
     if name == "linear":
-        return 1 - step / steps
+        return warm * (1 - step / steps)
     if name == "cosine":
-        return (1 + math.cos(math.pi * step / steps)) / 2
+        return warm * (1 + math.cos(math.pi * step / steps)) / 2
     if name == "exponential":
-        return float(schedule["gamma"] ** (step // steps_per_epoch))
+        return warm * float(schedule["gamma"] ** (step // steps_per_epoch))
     if name == "plateau":
         bests = [min(measured[:i], default=math.inf) for i in range(len(measured))]
-        return float(schedule["gamma"] ** sum(m >= best for m, best in zip(measured, bests, strict=True)))
-    return 1.0
+        worse = sum(m >= best for m, best in zip(measured, bests, strict=True))
+        return warm * float(schedule["gamma"] ** worse)
+    return warm

@@ -67,6 +67,13 @@ def test_schedules() -> None:
     plateau = {"name": "plateau", "gamma": 0.5}
     assert factor(plateau, 0, [3.0, 2.0, 1.0]) == 1
     assert factor(plateau, 0, [3.0, 2.0, 2.5, 1.0, 1.0]) == 0.25
+    warm = {"name": "cosine", "warmup": 20}
+    assert [factor({"name": "constant", "warmup": 20}, step) for step in (0, 9, 19, 50)] == [0.05, 0.5, 1, 1]
+    assert factor(warm, 9) == pytest.approx(0.5 * factor({"name": "cosine"}, 9))
+    assert factor(warm, 50) == factor({"name": "cosine"}, 50)
+    for steps in (0, 0.5, "20"):
+        with pytest.raises(ValueError, match="warmup: expected a number of steps, at least 1"):
+            optimizers.check_schedule({"name": "cosine", "warmup": steps})
     for bad in ({"name": "step"}, {"name": "plateau"}, {"name": "linear", "gamma": 1}):
         with pytest.raises(ValueError, match="schedule: expected a name and its arguments"):
             optimizers.check_schedule(bad)
