@@ -9,7 +9,7 @@ import torch
 
 import spectral_param as sp
 from experiments import __main__ as entry
-from experiments import cli, config, networks, optimizers, tasks
+from experiments import cli, config, networks, optimizers, runs, tasks
 from experiments.parallel import Processes
 from experiments.trainer import Trainer
 
@@ -98,6 +98,21 @@ def test_gradients_are_clipped_by_norm_and_by_value() -> None:
     trainer = small(clip_value=1e-3)
     trainer.train_step()
     assert max(float(p.grad.abs().max()) for p in trainer._trained) == pytest.approx(1e-3)
+
+
+def test_denormal_numbers_are_zero_during_a_run_and_not_after_it(tmp_path, monkeypatch) -> None:
+    denormal, seen = torch.tensor([1e-40]), []
+
+    def evaluate(self, split):
+        seen.append(float(denormal * 1))
+        return 1.0
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    assert float(denormal * 1) > 0
+    runs.run(config.load("adding-750-lstm-60").quick(), runs.Options(results=tmp_path, work=tmp_path))
+    assert seen
+    assert not any(seen)
+    assert float(denormal * 1) > 0
 
 
 def test_dtype_is_that_of_the_network() -> None:
