@@ -94,6 +94,8 @@ def reached(
 ) -> tuple[str, bool | None]:
     """Return what a goal asks in words, and whether it is reached, None while that is open.
 
+    A row whose median run diverged, or never came there, reaches nothing.
+
     Args:
         goal: ``measure`` and a bound: ``at_most``, ``at_least`` or ``below`` a number, as text; or
             ``not_above`` or ``better_than`` all of some rows, by their names.
@@ -112,7 +114,8 @@ def reached(
             text = f"{measure} {words} {goal[kind]}"
             if ours is None:
                 return text, None
-            return text, {"at_most": ours <= bound, "at_least": ours >= bound, "below": ours < bound}[kind]
+            holds = {"at_most": ours <= bound, "at_least": ours >= bound, "below": ours < bound}[kind]
+            return text, holds and math.isfinite(ours)
     for kind, words in (("not_above", "not above"), ("better_than", "better than")):
         if kind in goal:
             text = f"{measure} {words} that of {', '.join(goal[kind])}"
@@ -121,5 +124,6 @@ def reached(
                 return text, None
             sign = -1 if is_higher_better(measure, metric) else 1
             pairs = [(sign * ours, sign * value) for value in theirs if value is not None]
-            return text, all(a < b if kind == "better_than" else a <= b for a, b in pairs)
+            holds = all(a < b if kind == "better_than" else a <= b for a, b in pairs)
+            return text, holds and math.isfinite(ours)
     raise ValueError(f"goal: expected a bound, got {goal}")

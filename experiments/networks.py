@@ -78,7 +78,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         if task.symbols:
             size = embedded or sum(arguments.get(k, 0) for k in ("hidden_size", "long_size", "short_size"))
             embedding = nn.Embedding(task.input_size, size, dtype=dtype)
-            # It stands for an input map, of which Glorot's start is what the papers' have.
+            # It stands for an input map. How those start, the papers do not say; ours start so.
             nn.init.xavier_uniform_(embedding.weight)
         try:
             recurrent = getattr(sp.nn, name)(size, **arguments)

@@ -56,7 +56,7 @@ def test_committed_results_are_those_of_rows() -> None:
         assert name in config.names()
         for run in found:
             assert record.path(record.RESULTS, name, run["seed"]).is_file()
-            assert not run["config"]["task"].get("tiny")
+            assert run["config"] == config.load(name).settings
             assert set(run) >= {
                 "config",
                 "command",
@@ -133,6 +133,9 @@ def test_goals_are_reached_missed_or_open() -> None:
     assert state("a", not_above=["b"]) is False
     assert state("b", better_than=["a", "c"]) is None
     assert state("c", at_least="0.97") is None
+    results["d"] = [result(status="diverged", summary={"last loss": None})]
+    for bound in ({"at_least": "0.1"}, {"not_above": ["d"]}):
+        assert measures.reached({"measure": "last loss", **bound}, results, "d", "MSE")[1] is False
     with pytest.raises(ValueError, match="expected a bound"):
         state("a")
 
