@@ -101,16 +101,21 @@ def factor(
         steps_per_epoch: Number of steps of an epoch.
         measured: The scores so far on the first held-out split, the lower the better.
     """
-    name = schedule.get("name")
     warm = min(1.0, (step + 1) / schedule.get("warmup", 1))
+    return warm * _unwarmed(schedule, step, steps, steps_per_epoch, measured)
+
+
+def _unwarmed(
+    schedule: dict[str, Any], step: int, steps: int, steps_per_epoch: int, measured: list[float]
+) -> float:
+    name = schedule.get("name")
     if name == "linear":
-        return warm * (1 - step / steps)
+        return 1 - step / steps
     if name == "cosine":
-        return warm * (1 + math.cos(math.pi * step / steps)) / 2
+        return (1 + math.cos(math.pi * step / steps)) / 2
     if name == "exponential":
-        return warm * float(schedule["gamma"] ** (step // steps_per_epoch))
+        return float(schedule["gamma"] ** (step // steps_per_epoch))
     if name == "plateau":
         bests = [min(measured[:i], default=math.inf) for i in range(len(measured))]
-        worse = sum(m >= best for m, best in zip(measured, bests, strict=True))
-        return warm * float(schedule["gamma"] ** worse)
-    return warm
+        return float(schedule["gamma"] ** sum(m >= best for m, best in zip(measured, bests, strict=True)))
+    return 1.0
