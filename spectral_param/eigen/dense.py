@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param.precision import full_precision
+
 # One solve reaches working accuracy from almost any start, a second one from the few others.
 _SOLVES = 2
 
@@ -78,6 +80,7 @@ def dominant_eigentriple(T: Tensor) -> Eigentriple:  # T: (..., n, n)
     return dominant_eigentriple_and_moduli(T)[0]
 
 
+@full_precision
 def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
     """Compute the dominant eigentriple of each matrix, and the moduli of all its eigenvalues.
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_square, is_plain
-from spectral_param.functional.precision import full_precision
+from spectral_param.precision import full_precision
 
 # From this size on the inverse by blocks is faster than LAPACK's factorisation, measured on CPUs.
 BLOCKED_SIZE = 128

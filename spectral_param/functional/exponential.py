@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_real, check_square, finfo_eps
-from spectral_param.functional.precision import full_precision, matmul
+from spectral_param.precision import full_precision, matmul
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]

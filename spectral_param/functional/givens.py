@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.functional.precision import matmul
+from spectral_param.precision import matmul
 
 Order = Literal["rectangular", "fft"]
 ORDERS = get_args(Order)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.modrelu import modrelu
-from spectral_param.functional.precision import without_autocast
+from spectral_param.precision import without_autocast
 
 
 @without_autocast

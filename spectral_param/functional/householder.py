@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_lapack_matrix
-from spectral_param.functional.precision import full_precision, matmul
+from spectral_param.precision import full_precision, matmul
 
 
 def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k)

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spectral_param.functional.precision import without_autocast
 from spectral_param.functional.recurrence_reference import Named, rnn_reference
 from spectral_param.functional.recurrence_segments import Segment, segments
 from spectral_param.functional.recurrence_steps import Gradients, Steps, Support
+from spectral_param.precision import without_autocast
 
 # Size of W from which its blocks are multiplied by themselves, and what their mean number of rows has to be.
 BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100

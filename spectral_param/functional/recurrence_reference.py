@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from spectral_param.functional.modrelu import modrelu
-from spectral_param.functional.precision import without_autocast
 from spectral_param.functional.recurrence_segments import segments
+from spectral_param.precision import without_autocast
 
 Named = Literal["modrelu", "relu", "tanh", "identity"]
 Nonlinearity = Named | Callable[[Tensor], Tensor]

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.functional.precision import full_precision, matmul
+from spectral_param.precision import full_precision, matmul
 
 
 class SchurBlocks(NamedTuple):

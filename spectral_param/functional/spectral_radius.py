@@ -42,7 +42,7 @@ from torch import Tensor
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import physical_conj, power_of_two_scale
 from spectral_param.functional.checks import check_square
-from spectral_param.functional.precision import full_precision, matmul
+from spectral_param.precision import full_precision, matmul
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
@@ -257,7 +257,7 @@ def spectral_radius(T: Tensor) -> Tensor:
 # would hand complex kernels to a compiler that has none.
 @torch.library.custom_op("spectral_param::spectral_radius", mutates_args=())
 def _compiled_radius(T: Tensor) -> tuple[Tensor, Tensor]:
-    eigenvalue, u, v = full_precision(dominant_eigentriple)(T)
+    eigenvalue, u, v = dominant_eigentriple(T)
     return eigenvalue.abs(), _eigenvalue_gradient(torch.sgn(eigenvalue), u, v, real=not T.is_complex())
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_square
-from spectral_param.functional.precision import full_precision
+from spectral_param.precision import full_precision
 
 
 @full_precision

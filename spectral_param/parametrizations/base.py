@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
-from spectral_param.functional.precision import full_precision
+from spectral_param.precision import full_precision
 
 
 def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from spectral_param.eigen import Eigentriple, tracking
 from spectral_param.functional.checks import is_plain
-from spectral_param.functional.precision import full_precision
 from spectral_param.functional.spectral_radius import eigentriple
 from spectral_param.parametrizations.memory import Memory
+from spectral_param.precision import full_precision
 
 Solver = Literal["auto", "dense", "tracking"]
 

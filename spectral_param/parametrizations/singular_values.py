@@ -8,10 +8,10 @@ from torch import Tensor
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import householder
-from spectral_param.functional.precision import matmul
 from spectral_param.functional.reflections import few_reflections
 from spectral_param.parametrizations.base import Parametrization, is_trained, split_gates
 from spectral_param.parametrizations.householder import Householder
+from spectral_param.precision import matmul
 
 # Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
 # itself they could not be trained.

@@ -12,9 +12,9 @@ from torch.nn.utils.parametrize import ParametrizationList
 from spectral_param import init
 from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import exponential
-from spectral_param.functional.precision import matmul
 from spectral_param.parametrizations.base import Parametrization, at_least_float32, join_gates, split_gates
 from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.precision import matmul
 
 Start = Literal["henaff", "cayley"]
 

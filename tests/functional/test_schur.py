@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.functional import schur_form
-from spectral_param.functional.precision import matmul
 from spectral_param.functional.schur import (
     SchurBlocks,
     departure,
@@ -19,6 +18,7 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
+from spectral_param.precision import matmul
 from tests import matrices
 
 

@@ -9,7 +9,8 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param.functional.precision import full_precision
+from spectral_param.eigen import dominant_eigentriple
+from spectral_param.precision import full_precision
 from tests.cases import CASES
 
 SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
@@ -49,8 +50,15 @@ def test_products_of_a_constraint(case, reduced) -> None:
         layer.weight.abs().square().sum().backward()
         if case.recovers:
             layer.weight = member
-    assert set(products.precisions) <= {"ieee"}
+    assert set(products.precisions) == {"ieee"}
     assert SETTINGS.fp32_precision == reduced
+
+
+@needs_setting
+def test_products_of_eigentriples(reduced) -> None:
+    with Products() as products:
+        dominant_eigentriple(torch.randn(4, 9, 9))
+    assert set(products.precisions) == {"ieee"}
 
 
 @needs_setting
@@ -126,7 +134,7 @@ def test_a_setting_that_is_inherited_stays_so(parent) -> None:
         layer = sp.scaled_cayley(nn.Linear(4, 4))
         with Products() as products:
             layer.weight.sum().backward()
-        assert set(products.precisions) <= {"ieee"}
+        assert set(products.precisions) == {"ieee"}
         assert SETTINGS.fp32_precision == "bf16"
         parent.fp32_precision = "ieee"
         assert SETTINGS.fp32_precision == "ieee"
