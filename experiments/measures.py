@@ -94,7 +94,8 @@ def reached(
 ) -> tuple[str, bool | None]:
     """Return what a goal asks in words, and whether it is reached, None while that is open.
 
-    A row whose median run diverged, or never came there, reaches nothing.
+    A row whose median run diverged, or never came there, reaches nothing. A goal beside several rows is
+    missed as soon as one of them is ahead.
 
     Args:
         goal: ``measure`` and a bound: ``at_most``, ``at_least`` or ``below`` a number, as text; or
@@ -119,11 +120,13 @@ def reached(
     for kind, words in (("not_above", "not above"), ("better_than", "better than")):
         if kind in goal:
             text = f"{measure} {words} that of {', '.join(goal[kind])}"
-            theirs = [median(results.get(other, []), measure) for other in goal[kind]]
-            if ours is None or any(value is None for value in theirs):
+            if ours is None:
                 return text, None
+            theirs = [median(results.get(other, []), measure) for other in goal[kind]]
             sign = -1 if is_higher_better(measure, metric) else 1
             pairs = [(sign * ours, sign * value) for value in theirs if value is not None]
             holds = all(a < b if kind == "better_than" else a <= b for a, b in pairs)
-            return text, holds and math.isfinite(ours)
+            if not (holds and math.isfinite(ours)):
+                return text, False
+            return text, None if None in theirs else True
     raise ValueError(f"goal: expected a bound, got {goal}")

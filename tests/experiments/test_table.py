@@ -132,6 +132,7 @@ def test_goals_are_reached_missed_or_open() -> None:
     assert state("a", better_than=["b"]) is False
     assert state("a", not_above=["b"]) is False
     assert state("b", better_than=["a", "c"]) is None
+    assert state("a", better_than=["b", "c"]) is False  # whatever c will have
     assert state("c", at_least="0.97") is None
     results["d"] = [result(status="diverged", summary={"last loss": None})]
     for bound in ({"at_least": "0.1"}, {"not_above": ["d"]}):
