@@ -21,6 +21,15 @@ several seeds, the number is their median, and the least and the largest are in 
 "equal" and "worse" compare with the paper's number; equal means that ours rounds to it.
 """
 
+SUMMARY = """## In short
+
+What the rows that have been run were to reach. "Changed" rows differ from the paper's setting, as told below
+their table.
+
+| | | | ours | |
+|---|---|---|---:|---|
+"""
+
 FIGURE = """```{{eval-rst}}
 .. plot::
    :filename-prefix: results-{section}
@@ -54,6 +63,8 @@ def page(rows: list[Row], results: Results) -> str:
         results: The runs of each row.
     """
     parts = [HEAD]
+    if summary := _summary(rows, results):
+        parts.append(summary)
     for name, section in SECTIONS.items():
         members = rows_of(name, rows)
         done = [row for row in members if results.get(row.name)]
@@ -62,10 +73,38 @@ def page(rows: list[Row], results: Results) -> str:
             parts.append(_table(done, section, results))
             if section.draws and any(run["curve"] for row in done for run in results[row.name]):
                 parts.append(FIGURE.format(section=name, title=section.title))
-            parts.extend(_notes(name, done, results))
+            parts.extend(_notes(done, results))
         if waiting := [row for row in members if row not in done]:
             parts.append(_waiting(waiting))
     return "\n".join(parts)
+
+
+def _summary(rows: list[Row], results: Results) -> str:
+    """Return what each row that has been run was to reach, and whether it did."""
+    lines = []
+    for name, section in SECTIONS.items():
+        title = section.title
+        for row in rows:
+            runs = results.get(row.name)
+            if row.section != name or not runs:
+                continue
+            asked = []
+            for paper in row.paper:
+                measure = paper["measure"]
+                asked.append((f"{measure}, paper {paper['value']}", measure, _verdict(paper, runs)))
+            for goal in row.goal:
+                text, done = measures.reached(goal, results, row.name, runs[0]["metric"])
+                asked.append((text, goal["measure"], {True: "reached", False: "missed", None: "open"}[done]))
+            label = _label(row)
+            for text, measure, state in asked:
+                if state and measures.values(runs, measure):
+                    lines.append(f"| {title} | {label} | {text} | {_spread(runs, measure)} | **{state}** |")
+                    title = label = ""
+    return SUMMARY + "\n".join([*lines, ""]) if lines else ""
+
+
+def _label(row: Row) -> str:
+    return f"{row.label}{' (changed)' if row.changed else ''}"
 
 
 def _table(rows: list[Row], section: Section, results: Results) -> str:
@@ -74,7 +113,7 @@ def _table(rows: list[Row], section: Section, results: Results) -> str:
         runs = results[row.name]
         reported = {paper["measure"] for paper in row.paper}
         count = f"{runs[0]['parameters']:,}" if "parameters" in runs[0] else ""
-        label = f"{row.label}{' (changed)' if row.changed else ''}"
+        label = _label(row)
         for measure in dict.fromkeys([*section.measures, *(p["measure"] for p in row.paper)]):
             if not measures.values(runs, measure):
                 continue
@@ -110,14 +149,10 @@ def _number(value: float) -> str:
     return f"{value:.5g}" if math.isfinite(value) else "never"
 
 
-def _notes(section: str, rows: list[Row], results: Results) -> list[str]:
-    """Return goals, changes, divergences, and where the numbers are from."""
+def _notes(rows: list[Row], results: Results) -> list[str]:
+    """Return changes, divergences, and where the numbers are from."""
     notes = []
     for row in rows:
-        for goal in row.goal if row.section == section else ():
-            text, done = measures.reached(goal, results, row.name, results[row.name][0]["metric"])
-            state = {True: "reached", False: "missed", None: "open"}[done]
-            notes.append(f"- {row.label}: {text}: **{state}**")
         if row.changed:
             notes.append(f"- {row.label}, `{row.name}`: changed from the paper's setting: {row.changed}")
         for run in results[row.name]:

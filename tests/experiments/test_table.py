@@ -92,6 +92,21 @@ def test_run_stands_beside_its_paper(tmp_path) -> None:
     assert "python -m experiments run mnist-scornn-360`" in text
 
 
+def test_summary_says_what_was_reached() -> None:
+    goals = [{"measure": "best test", "at_least": bound} for bound in ("0.9", "0.99")]
+    goals.append({"measure": "best test", "better_than": ["other"]})
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=goals, paper=ROW.paper)
+    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
+    text = section(table.page([row, other], {"mine": [result(row, test=0.98)]}), "In short")
+    lines = [line for line in text.splitlines() if "0.97667" in line]
+    assert [line.split("**")[1] for line in lines] == ["better", "reached", "missed", "open"]
+    assert lines[0] == (
+        "| MNIST, pixel by pixel | ENRNN 9/9 | best test, paper 0.973 | 0.97667 | **better** |"
+    )
+    assert "LSTM 9 " not in text
+    assert "In short" not in table.page([row, other], {})
+
+
 def test_divergence_and_changes_are_said() -> None:
     row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, changed="twice the rate", paper=ROW.paper)
     diverged = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
