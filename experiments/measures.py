@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,14 @@ from typing import Any
 Result = dict[str, Any]
 
 HIGHER_IS_BETTER = ("accuracy", "SegSNR", "STOI", "PESQ")
+
+BOUNDS = {
+    "at_most": ("at most", operator.le),
+    "at_least": ("at least", operator.ge),
+    "below": ("below", operator.lt),
+    "not_above": ("not above that of", operator.le),
+    "better_than": ("better than that of", operator.lt),
+}
 
 
 def summary(curve: list[dict[str, Any]], metric: str, baseline: float) -> dict[str, float | None]:
@@ -107,26 +116,20 @@ def reached(
     Raises:
         ValueError: If the goal has no bound that is known.
     """
-    measure = goal["measure"]
+    kind = next((kind for kind in BOUNDS if kind in goal), None)
+    if kind is None:
+        raise ValueError(f"goal: expected a bound, got {goal}")
+    measure, bound, (words, holds) = goal["measure"], goal[kind], BOUNDS[kind]
+    theirs: list[float | None]
+    if isinstance(bound, str):
+        text, theirs, sign = f"{measure} {words} {bound}", [float(bound)], 1
+    else:
+        text = f"{measure} {words} {', '.join(bound)}"
+        theirs = [median(results.get(other, []), measure) for other in bound]
+        sign = -1 if is_higher_better(measure, metric) else 1
     ours = median(results.get(row, []), measure)
-    for kind, words in (("at_most", "at most"), ("at_least", "at least"), ("below", "below")):
-        if kind in goal:
-            bound = float(goal[kind])
-            text = f"{measure} {words} {goal[kind]}"
-            if ours is None:
-                return text, None
-            holds = {"at_most": ours <= bound, "at_least": ours >= bound, "below": ours < bound}[kind]
-            return text, holds and math.isfinite(ours)
-    for kind, words in (("not_above", "not above"), ("better_than", "better than")):
-        if kind in goal:
-            text = f"{measure} {words} that of {', '.join(goal[kind])}"
-            if ours is None:
-                return text, None
-            theirs = [median(results.get(other, []), measure) for other in goal[kind]]
-            sign = -1 if is_higher_better(measure, metric) else 1
-            pairs = [(sign * ours, sign * value) for value in theirs if value is not None]
-            holds = all(a < b if kind == "better_than" else a <= b for a, b in pairs)
-            if not (holds and math.isfinite(ours)):
-                return text, False
-            return text, None if None in theirs else True
-    raise ValueError(f"goal: expected a bound, got {goal}")
+    if ours is None:
+        return text, None
+    if not math.isfinite(ours) or not all(holds(sign * ours, sign * x) for x in theirs if x is not None):
+        return text, False
+    return text, None if None in theirs else True

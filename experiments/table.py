@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from experiments import config, measures, record
@@ -88,19 +89,22 @@ def _summary(rows: list[Row], results: Results) -> str:
             runs = results.get(row.name)
             if row.section != name or not runs:
                 continue
-            asked = []
-            for paper in row.paper:
-                measure = paper["measure"]
-                asked.append((f"{measure}, paper {paper['value']}", measure, _verdict(paper, runs)))
-            for goal in row.goal:
-                text, done = measures.reached(goal, results, row.name, runs[0]["metric"])
-                asked.append((text, goal["measure"], {True: "reached", False: "missed", None: "open"}[done]))
             label = _label(row)
-            for text, measure, state in asked:
+            for text, measure, state in _asked(row, results):
                 if state and measures.values(runs, measure):
                     lines.append(f"| {title} | {label} | {text} | {_spread(runs, measure)} | **{state}** |")
                     title = label = ""
     return SUMMARY + "\n".join([*lines, ""]) if lines else ""
+
+
+def _asked(row: Row, results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield what a row was to reach in words, of which measure, and whether it did."""
+    runs = results[row.name]
+    for paper in row.paper:
+        yield f"{paper['measure']}, paper {paper['value']}", paper["measure"], _verdict(paper, runs)
+    for goal in row.goal:
+        text, done = measures.reached(goal, results, row.name, runs[0]["metric"])
+        yield text, goal["measure"], {True: "reached", False: "missed", None: "open"}[done]
 
 
 def _label(row: Row) -> str:

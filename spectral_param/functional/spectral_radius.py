@@ -169,7 +169,6 @@ class _DominantEigen(torch.autograd.Function):
         return _DominantEigen.apply(T.movedim(in_dims[0], 0), known), 0  # type: ignore[no-untyped-call]
 
 
-@full_precision
 def eigentriple(T: Tensor, known: Eigentriple | None = None) -> Eigentriple:
     """Return the differentiable dominant eigentriple of T, vectors with LAPACK's phase.
 
