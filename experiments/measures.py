@@ -98,10 +98,20 @@ def compare(ours: float, printed: str, higher_is_better: bool) -> str:
     return "better" if (ours > float(printed)) == higher_is_better else "worse"
 
 
-def reached(
-    goal: dict[str, Any], results: dict[str, list[Result]], row: str, metric: str
-) -> tuple[str, bool | None]:
-    """Return what a goal asks in words, and whether it is reached, None while that is open.
+def asked(goal: dict[str, Any], labels: dict[str, str]) -> str:
+    """Return what a goal asks, in words.
+
+    Args:
+        goal: As for :func:`reached`.
+        labels: What each row is called.
+    """
+    kind = _kind(goal)
+    bound = goal[kind] if isinstance(goal[kind], str) else ", ".join(labels[row] for row in goal[kind])
+    return f"{goal['measure']} {BOUNDS[kind][0]} {bound}"
+
+
+def reached(goal: dict[str, Any], results: dict[str, list[Result]], row: str, metric: str) -> bool | None:
+    """Return whether a goal is reached, None while that is open.
 
     A row whose median run diverged, or never came there, reaches nothing. A goal beside several rows is
     missed as soon as one of them is ahead.
@@ -116,20 +126,24 @@ def reached(
     Raises:
         ValueError: If the goal has no bound that is known.
     """
-    kind = next((kind for kind in BOUNDS if kind in goal), None)
-    if kind is None:
-        raise ValueError(f"goal: expected a bound, got {goal}")
-    measure, bound, (words, holds) = goal["measure"], goal[kind], BOUNDS[kind]
+    kind = _kind(goal)
+    measure, bound, (_, holds) = goal["measure"], goal[kind], BOUNDS[kind]
     theirs: list[float | None]
     if isinstance(bound, str):
-        text, theirs, sign = f"{measure} {words} {bound}", [float(bound)], 1
+        theirs, sign = [float(bound)], 1
     else:
-        text = f"{measure} {words} {', '.join(bound)}"
         theirs = [median(results.get(other, []), measure) for other in bound]
         sign = -1 if is_higher_better(measure, metric) else 1
     ours = median(results.get(row, []), measure)
     if ours is None:
-        return text, None
+        return None
     if not math.isfinite(ours) or not all(holds(sign * ours, sign * x) for x in theirs if x is not None):
-        return text, False
-    return text, None if None in theirs else True
+        return False
+    return None if None in theirs else True
+
+
+def _kind(goal: dict[str, Any]) -> str:
+    kind = next((kind for kind in BOUNDS if kind in goal), None)
+    if kind is None:
+        raise ValueError(f"goal: expected a bound, one of {', '.join(BOUNDS)}; got {goal}")
+    return kind

@@ -83,6 +83,7 @@ def page(rows: list[Row], results: Results) -> str:
 def _summary(rows: list[Row], results: Results) -> str:
     """Return what each row that has been run was to reach, and whether it did."""
     lines = []
+    labels = {row.name: row.label for row in rows}
     for name, section in SECTIONS.items():
         title = section.title
         for row in rows:
@@ -90,21 +91,22 @@ def _summary(rows: list[Row], results: Results) -> str:
             if row.section != name or not runs:
                 continue
             label = _label(row)
-            for text, measure, state in _asked(row, results):
+            for text, measure, state in _asked(row, results, labels):
                 if state and measures.values(runs, measure):
                     lines.append(f"| {title} | {label} | {text} | {_spread(runs, measure)} | **{state}** |")
                     title = label = ""
     return SUMMARY + "\n".join([*lines, ""]) if lines else ""
 
 
-def _asked(row: Row, results: Results) -> Iterator[tuple[str, str, str]]:
+def _asked(row: Row, results: Results, labels: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield what a row was to reach in words, of which measure, and whether it did."""
     runs = results[row.name]
     for paper in row.paper:
         yield f"{paper['measure']}, paper {paper['value']}", paper["measure"], _verdict(paper, runs)
     for goal in row.goal:
-        text, done = measures.reached(goal, results, row.name, runs[0]["metric"])
-        yield text, goal["measure"], {True: "reached", False: "missed", None: "open"}[done]
+        done = measures.reached(goal, results, row.name, runs[0]["metric"])
+        state = {True: "reached", False: "missed", None: "open"}[done]
+        yield measures.asked(goal, labels), goal["measure"], state
 
 
 def _label(row: Row) -> str:
