@@ -86,15 +86,16 @@ class EigentripleMemory:
     def pack(self) -> Tensor:
         """Return the state as a float64 vector, empty without tracking.
 
-        It holds the blocks that are followed, and the last triple with the fingerprint of its T: a weight
-        that was read before saving is not computed again after it, and must not be after loading.
+        It holds the blocks that are followed, and the last T with its triple. A checkpoint is usually written
+        after the optimizer has moved T and before that is read: how far T has moved, which decides whether
+        to look for other eigenvalues, is then known after loading as it would have been without.
         """
         if self._saved is not None:
             return self._saved
         keys, triple = self._memory.entry()
         if not self._tracked or not keys:
             return torch.zeros(0, dtype=torch.float64)
-        last = torch.cat([torch.view_as_real(part).double().flatten().cpu() for part in triple])
+        last = torch.cat([_to_numbers(part) for part in (*keys, *triple)])
         return torch.cat([_fingerprint(keys[0]), last, tracking.pack(self._tracked)])
 
     def unpack(self, packed: Tensor) -> None:
@@ -111,18 +112,20 @@ class EigentripleMemory:
         assert self._saved is not None
         saved, self._saved = self._saved.cpu().double(), None
         batch, n = T.shape[:-2], T.shape[-1]
-        sizes = [len(_fingerprint(T)), *(2 * math.prod(shape) for shape in (batch, (*batch, n), (*batch, n)))]
+        shapes = (T.shape, batch, (*batch, n), (*batch, n))
+        dtypes = (T.dtype, *3 * (T.dtype.to_complex(),))
+        sizes = [
+            _FINGERPRINT,
+            *(math.prod(shape) * (2 if d.is_complex else 1) for shape, d in zip(shapes, dtypes, strict=True)),
+        ]
         if len(saved) < sum(sizes):
             return
         mark, *parts, blocks = saved.split([*sizes, len(saved) - sum(sizes)])
         self._tracked = tracking.unpack(blocks, T.detach().reshape(-1, n, n))
-        if self._tracked and torch.equal(mark, _fingerprint(T)):
-            shapes = (batch, (*batch, n), (*batch, n))
-            triple = (
-                torch.view_as_complex(part.reshape(*shape, 2)).to(T.device, T.dtype.to_complex())
-                for part, shape in zip(parts, shapes, strict=True)
-            )
-            self._memory.store((T,), tuple(triple))
+        last, *triple = map(_from_numbers, parts, shapes, dtypes)
+        # Where a T of other numbers was averaged into it, say, the triple belongs to none.
+        if self._tracked and torch.equal(mark, _fingerprint(last)):
+            self._memory.store((last.to(T.device),), tuple(part.to(T.device) for part in triple))
 
     def _track(self, T: Tensor) -> tuple[Tensor, ...]:
         """Return the eigentriple of each matrix by itself, from what the last call left."""
@@ -143,9 +146,25 @@ class EigentripleMemory:
         return tuple(torch.stack(column).reshape(T.shape[:-2] + column[0].shape) for column in columns)
 
 
+# Of SHA-256, as numbers of 32 bits.
+_FINGERPRINT = 8
+
+
 def _fingerprint(T: Tensor) -> Tensor:
-    """Return a digest of T's bytes, as eight numbers of 32 bits, for want of a copy of T."""
+    """Return a digest of T's bytes, as float64 numbers."""
     entries = (torch.view_as_real(T) if T.is_complex() else T).detach().cpu().contiguous()
     digest = hashlib.sha256(entries.numpy().tobytes()).digest()
-    numbers = [int.from_bytes(digest[i : i + 4], "big") for i in range(0, len(digest), 4)]
+    numbers = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(_FINGERPRINT)]
     return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _to_numbers(x: Tensor) -> Tensor:
+    """Return the entries as a float64 vector on the host."""
+    return (torch.view_as_real(x) if x.is_complex() else x).cpu().double().flatten()
+
+
+def _from_numbers(numbers: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return what :func:`_to_numbers` was given."""
+    if dtype.is_complex:
+        return torch.complex(*numbers.reshape(*shape, 2).unbind(-1)).to(dtype)
+    return numbers.reshape(shape).to(dtype)

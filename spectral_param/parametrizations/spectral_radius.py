@@ -170,7 +170,10 @@ class SpectralRadiusNorm(Parametrization):
         return real_entries(T)
 
     def get_extra_state(self) -> Tensor:
-        """Return what tracking needs to go on from a checkpoint to the same bits; else an empty tensor."""
+        """Return what tracking needs to go on from a checkpoint to the same bits; else an empty tensor.
+
+        That is two blocks of vectors and T as of the last read, as float64 numbers.
+        """
         return self._eigentriples.pack()
 
     def set_extra_state(self, state: Tensor) -> None:

@@ -274,6 +274,8 @@ def test_resume_bit_for_bit(read_before_saving, dense_calls) -> None:
             for parameter in whole.parameters():
                 parameter -= 0.5 * parameter.grad
     assert torch.equal(resumed.weight, whole.weight)
+    key = "parametrizations.weight.0._extra_state"
+    assert torch.equal(resumed.state_dict()[key], whole.state_dict()[key]), "audits at the same steps"
     assert len(dense_calls) < 30, "most steps are tracked"
 
 
