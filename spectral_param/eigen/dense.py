@@ -59,7 +59,9 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
     Returns:
         Positive real scales of shape ``(..., 1, 1)``.
     """
-    largest = T.abs().amax(dim=(-2, -1), keepdim=True)
+    # The modulus of a finite complex entry may overflow.
+    sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
+    largest = sizes.amax(dim=(-2, -1), keepdim=True)
     exponent = torch.frexp(largest).exponent
     # One less, so that the scale of the largest finite numbers is still finite.
     return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)

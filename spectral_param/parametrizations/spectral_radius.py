@@ -124,7 +124,11 @@ class SpectralRadiusNorm(Parametrization):
         active = self._active(rho, radius)
         nilpotent = rho <= _rounding(T, finfo_eps(T.dtype))
         scaled = active & ~nilpotent
-        factor = torch.where(scaled, radius / torch.where(scaled, self._shifted(rho), 1), 1)
+        divisor = torch.where(scaled, self._shifted(rho), 1)
+        # r/ρ, in steps whose derivatives stay within the range of numbers as long as r/ρ does: r/ρ² does not.
+        size = divisor.detach()
+        factor = radius / (divisor / size) / size
+        factor = torch.where(scaled, factor, 1)
         if defective is not None and not self._warned:
             self._warn(active & nilpotent, active & defective)
         return join_gates(T * factor[..., None, None], like=shape)

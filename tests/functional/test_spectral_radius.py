@@ -149,6 +149,16 @@ def test_homogeneous_of_degree_one(n, exponent, seed, dtype) -> None:
     assert torch.equal(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_entries_whose_modulus_overflows(dtype) -> None:
+    largest = torch.finfo(dtype).max
+    z = complex(largest, largest)
+    for T in (torch.full((2, 2), z, dtype=dtype), torch.diag(torch.tensor([z, 1], dtype=dtype))):
+        assert spectral_radius(T).isinf()
+    T = torch.diag(torch.tensor([0.75 * complex(largest, -largest / 2), 1], dtype=dtype))
+    torch.testing.assert_close(spectral_radius(T), T.abs().amax())
+
+
 @given(
     n=st.integers(1, 10),
     kind=st.sampled_from(["ginibre", "integers", "orthogonal", "low rank", "triangular"]),

@@ -278,13 +278,20 @@ def test_zero_radius_warns_that_the_radius_cannot_be_had() -> None:
         constrained(torch.zeros(3, 3))
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e20])
-def test_scale_does_not_matter(scale) -> None:
-    T = torch.randn(6, 6)
+@pytest.mark.parametrize("solver", ["dense", "tracking"])
+@pytest.mark.parametrize("exponent", [-120, -70, -66, 66, 70, 110])
+def test_scale_does_not_matter(solver, exponent) -> None:
+    """Not to the weight, and the gradient is divided by it."""
+    T, G = torch.randn(2, 40, 40)
+    scale = 2.0**exponent
     torch.testing.assert_close(constrained(scale * T).weight, constrained(T).weight)
-    layer = constrained(T)
-    set_original(layer, scale * T)
-    torch.testing.assert_close(layer.weight, constrained(T).weight)
+    results = []
+    for c in (1.0, scale):
+        layer = constrained(T, solver=solver)
+        set_original(layer, c * T)
+        layer.weight.backward(G)
+        results.append((layer.weight, c * layer.parametrizations.weight.original.grad))
+    torch.testing.assert_close(results[0], results[1])
 
 
 @pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
