@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 
+from spectral_param.forward_mode import not_nested
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -147,6 +149,7 @@ class _Matmul(torch.autograd.Function):
         return g_A, g_X
 
     @staticmethod
+    @not_nested
     @full_precision
     def jvp(ctx: Any, dA: Tensor | None, dX: Tensor | None) -> Tensor | None:
         A, X = ctx.saved_tensors

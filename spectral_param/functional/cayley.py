@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.forward_mode import not_nested
 from spectral_param.functional.checks import check_square, is_plain
 from spectral_param.precision import full_precision
 
@@ -106,6 +107,7 @@ class _ScaledCayley(torch.autograd.Function):
         return g_A, g_d, None
 
     @staticmethod
+    @not_nested
     @full_precision
     def jvp(ctx: Any, dA: Tensor | None, dd: Tensor | None, _: None) -> Tensor:
         d, W = ctx.saved_tensors
@@ -140,6 +142,7 @@ def scaled_cayley(A: Tensor, d: Tensor, *, known: Tensor | None = None) -> Tenso
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
+        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -174,6 +177,7 @@ def cayley(A: Tensor) -> Tensor:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
+        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> spectral_param.functional.cayley(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))

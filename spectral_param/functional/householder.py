@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.forward_mode import not_nested
 from spectral_param.functional.checks import check_lapack_matrix
 from spectral_param.precision import full_precision, matmul
 
@@ -96,6 +97,7 @@ class _Accumulate(torch.autograd.Function):
         return g_U, g_tau
 
     @staticmethod
+    @not_nested
     @full_precision
     def jvp(ctx: Any, dU: Tensor | None, dtau: Tensor | None) -> Tensor:
         U, tau, X = ctx.saved_tensors
@@ -125,6 +127,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype.
         ValueError: If ``tau`` does not have one entry for each vector.
+        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> U, X = spectral_param.functional.householder_factors(torch.tensor([[3.0], [4.0]]))
@@ -167,6 +170,7 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
         UnsupportedDtypeError: If LAPACK has no routines for the dtype.
         ValueError: If ``tau`` does not have one entry for each vector.
+        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> W = spectral_param.functional.householder(torch.randn(5, 3))

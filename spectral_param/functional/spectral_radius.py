@@ -41,6 +41,7 @@ from torch import Tensor
 
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import physical_conj, power_of_two_scale
+from spectral_param.forward_mode import not_nested
 from spectral_param.functional.checks import check_square
 from spectral_param.precision import full_precision, matmul
 
@@ -150,6 +151,7 @@ class _DominantEigen(torch.autograd.Function):
         return sum(terms[1:], start=terms[0]), None
 
     @staticmethod
+    @not_nested
     @full_precision
     def jvp(ctx: Any, dT: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor]:
         T, eigenvalue, u, v = ctx.saved_tensors
@@ -201,6 +203,7 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
         UnsupportedDtypeError: If T is not floating point or complex.
+        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> T = torch.tensor([[0.0, 2.0], [-2.0, 0.0]], dtype=torch.float64)
@@ -236,7 +239,8 @@ def spectral_radius(T: Tensor) -> Tensor:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
         UnsupportedDtypeError: If T is not float32, float64, complex64 or complex128.
-        NotImplementedError: For second derivatives of a compiled or exported graph.
+        NotImplementedError: For second derivatives of a compiled or exported graph, and for forward mode
+            inside forward mode.
 
     Example:
         >>> T = torch.tensor([[1.0, 5.0], [0.0, -3.0]], requires_grad=True)
