@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.parametrizations import Parametrization, Stiefel
+from spectral_param.parametrizations.base import originals_of
 
 
 def param_groups(
@@ -90,5 +91,5 @@ def _owners(parametrizations: ParametrizationList, tensor: nn.Parameter) -> list
     first, *later = parametrizations
     if not isinstance(first, Parametrization):
         return [first, *later]
-    parts = first.parts(*parametrizations.parameters(recurse=False))
+    parts = first.parts(*originals_of(parametrizations))
     return [part for part, originals in parts if any(o is tensor for o in originals)] + later

@@ -124,8 +124,9 @@ class StiefelRMSprop(torch.optim.Optimizer):
         return loss
 
     def _step_one(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
+        assert parameter.grad is not None
+        # Of a loss with Wᴴ it is a lazy conjugate.
+        gradient = parameter.grad.resolve_conj()
         if not group["stiefel"]:
             parameter.add_(self._normalize(parameter, gradient, group), alpha=-group["lr"])
             return

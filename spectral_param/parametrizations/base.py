@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
@@ -84,6 +85,28 @@ def is_trained(X: Tensor) -> bool:
     return X.requires_grad or not isinstance(X, nn.Parameter)
 
 
+def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
+    """Return the tensors that a parametrized weight is computed from, be they parameters or buffers.
+
+    Args:
+        weight: The list of its parametrizations.
+    """
+    if weight.is_tensor:
+        return (weight.original,)
+    return tuple(getattr(weight, f"original{i}") for i in range(weight.ntensors))
+
+
+def constraints_of(module: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Yield each constraint in a model, nested ones too, with the originals that it reads.
+
+    Args:
+        module: Any model.
+    """
+    for weight in module.modules():
+        if isinstance(weight, ParametrizationList) and isinstance(weight[0], Parametrization):
+            yield from weight[0].parts(*originals_of(weight))
+
+
 def num_free_parameters(module: nn.Module) -> int:
     """Return how many independent real numbers a model trains.
 
@@ -103,7 +126,7 @@ def num_free_parameters(module: nn.Module) -> int:
     counted: set[Tensor] = set()
     for part in module.modules():
         if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
-            originals = list(part.parameters(recurse=False))
+            originals = originals_of(part)
             if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
                 total += part[0].free_parameters(*originals)
             counted.update(originals)
@@ -237,7 +260,8 @@ class Parametrization(nn.Module, abc.ABC):
             NotAMatrixError: If W has fewer than two dimensions or no entries.
             NotSquareError: If W is neither square nor a stack of square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
-            InManifoldError: If W is outside the set, except at registration.
+            InManifoldError: If W is outside the set, except at registration; there only where a part of the
+                set was asked for that nothing near W is in (:class:`spectral_param.ScaledCayley`).
             ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device; at
                 registration, if it is a lazily conjugated or negated view.
         """
@@ -307,6 +331,7 @@ class Parametrization(nn.Module, abc.ABC):
         return {**self.__dict__, "_outputs": []}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
+        _give_classes_of_their_own(memo)
         # torch.nn.RNN keeps the weight that it read last in a list of its own, and a tensor with a
         # graph cannot be deep-copied. Parametrizations are copied before that list, so it is enough
         # to say here what the copy of such a weight is: its value, until the next forward pass.
@@ -319,3 +344,29 @@ class Parametrization(nn.Module, abc.ABC):
         memo[id(self)] = clone
         clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
         return clone
+
+
+def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
+    """Give the parametrized modules that are being copied classes apart from those of the originals.
+
+    PyTorch puts the property that computes a weight into a class made for the one module, which deepcopy
+    then shares with the copy. To remove a parametrization from the copy takes it from the original, too,
+    whose weight in ``torch.nn.RNN`` stays as it is from then on, without a word; and ``parametrize.cached``
+    gives the copy the weight of the original.
+
+    Args:
+        memo: That of the copy. A module on its way into it has a class and no attributes yet.
+    """
+    for module in list(memo.values()):
+        if isinstance(module, nn.Module) and not vars(module):
+            shared = type(module)
+            names = [
+                name
+                for name, member in vars(shared).items()
+                if isinstance(member, property) and member.fget.__module__ == parametrize.__name__
+            ]
+            if names:
+                module.__class__ = shared.__bases__[0]
+                parametrize._inject_new_class(module)
+                for name in names:
+                    parametrize._inject_property(module, name)

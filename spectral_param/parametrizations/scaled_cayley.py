@@ -170,9 +170,14 @@ class ScaledCayley(Parametrization):
         count = self._count(W.shape[-1])
         d = choose_signs(W, count)
         if d is None:
+            determinant, needed = torch.linalg.slogdet(W).sign.item(), (-1) ** (count or 0)
+            reason = (
+                f"of determinant {determinant:+.0f} ((-1)^count is {needed:+d})"
+                if determinant != needed
+                else "for which no D was found that keeps the eigenvalue -1 from WD, as for the identity"
+            )
             raise InManifoldError(
-                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one that they "
-                f"cannot (determinant {torch.linalg.slogdet(W).sign.item():+.0f}; (-1)^count is needed). Use "
+                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one {reason}. Use "
                 "negative_ones=None, or the verb's init='paper' to start elsewhere."
             )
         return d

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param import init
 from spectral_param.eigen import dominant_eigentriple
@@ -28,6 +27,7 @@ from spectral_param.functional.spectral_radius import condition_reciprocal, dege
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
+    constraints_of,
     is_trained,
     join_gates,
     real_entries,
@@ -361,10 +361,8 @@ def penalty(model: nn.Module) -> Tensor:
         >>> (loss + spectral_param.penalty(rnn)).backward()
     """
     total = torch.zeros(())
-    for part in model.modules():
-        if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
-            for parametrization, originals in part[0].parts(*part.parameters(recurse=False)):
-                if isinstance(parametrization, SchurForm):
-                    own = parametrization.penalty(*originals)
-                    total = total.to(own.device) + own
+    for constraint, originals in constraints_of(model):
+        if isinstance(constraint, SchurForm):
+            own = constraint.penalty(*originals)
+            total = total.to(own.device) + own
     return total

@@ -7,12 +7,17 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param import init
 from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import exponential
-from spectral_param.parametrizations.base import Parametrization, at_least_float32, join_gates, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    at_least_float32,
+    constraints_of,
+    join_gates,
+    split_gates,
+)
 from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.precision import matmul
 
@@ -149,8 +154,6 @@ def rebase(model: nn.Module) -> None:
         ...     if step % 5 == 0:
         ...         spectral_param.rebase(rnn)
     """
-    for part in model.modules():
-        if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
-            for parametrization, originals in part[0].parts(*part.parameters(recurse=False)):
-                if isinstance(parametrization, SkewExponential):
-                    parametrization.rebase(*originals)
+    for constraint, originals in constraints_of(model):
+        if isinstance(constraint, SkewExponential):
+            constraint.rebase(*originals)

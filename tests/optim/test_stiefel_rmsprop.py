@@ -46,6 +46,22 @@ def test_steps_are_those_of_the_paper(dtype, normalize) -> None:
     np.testing.assert_allclose(W.detach().numpy(), expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("stiefel", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradients_that_are_conjugated_lazily(stiefel, normalize) -> None:
+    start, x = orthogonal((5, 5), torch.complex128), torch.randn(3, 5, dtype=torch.complex128)
+    W, other = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    for matrix in (W, other):
+        optimizer = StiefelRMSprop([matrix], lr=0.05, stiefel=stiefel, normalize=normalize)
+        (x @ matrix.mH).abs().sum().backward()
+        if matrix is W:
+            assert matrix.grad.is_conj()
+        else:
+            matrix.grad = matrix.grad.resolve_conj()
+        optimizer.step()
+    assert torch.equal(W, other)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_other_parameters_step_as_with_torchs_rmsprop(dtype) -> None:
     ours = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((3, 4), (5,), ())]

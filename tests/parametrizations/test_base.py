@@ -1,10 +1,12 @@
-"""What every parametrization of the library refuses before anything changes."""
+"""What every parametrization of the library refuses before anything changes, and its copies."""
 
+import copy
 import warnings
 
 import pytest
 import torch
-from torch.nn.utils.parametrize import register_parametrization
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 import spectral_param as sp
 from spectral_param.testing import Holder
@@ -122,3 +124,49 @@ def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
     assert actual.dtype == (torch.complex64 if dtype.is_complex else rows)
     W = module.weight.detach().to(torch.complex64 if dtype.is_complex else torch.float32)
     torch.testing.assert_close(actual.to(W.dtype), h.to(W.dtype) @ W.mT, atol=0.1, rtol=0)
+
+
+COPIED = {
+    "torch.nn.RNN": (lambda: sp.scaled_cayley(torch.nn.RNN(3, 8), "weight_hh_l0"), "weight_hh_l0"),
+    "torch.nn.LSTM": (lambda: sp.spectral_radius(torch.nn.LSTM(3, 8), "weight_hh_l0"), "weight_hh_l0"),
+    "ScoRNN": (lambda: sp.nn.ScoRNN(3, 8), "weight_hh"),
+    "Linear": (lambda: torch.nn.Sequential(sp.scaled_cayley(torch.nn.Linear(3, 3))), "weight"),
+}
+
+
+def output(module, x):
+    y = module(x)
+    return y[0] if isinstance(y, tuple) else y
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copy_without_its_constraint_leaves_the_original_alone(name) -> None:
+    make, tensor = COPIED[name]
+    module, x = make(), torch.randn(5, 2, 3)
+    with torch.no_grad():
+        before = output(module, x)
+    other = copy.deepcopy(copy.deepcopy(module))
+    for part in other.modules():
+        if parametrize.is_parametrized(part):
+            remove_parametrizations(part, tensor)
+    torch.testing.assert_close(output(other, x), before)
+    output(module, x).square().sum().backward()
+    originals = [p for key, p in module.named_parameters() if "original" in key]
+    assert originals
+    with torch.no_grad():
+        for original in originals:
+            assert original.grad.abs().max() > 0
+            original += torch.randn_like(original)
+    assert not torch.equal(output(module, x), before)
+    torch.testing.assert_close(output(other, x), before)
+
+
+def test_a_copy_has_a_cached_weight_of_its_own() -> None:
+    module = sp.scaled_cayley(torch.nn.Linear(4, 4))
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.parametrizations.weight.original += torch.randn(4, 4)
+    expected = other.weight.detach().clone()
+    with parametrize.cached():
+        assert not torch.equal(module.weight, expected)
+        assert torch.equal(other.weight, expected)

@@ -303,6 +303,13 @@ def test_penalty_of_a_model_is_the_sum() -> None:
     assert sp.penalty(torch.nn.Linear(2, 2)).item() == 0
 
 
+def test_penalty_of_a_buffer() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("weight", 0.5 * torch.eye(4))
+    sp.schur_form(module, delta=1.0)
+    assert sp.penalty(module).item() == pytest.approx(4 * 0.25)
+
+
 def test_penalty_pulls_the_moduli_to_one() -> None:
     module = constrained(0.5 * torch.randn(6, 6), delta=1.0)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

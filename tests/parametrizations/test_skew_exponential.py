@@ -176,6 +176,17 @@ def test_a_thousand_bases_do_not_drift() -> None:
     assert orthogonality_defect(module.weight).max() < 2e-6
 
 
+def test_rebase_of_a_buffer() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("weight", orthogonal((4, 4), torch.float64))
+    sp.skew_exponential(module)
+    module.parametrizations.weight.original.add_(torch.randn(4, 4, dtype=torch.float64))
+    before = module.weight
+    sp.rebase(module)
+    assert not module.parametrizations.weight.original.any()
+    torch.testing.assert_close(module.weight, before)
+
+
 def test_rebase_leaves_a_weight_of_nan_alone() -> None:
     module = constrained(torch.eye(3))
     (T,) = module.parameters()
