@@ -214,5 +214,7 @@ def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Gener
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     with torch.no_grad():
         tensor.normal_(generator=generator)
-        blocks *= (radius / spectral_radius(blocks))[..., None, None]
+        # LAPACK has no half precisions.
+        exact = blocks.to(torch.promote_types(blocks.dtype, torch.float32))
+        blocks *= (radius / spectral_radius(exact))[..., None, None]
     return tensor

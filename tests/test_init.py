@@ -47,6 +47,12 @@ def test_truncated_orthogonal() -> None:
         torch.testing.assert_close(singular, torch.ones(3))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_spectral_radius_in_half_precision(dtype) -> None:
+    W = sp.init.spectral_radius_(torch.empty(20, 20, dtype=dtype), radius=0.9)
+    assert torch.linalg.eigvals(W.float()).abs().max().item() == pytest.approx(0.9, rel=2e-2)
+
+
 def test_spectral_radius_of_a_batch() -> None:
     W = sp.init.spectral_radius_(torch.empty(4, 30, 30), radius=0.9)
     torch.testing.assert_close(radii(W).flatten(), torch.full((4,), 0.9))

@@ -34,6 +34,9 @@ class ScaledCayley(Parametrization):
     real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
     eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
 
+    W is orthogonal to about eps·‖A‖. ‖A‖ grows without bound as an eigenvalue of WD goes to -1: with entries of
+    A in the hundreds, float32 leaves four digits, and W may then not be assigned to itself.
+
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` in
             0 … 1), real weights only. It fixes the determinant, (-1)^count, and in the papers it is
