@@ -37,8 +37,8 @@ $n$ complex states.
 - **W**: order of the operations that make the recurrent matrix from its parameters, once in each forward
   pass. **A step**: order of those of one time step of one sequence. "Without W" is what
   {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary` costs. On
-  a CPU the networks take it from the size on at which it was measured to be faster: $n = 512$ with
-  $k ≤ n/4$ reflections or Fourier transforms, $n = 1024$ with up to 8 layers of rotations or the FFT's order.
+  a CPU the networks take it from $n = 512$ on with $k ≤ n/4$ reflections or Fourier transforms, and from
+  $n = 1024$ on with up to 8 layers of rotations or the FFT's order.
 - **Training step**: forward and backward pass of {batch} sequences of {steps} steps with {inputs} inputs,
   the recurrent matrix from its parameters, and the optimizer's step (SGD, or `StiefelRMSprop` for
   FullCapacityURNN), divided by the time of `torch.nn.RNN` with as many units. Where that was measured

@@ -83,7 +83,7 @@ def load(folder: Path, settings: dict[str, Any]) -> Results:
         )
         raise CheckpointError(
             f"the checkpoint in {folder} has different settings: {described}. "
-            "Repeat its options, choose another --output, or run without --resume to begin anew"
+            "Repeat its options, choose another folder, or run without --resume to begin anew"
         )
     checked: Results = results
     return checked

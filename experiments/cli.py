@@ -15,6 +15,7 @@ import torch
 
 from demo.checkpoint import CheckpointError, InterruptedRunError
 from experiments import config, record, runs, scores, table
+from experiments.config import Row, RowError
 from experiments.data import DataError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -58,6 +59,7 @@ def _run(options: argparse.Namespace) -> int:
         results, work = work / "quick", work / "quick"
     elif row.task["name"] == "speech" and (absent := scores.missing()):
         print(f"Without {' and '.join(absent)} there will be no score of theirs.", file=sys.stderr)
+    _check_folders(row, results, work)
     if options.threads:
         torch.set_num_threads(options.threads)
     result = runs.run(
@@ -81,6 +83,18 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{result['diverged']}; spectral radii then: {result['spectral radii']}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check_folders(row: Row, results: Path, work: Path) -> None:
+    """Raise if a row from elsewhere would overwrite what belongs to a row in ``experiments/rows``."""
+    if not row.has_name_of_another:
+        return
+    for option, folder, own in (("--results", results, record.RESULTS), ("--work", work, runs.RUNS)):
+        if folder.resolve() == own.resolve():
+            raise RowError(
+                f"{option}: expected another folder than {own} for {row.file}, got that of the row "
+                f"{row.name} in experiments/rows. Rename the file, or give another folder"
+            )
 
 
 def _list() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class Row:
         paper: The paper's numbers: ``measure``, ``value`` with the paper's digits, ``source``.
         goal: What to reach: ``measure`` and a bound; see :func:`experiments.measures.reached`.
         changed: What differs from the paper's setting, for rows that do.
+        file: Path of the file as it was given, for a row that was loaded by one.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Row:
     paper: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     goal: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     changed: str = ""
+    file: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -65,7 +68,13 @@ class Row:
     @property
     def command(self) -> str:
         """The command that runs it."""
-        return f"python -m experiments run {self.name}"
+        return f"python -m experiments run {shlex.quote(self.file or self.name)}"
+
+    @property
+    def has_name_of_another(self) -> bool:
+        """Whether it is from a file elsewhere with the name of a row in ``experiments/rows``."""
+        listed = ROWS / f"{self.name}.toml"
+        return bool(self.file) and listed.is_file() and not listed.samefile(self.file)
 
     def quick(self) -> Row:
         """Return the row with a tiny network, tiny data made up for it, and a few steps."""
@@ -106,11 +115,12 @@ def load(name: str) -> Row:
     Raises:
         RowError: If there is none, or it is not as it should be.
     """
-    path = Path(name) if name.endswith(".toml") else ROWS / f"{name}.toml"
+    file = name if name.endswith(".toml") else ""
+    path = Path(file) if file else ROWS / f"{name}.toml"
     if not path.is_file():
         raise RowError(f"{name}: no such row. `python -m experiments list` names them.")
     content = _content(path)
-    fields = {field.name for field in dataclasses.fields(Row)} - {"name"}
+    fields = {field.name for field in dataclasses.fields(Row)} - {"name", "file"}
     if unknown := content.keys() - fields:
         raise RowError(f"{path}: expected {', '.join(sorted(fields))}; got {', '.join(sorted(unknown))}.")
     if absent := {"label", "section", "task"} - content.keys():
@@ -124,7 +134,7 @@ def load(name: str) -> Row:
             raise RowError(f"{path}: training: expected either epochs or steps.")
         if not content.get("network") or not content.get("optimizer"):
             raise RowError(f"{path}: network, optimizer: missing.")
-    return Row(name=path.stem, **content)
+    return Row(name=path.stem, file=file, **content)
 
 
 def load_all() -> list[Row]:

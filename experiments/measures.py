@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 Result = dict[str, Any]
 
 HIGHER_IS_BETTER = ("accuracy", "SegSNR", "STOI", "PESQ")
+
+# Half of the baseline means nothing for an accuracy, nor for bits per character, whose baseline is that of
+# taking all characters to be as likely.
+HALVED = ("MSE", "cross-entropy")
+
+# Enough digits for any double and those that papers print; quantize refuses to go beyond.
+DIGITS = Context(prec=400)
 
 BOUNDS = {
     "at_most": ("at most", operator.le),
@@ -24,10 +31,12 @@ BOUNDS = {
 def summary(curve: list[dict[str, Any]], metric: str, baseline: float) -> dict[str, float | None]:
     """Return the numbers of a run that tables are made of.
 
+    Scores that are not finite are never the best; where none is finite, the best is None.
+
     Args:
         curve: One entry for each evaluation.
         metric: What was evaluated.
-        baseline: What an answer that ignores the input has.
+        baseline: What a guess has; see :class:`experiments.tasks.task.Task`.
     """
     found: dict[str, float | None] = {}
     if not curve:
@@ -35,15 +44,21 @@ def summary(curve: list[dict[str, Any]], metric: str, baseline: float) -> dict[s
     best = max if metric in HIGHER_IS_BETTER else min
     for split in ("validation", "test"):
         if split in curve[0]:
-            found[f"best {split}"] = best(point[split] for point in curve)
+            # A comparison with NaN is false, so an early one would stay the best.
+            found[f"best {split}"] = best((point[split] for point in _finite(curve, split)), default=None)
             found[f"last {split}"] = curve[-1][split]
     if "validation" in curve[0]:
-        chosen = best(curve, key=lambda point: point["validation"])
-        found["test at best validation"] = chosen["test"]
-    if metric not in HIGHER_IS_BETTER:
+        finite = _finite(curve, "validation")
+        chosen = best(finite, key=lambda point: point["validation"], default=None)
+        found["test at best validation"] = None if chosen is None else chosen["test"]
+    if metric in HALVED:
         passed = [point["epoch"] for point in curve if point["test"] < baseline / 2]
         found["epochs to half the baseline"] = passed[0] if passed else None
     return found
+
+
+def _finite(curve: list[dict[str, Any]], split: str) -> list[dict[str, Any]]:
+    return [point for point in curve if math.isfinite(point[split])]
 
 
 def is_higher_better(measure: str, metric: str) -> bool:
@@ -93,7 +108,8 @@ def compare(ours: float, printed: str, higher_is_better: bool) -> str:
         printed: The paper's, with its digits.
         higher_is_better: Which way is better.
     """
-    if math.isfinite(ours) and Decimal(ours).quantize(Decimal(printed)) == Decimal(printed):
+    theirs = Decimal(printed)
+    if math.isfinite(ours) and Decimal(ours).quantize(theirs, context=DIGITS) == theirs:
         return "equal"
     return "better" if (ours > float(printed)) == higher_is_better else "worse"
 

@@ -75,8 +75,8 @@ def run(row: Row, options: Options) -> dict[str, Any] | None:
 def flushed_denormals() -> Iterator[None]:
     """Take denormal numbers for zero.
 
-    A gradient that vanishes over hundreds of steps becomes denormal, and CPUs are slow with such numbers:
-    an LSTM's step on pixel-by-pixel MNIST took 3.1 s with them and 0.35 s without.
+    A gradient that vanishes over hundreds of steps becomes denormal, as an LSTM's on pixel-by-pixel MNIST
+    does, and CPUs can be much slower with such numbers.
     """
     torch.set_flush_denormal(True)
     try:
@@ -129,8 +129,11 @@ def _train(row: Row, together: Processes, options: Options) -> dict[str, Any]:
         saved = checkpoint.load(folder, settings)["run"]
         trainer.load(saved["trainer"])
         sessions = saved["sessions"]
-    environment = record.environment(together.device, options.dtype, together.size)
-    sessions = [*sessions, {"from step": trainer.step, **environment}]
+    if not sessions or trainer.step < trainer.steps:
+        environment = record.environment(together.device, options.dtype, together.size)
+        sessions = [*sessions, {"from step": trainer.step, **environment}]
+    else:  # Nothing is left to train: the numbers are still those of the last session.
+        environment = {name: value for name, value in sessions[-1].items() if name != "from step"}
 
     def save() -> None:
         state = trainer.state()  # All processes take part in it.

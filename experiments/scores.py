@@ -1,4 +1,8 @@
-"""How good reconstructed speech is: SegSNR, STOI and PESQ."""
+"""How good reconstructed speech is: SegSNR, STOI and PESQ.
+
+SegSNR and PESQ are not the papers'. Helfrich, Willmott and Ye (2018) name Voicebox (Brookes et al., 1997) for
+SegSNR, Rix et al. (2001) for PESQ. Ours are defined at :func:`segmental_snr` and :func:`perceptual`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,8 @@ ACTIVE = 40.0
 def segmental_snr(reference: Tensor, estimate: Tensor) -> float:
     """Return the mean over frames of 10 ms of the signal-to-noise ratio in dB, each within -10 … 35.
 
-    Frames more than 40 dB below the loudest do not count.
+    Frames more than 40 dB below the loudest do not count. Voicebox, which the papers name, detects speech in
+    another way and aligns the two before, so its numbers are not on the same scale.
 
     Args:
         reference: The true samples.
@@ -42,7 +47,9 @@ def missing() -> list[str]:
 def perceptual(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """Return the mean scores of all utterances, and how many of them each score could be had for.
 
-    STOI takes 0.4 s of speech at least, and PESQ speech that it detects.
+    STOI takes 0.4 s of speech at least, and PESQ speech that it detects. PESQ is what the package ``pesq``
+    returns for narrow-band speech, the MOS-LQO. The papers refer to Rix et al. (2001), so theirs is
+    presumably the raw score of P.862; they do not say.
 
     Args:
         pairs: True and reconstructed samples of each utterance.

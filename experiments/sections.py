@@ -44,7 +44,10 @@ KERG = (
 )
 SPEECH = (
     "Mean squared error in dB², over all bins of all frames that exist, and scores of audio with the "
-    "predicted magnitudes and the true phases; the network that was best on the validation data."
+    "predicted magnitudes and the true phases; the network that was best on the validation data. "
+    "SegSNR is the mean over frames of 10 ms, each within -10 to 35 dB, without those of silence, and PESQ "
+    "is the MOS-LQO that the package pesq returns; the papers' SegSNR is that of Voicebox and their PESQ "
+    "presumably the raw score of P.862, so neither is compared with theirs."
 )
 
 SECTIONS = {

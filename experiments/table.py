@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import config, measures, record
+from experiments import config, measures, notes, record
 from experiments.config import Row
 from experiments.measures import Result
 from experiments.sections import SECTIONS, Section
@@ -74,7 +74,7 @@ def page(rows: list[Row], results: Results) -> str:
             parts.append(_table(done, section, results))
             if section.draws and any(run["curve"] for row in done for run in results[row.name]):
                 parts.append(FIGURE.format(section=name, title=section.title))
-            parts.extend(_notes(done, results))
+            parts.extend(notes.below_table(done, results))
         if waiting := [row for row in members if row not in done]:
             parts.append(_waiting(waiting))
     return "\n".join(parts)
@@ -83,7 +83,7 @@ def page(rows: list[Row], results: Results) -> str:
 def _summary(rows: list[Row], results: Results) -> str:
     """Return what each row that has been run was to reach, and whether it did."""
     lines = []
-    labels = {row.name: row.label for row in rows}
+    labels = {row.name: _label(row) for row in rows}
     for name, section in SECTIONS.items():
         title = section.title
         for row in rows:
@@ -153,36 +153,6 @@ def _spread(runs: list[Result], measure: str) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.5g}" if math.isfinite(value) else "never"
-
-
-def _notes(rows: list[Row], results: Results) -> list[str]:
-    """Return changes, divergences, and where the numbers are from."""
-    notes = []
-    for row in rows:
-        if row.changed:
-            notes.append(f"- {row.label}, `{row.name}`: changed from the paper's setting: {row.changed}")
-        for run in results[row.name]:
-            if run["status"] == "diverged":
-                notes.append(f"- {row.label}, seed {run['seed']}: {run['diverged']}")
-    origins: dict[str, list[str]] = {}
-    for row in rows:
-        for run in results[row.name]:
-            hours = run["wall_seconds"] / 3600
-            origins.setdefault(_origin(run["environment"]), []).append(
-                f"`{row.name}` seed {run['seed']} ({hours:.2g} h)"
-            )
-    text = "\n\n".join(f"{', '.join(names)}: {origin}." for origin, names in origins.items())
-    return [*(["\n".join(notes) + "\n"] if notes else []), f"{text}\n"]
-
-
-def _origin(environment: dict[str, object]) -> str:
-    facts = []
-    for name, value in environment.items():
-        shown = value
-        if name == "commit":
-            shown = f"{str(value)[:12]}{'-dirty' if str(value).endswith('-dirty') else ''}"
-        facts.append(f"{name} {shown}")
-    return ", ".join(facts)
 
 
 def _waiting(rows: list[Row]) -> str:

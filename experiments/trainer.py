@@ -14,8 +14,7 @@ from experiments import networks, optimizers, tasks
 from experiments.config import Row
 from experiments.parallel import Processes
 
-# A loss counts as divergence when it is so many times that of the first step, and of the best answer that
-# ignores the input.
+# A loss counts as divergence when it is so many times that of the first step, and that of guessing.
 DIVERGED = 1e3
 # Of so many last steps the median time is reported.
 TIMED_STEPS = 200
@@ -131,8 +130,9 @@ class Trainer:
 
     def _measured(self) -> list[float]:
         """Return the scores on the first held-out split, the lower the better."""
-        sign = -1 if self.task.higher_is_better else 1
-        return [sign * point[self.task.splits[0]] for point in self.curve]
+        sign, split = -1 if self.task.higher_is_better else 1, self.task.splits[0]
+        # A comparison with NaN is false, so an early one would stay the best.
+        return [sign * point[split] if math.isfinite(point[split]) else math.inf for point in self.curve]
 
     def _measure(self) -> None:
         point: dict[str, Any] = {

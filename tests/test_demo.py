@@ -195,6 +195,8 @@ def test_resuming_needs_a_checkpoint_of_the_same_settings(
     assert "no checkpoint" in error("--output", str(tmp_path))
     assert "seed 0 instead of 5" in error("--quick", "--seed", "5", "--output", str(finished))
     assert "other networks (--quick" in error("--output", str(finished))
+    # The experiments say the same, whose folders have other options.
+    assert "choose another folder, or run without --resume" in error("--output", str(finished))
     (tmp_path / checkpoint.CHECKPOINT).write_bytes(b"no checkpoint")
     assert "cannot read" in error("--output", str(tmp_path))
     assert "expected a folder" in error("--output", str(tmp_path / checkpoint.CHECKPOINT))

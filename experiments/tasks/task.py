@@ -69,7 +69,8 @@ class Task(abc.ABC):
         carries_state: Whether each batch goes on where the one before ended, within an epoch.
         metric: What the score is.
         higher_is_better: Whether a higher score is better.
-        baseline: Loss of the best answer that ignores the input.
+        baseline: Loss of guessing: for numbers and for copying that of the best answer that ignores the
+            input, for classes and characters that of taking all to be as likely.
         splits: What is held out, in order: ``"validation"`` and ``"test"``, or ``"test"`` alone.
         steps_per_epoch: Number of batches.
     """

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from demo import checkpoint
-from experiments import cli, config, runs
+from experiments import cli, config, record, runs
 from experiments.trainer import Trainer
 
 from .helpers import CHARACTERS, ROOT, arguments, read_curve, write_row
@@ -87,6 +87,15 @@ def test_resume_without_a_checkpoint_begins(alone, tmp_path) -> None:
     assert read_curve(tmp_path) == alone
 
 
+def test_resume_of_a_finished_run_keeps_its_sessions_and_environment(alone, tmp_path, monkeypatch) -> None:
+    options = arguments(tmp_path, write_row(tmp_path, CHARACTERS))
+    assert cli.main(options) == 0
+    written = (tmp_path / "row-seed0.json").read_text()
+    monkeypatch.setattr(record, "environment", lambda *_: {"commit": "of a later day"})
+    assert cli.main([*options, "--resume"]) == 0
+    assert (tmp_path / "row-seed0.json").read_text() == written
+
+
 def test_checkpoint_of_another_row_is_refused(tmp_path, capsys) -> None:
     row = write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 2"))
     assert cli.main(arguments(tmp_path, row)) == 0
@@ -142,6 +151,18 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch) -> N
     assert cli.main(options) == 2
     saved = torch.load(tmp_path / "row-seed0" / checkpoint.CHECKPOINT, weights_only=True)["results"]["run"]
     assert saved["trainer"]["step"] == 4
+
+
+def test_score_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch) -> None:
+    values = iter([float("nan"), 10.0, 2.0, 10.0])  # Validation and test, twice.
+    monkeypatch.setattr(Trainer, "evaluate", lambda self, split: next(values))
+    row = config.load("speech-scornn-425").quick()
+    result = runs.run(row, runs.Options(results=tmp_path, work=tmp_path))
+    assert result["summary"]["best validation"] == 2.0
+    saved = torch.load(tmp_path / "speech-scornn-425-seed0" / checkpoint.CHECKPOINT, weights_only=True)[
+        "results"
+    ]["run"]["trainer"]
+    assert torch.equal(saved["best"]["output.weight"], saved["model"]["output.weight"])
 
 
 def test_network_that_was_best_on_validation_is_scored(tmp_path, monkeypatch) -> None:

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import spectral_param as sp
-from experiments import config, measures, networks, optimizers, runs, tasks
+from experiments import cli, config, measures, networks, optimizers, record, runs, tasks
 from experiments.sections import SECTIONS
+
+from .helpers import CHARACTERS, arguments, write_row
 
 ROWS = config.names()
 TRAINED = [name for name in ROWS if config.load(name).section != "dynamics"]
@@ -120,6 +122,44 @@ def test_bad_row_is_named(text, message, tmp_path) -> None:
     (tmp_path / "row.toml").write_text(text)
     with pytest.raises(config.RowError, match=message):
         config.load(str(tmp_path / "row.toml"))
+
+
+def test_command_of_a_row_names_its_file_as_it_was_given(tmp_path, monkeypatch) -> None:
+    assert config.load("franka").command == "python -m experiments run franka"
+    (tmp_path / "my rows").mkdir()
+    text = CHARACTERS.replace("steps = 16", "steps = 2")
+    row = write_row(tmp_path / "my rows", text, "franka")
+    assert cli.main(arguments(tmp_path, row)) == 0
+    result = json.loads((tmp_path / "franka-seed0.json").read_text())
+    assert result["command"] == f"python -m experiments run '{row}' --seed 0"
+    monkeypatch.chdir(tmp_path)
+    assert config.load("my rows/franka.toml").command == "python -m experiments run 'my rows/franka.toml'"
+    with pytest.raises(config.RowError, match="got file"):
+        config.load(write_row(tmp_path, f'file = "x"\n{BASE}'))
+
+
+def test_file_with_the_name_of_a_row_does_not_take_its_folders(tmp_path, monkeypatch, capsys) -> None:
+    started = []
+    monkeypatch.setattr(runs, "run", lambda row, options: started.append((row.name, options.results)))
+
+    def run(row: str, *options: str) -> str:
+        code, error = cli.main(["run", row, *options]), capsys.readouterr().err
+        assert code == (1 if error else 0)
+        return error
+
+    elsewhere, own = write_row(tmp_path, CHARACTERS, "franka"), ["--results", str(tmp_path)]
+    error = run(elsewhere)
+    assert f"--results: expected another folder than {record.RESULTS} for {elsewhere}" in error
+    assert "got that of the row franka in experiments/rows. Rename the file, or give another" in error
+    assert "--work: expected another folder" in run(elsewhere, *own)
+    assert "--results" in run(elsewhere, "--results", f"{record.RESULTS.parent}/rows/../results")
+    assert not started
+    assert not run(elsewhere, *own, "--work", str(tmp_path))
+    assert not run(elsewhere, "--quick"), "results of --quick have a folder of their own"
+    assert not run(write_row(tmp_path, CHARACTERS))
+    assert not run(str(config.ROWS / "franka.toml")), "the row itself"
+    assert [name for name, _ in started] == ["franka", "franka", "row", "franka"]
+    assert [folder == record.RESULTS for _, folder in started] == [False, False, True, True]
 
 
 def test_missing_row_is_named() -> None:

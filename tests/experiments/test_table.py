@@ -108,6 +108,55 @@ def test_summary_says_what_was_reached() -> None:
     assert "In short" not in table.page([row, other], {})
 
 
+def test_goal_names_a_changed_row_as_its_table_does() -> None:
+    goal = {"measure": "best test", "better_than": ["other", "changed"]}
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=[goal])
+    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
+    changed = config.Row("changed", "LSTM 9", "mnist", ROW.task, changed="twice the rate")
+    text = section(table.page([row, other, changed], {"mine": [result(row)]}), "In short")
+    assert "| best test better than that of LSTM 9, LSTM 9 (changed) |" in text
+
+
+def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
+    environment = {"date": "2026-01-01", "commit": "a" * 40, "cores": 2}
+    sessions = [
+        {"from step": 0, **environment},
+        {"from step": 50, **environment},
+        {"from step": 72, **environment, "commit": "b" * 40},
+        {"from step": 90, **environment, "commit": "c" * 40 + "-dirty", "date": "2026-01-02"},
+    ]
+    last = {name: value for name, value in sessions[-1].items() if name != "from step"}
+    page = table.page([ROW], {ROW.name: [result(environment=last, sessions=sessions)]})
+    assert (
+        "`mnist-scornn-170` seed 0 (2 h): date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
+        "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2."
+    ) in page
+
+
+def test_scores_of_fewer_utterances_say_of_how_many() -> None:
+    counts = {"SegSNR utterances": 130, "STOI utterances": 128, "PESQ utterances": 130}
+    row = config.load("speech-lstm-158")
+    runs = [result(row, seed, summary={"STOI": 0.8, **counts}) for seed in (0, 1)]
+    page = table.page([row], {row.name: runs})
+    assert "- STOI of 128 of the 130 utterances: `speech-lstm-158` seed 0, `speech-lstm-158` seed 1." in page
+    assert "SegSNR of" not in page
+    counts["STOI utterances"] = 130
+    runs = [result(row, summary={"STOI": 0.8, **counts})]
+    assert "of the 130 utterances" not in table.page([row], {row.name: runs})
+
+
+@pytest.mark.parametrize(
+    "name", ["timit-enrnn-374-94", "timit-lstm-158", "timit-lstm-468", "timit-scornn-425"]
+)
+def test_scores_of_speech_on_another_scale_have_no_verdict(name) -> None:
+    row = config.load(name)
+    summary = {"SegSNR": 9.0, "STOI": 0.9, "PESQ": 4.0}
+    text = section(table.page([row], {name: [result(row, summary=summary)]}), SECTIONS["timit"].title)
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    verdicts = {line[3]: line[6] for line in cells if len(line) == 8 and line[3] in summary}
+    assert verdicts == {"SegSNR": "", "STOI": "better", "PESQ": ""}
+
+
 def test_divergence_and_changes_are_said() -> None:
     row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, changed="twice the rate", paper=ROW.paper)
     diverged = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
@@ -128,6 +177,9 @@ def test_divergence_and_changes_are_said() -> None:
         (1.4049, "1.40", False, "equal"),
         (1.406, "1.40", False, "worse"),
         (float("inf"), "1.40", False, "worse"),
+        (1e30, "0.13", False, "worse"),
+        (1e308, "0.13", True, "better"),
+        (5e-324, "0.13", False, "better"),
     ],
 )
 def test_verdict_is_equal_where_ours_rounds_to_the_papers(ours, printed, higher, verdict) -> None:
@@ -166,6 +218,21 @@ def test_summary_of_a_curve() -> None:
     assert found["epochs to half the baseline"] == 2
     assert measures.summary(curve[:1], "MSE", 1 / 6)["epochs to half the baseline"] is None
     assert measures.summary([], "MSE", 1 / 6) == {}
+    for metric in ("accuracy", "bits per character"):
+        assert "epochs to half the baseline" not in measures.summary(curve, metric, 0.5)
+
+
+@pytest.mark.parametrize("metric", ["MSE", "accuracy"])
+def test_points_that_are_not_finite_are_never_the_best(metric) -> None:
+    nan, inf = float("nan"), float("inf")
+    points = [(nan, nan), (inf, inf), (-inf, -inf), (0.5, 0.25), (nan, nan)]
+    curve = [{"epoch": e, "validation": v, "test": t} for e, (v, t) in enumerate(points)]
+    found = measures.summary(curve, metric, 0.0)
+    assert (found["best validation"], found["best test"]) == (0.5, 0.25)
+    assert found["test at best validation"] == 0.25
+    found = measures.summary(curve[:2], metric, 0.0)
+    assert found["best validation"] is found["best test"] is found["test at best validation"] is None
+    assert measures.values([result(summary=found, metric=metric)], "best test")[0] in (inf, -inf)
 
 
 def test_figure_has_a_line_for_each_seed_and_one_entry_for_each_row(tmp_path, monkeypatch) -> None:
