@@ -27,8 +27,8 @@ shape and dtype that it supports:
 >>> for check in spectral_param.testing.CHECKS:
 ...     check(case, (4, 4), torch.float64)
 
-Each check raises an ``AssertionError`` that says what was expected. With pytest, parametrize over
-``CHECKS``. Nothing here needs pytest.
+Each check raises an ``AssertionError`` that says what was expected; what the parametrization itself raises
+comes through as it is. With pytest, parametrize over ``CHECKS``. Nothing here needs pytest.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
 from torch.nn.utils import parametrize
 
+from spectral_param.constraints import constrain
 from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations import Parametrization
+from spectral_param.parametrizations.base import real_entries
 
 Shape = tuple[int, ...]
 
@@ -243,6 +247,30 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
     assert torch.equal(module.weight, before), "expected the weight unchanged after the error"
 
 
+def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``init="paper"`` starts in the set, with no more free parameters than there are numbers to train.
+
+    Subclasses of :class:`spectral_param.Parametrization` alone have a start and a count.
+
+    Args:
+        case: The parametrization.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+    parametrization = case.make(shape)
+    if not isinstance(parametrization, Parametrization):
+        return
+    module = Holder(case.member(shape, dtype))
+    constrain(module, "weight", parametrization, init="paper")
+    W = module.weight
+    assert W.shape == shape, f"expected shape {shape} at the paper's start, got {tuple(W.shape)}"
+    assert W.dtype == dtype, f"expected {dtype} at the paper's start, got {W.dtype}"
+    _assert_inside(case, W, "weight at the paper's start")
+    tensors = originals(module)
+    count, entries = parametrization.free_parameters(*tensors), sum(map(real_entries, tensors))
+    assert 0 <= count <= entries, f"expected 0 to {entries} free parameters, got {count}"
+
+
 def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """The constraint holds after optimizer steps, and the steps move the weight.
 
@@ -274,11 +302,18 @@ def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     _train(module, shape, dtype, steps=1)
     parametrization = _list_of(module)[0].eval()
     tensors = tuple(t.detach().clone().requires_grad_() for t in originals(module))
-    assert gradcheck(parametrization, tensors, check_forward_ad=True)
+    _assert_derivatives(gradcheck, "first derivatives", parametrization, tensors, check_forward_ad=True)
     single = tuple(t.detach().to(torch.complex64 if t.is_complex() else torch.float32) for t in tensors)
     W, tangent = torch.func.jvp(parametrization, single, single)[:2]
     assert tangent.dtype == W.dtype, f"expected a tangent of {W.dtype}, got {tangent.dtype}"
-    assert gradgradcheck(parametrization, tensors)
+    _assert_derivatives(gradgradcheck, "second derivatives", parametrization, tensors)
+
+
+def _assert_derivatives(check: Callable[..., bool], what: str, *args: Any, **kwargs: Any) -> None:
+    try:
+        check(*args, **kwargs)
+    except GradcheckError as error:
+        raise AssertionError(f"{what}: expected those of finite differences, got others: {error}") from error
 
 
 def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -585,6 +620,7 @@ CHECKS: tuple[Check, ...] = (
     check_right_inverse,
     check_assignment_copies,
     check_projection,
+    check_paper_start,
     check_rejects_outside,
     check_constraint_holds,
     check_gradients,

@@ -100,8 +100,9 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         3.0
     """
     W, finite = without_nan(square_blocks(W, "departure_from_normality"))
-    # A power of two that keeps the squares of very large or small entries in range.
-    scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().exp2()
+    # A power of two that keeps the squares of very large or small entries in range, and is in range itself:
+    # the largest entries have an exponent of 1024.
+    scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()
     W = W / scale[..., None, None]
     values, vectors = torch.linalg.eig(W)
     Q = torch.linalg.qr(vectors).Q

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.analysis.matrices import as_double
+from spectral_param.nn.sequence_layer import check_real
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -64,13 +65,19 @@ class Stepper:
                 f"{name}: expected a network of one direction, got a bidirectional one, whose states depend "
                 "on the future, too. Analyse a network of each direction."
             )
+        if not isinstance(x, Tensor):
+            raise ValueError(
+                f"{name}: expected a tensor of sequences of one length, got {type(x).__name__}. Analyse the "
+                "sequences of a PackedSequence one by one."
+            )
         if x.ndim not in (2, 3) or x.numel() == 0:
             raise ValueError(
                 f"{name}: expected inputs of 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}."
             )
         self.rnn = rnn
         self.batch_first = bool(getattr(rnn, "batch_first", False))
-        if x.ndim == 2:
+        batched = x.ndim == 3
+        if not batched:
             x = x[:, None]
         elif self.batch_first:
             x = x.transpose(0, 1)
@@ -79,11 +86,7 @@ class Stepper:
         like = self._call(x[:1].detach(), None)
         parts = [torch.zeros_like(part) for part in _parts(like)]
         if hx is not None:
-            if [part.numel() for part in _parts(hx)] != [part.numel() for part in parts]:
-                raise ValueError(
-                    f"{name}: expected hx of shape {[tuple(part.shape) for part in parts]} (without batch "
-                    f"for unbatched input), got {[tuple(part.shape) for part in _parts(hx)]}."
-                )
+            _check_state(_parts(hx), parts, batched, name)
             parts = [h.detach().to(p.dtype).reshape(p.shape) for h, p in zip(_parts(hx), parts, strict=True)]
         self.is_tuple = isinstance(like, tuple)
         self.shapes = [(len(p), p.shape[2], p.is_complex()) for p in parts]
@@ -164,6 +167,19 @@ class Stepper:
 
 def _parts(state: State) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
+
+
+def _check_state(given: tuple[Tensor, ...], like: list[Tensor], batched: bool, name: str) -> None:
+    """Raise unless the parts of a state have the shapes of (layers, batch, n), and are real for real ones."""
+    shapes = [tuple(part.shape) for part in given]
+    expected = [tuple(part.shape if batched else part[:, 0].shape) for part in like]
+    if shapes != expected:
+        layout = "(layers, batch, n), also with batch_first" if batched else "(layers, n) for unbatched input"
+        raise ValueError(
+            f"{name}: expected hx of shape {expected}, got {shapes}. Bring it into the shape {layout}."
+        )
+    for part, p in zip(given, like, strict=True):
+        check_real(f"{name}: hx", part, p.dtype)
 
 
 def _as_real(X: Tensor) -> Tensor:

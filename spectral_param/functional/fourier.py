@@ -49,12 +49,17 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
     (left1, left2), (right1, right2) = left.unbind(-3), right.unbind(-3)
 
     def multiply(h: Tensor) -> Tensor:
-        x: Tensor = torch.fft.fft(h * D1, norm="ortho")
+        x = _unless_empty(torch.fft.fft, h * D1)
         x = (x - matmul(x, right1) * left1).index_select(-1, permutation)
-        x = torch.fft.ifft(x * D2, norm="ortho")
+        x = _unless_empty(torch.fft.ifft, x * D2)
         return (x - matmul(x, right2) * left2) * D3
 
     return multiply
+
+
+def _unless_empty(transform: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """Return the unitary transform of x. MKL refuses an empty batch, which has nothing to transform."""
+    return transform(x, norm="ortho") if x.numel() > 0 else x
 
 
 def fourier_apply(h: Tensor, v: Tensor, phases: Tensor, permutation: Tensor) -> Tensor:

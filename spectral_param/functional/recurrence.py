@@ -27,6 +27,7 @@ from spectral_param.functional.recurrence_reference import (
     Recurrent,
     activate,
     check_nonlinearity,
+    fitting_bias,
     rnn_checkpointed,
     rnn_reference,
 )
@@ -125,10 +126,8 @@ def rnn(
     _check_shapes(rows, h0, weight_ih, weight_hh, bias, sizes)
     _check_support(support, h0.shape[-1])
     every = math.ceil(math.sqrt(len(sizes)) / 2) if checkpoint_every == "auto" else checkpoint_every
-    if bias is not None and h0.is_complex():
-        # Module.to makes the real bias of modReLU complex, and Module.double converts it beside a complex
-        # weight that stays as it is; all other activations add theirs to z.
-        bias = bias.real.to(h0.real.dtype) if nonlinearity == "modrelu" else bias.to(h0.dtype)
+    if bias is not None:
+        bias = fitting_bias(bias, h0, nonlinearity)
 
     output: Tensor | None
     if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):

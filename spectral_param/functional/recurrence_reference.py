@@ -20,6 +20,24 @@ NAMES = get_args(Named)
 Recurrent = Tensor | Callable[[Tensor], Tensor]
 
 
+def fitting_bias(bias: Tensor, z: Tensor, nonlinearity: Nonlinearity) -> Tensor:
+    """Return the bias in the dtype that it has to have for z.
+
+    Module.to makes the real bias of modReLU complex, and Module.double converts a real bias beside complex
+    weights that stay as they are.
+
+    Args:
+        bias: ``(n,)``.
+        z: Pre-activation, or a state, which has the same dtype.
+        nonlinearity: A name, or any function of one tensor. All but modReLU add their bias to z.
+    """
+    if nonlinearity == "modrelu":
+        bias = bias.real
+    if not z.is_complex():
+        return bias
+    return bias.to(z.real.dtype if nonlinearity == "modrelu" else z.dtype)
+
+
 def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
     """Return σ(z + b), or modReLU(z, b), whose bias works on the modulus instead.
 
@@ -34,10 +52,9 @@ def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tens
     if nonlinearity == "modrelu":
         if bias is None:
             return modrelu(z, z.real.new_zeros(()))
-        # Module.to makes the real bias of a complex network complex, Module.double leaves z as it is.
-        return modrelu(z, bias.real.to(z.real.dtype) if z.is_complex() else bias)
+        return modrelu(z, fitting_bias(bias, z, nonlinearity))
     if bias is not None:
-        z = z + bias
+        z = z + fitting_bias(bias, z, nonlinearity)
     if nonlinearity == "relu":
         if z.is_complex():
             raise ValueError(

@@ -25,6 +25,7 @@ from spectral_param.functional.recurrence import (
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
+from spectral_param.precision import without_autocast
 
 InputMap = Literal["linear", "identity"]
 
@@ -126,11 +127,15 @@ class BlockRNNCell(nn.Module):
         weight = self.weight_hh
         check_real("input", input, weight.dtype)
         check_real("hx", hx, weight.dtype)
-        x = input.to(weight.dtype)
-        projected = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
-        if hx is not None:
-            projected = projected + nn.functional.linear(hx.to(weight.dtype), weight)
-        return activate(projected, self.bias, self.nonlinearity)
+        return self._step(input.to(weight.dtype), None if hx is None else hx.to(weight.dtype), weight)
+
+    @without_autocast
+    def _step(self, x: Tensor, h: Tensor | None, weight: Tensor) -> Tensor:
+        # Without autocast as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows.
+        z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
+        if h is not None:
+            z = z + nn.functional.linear(h, weight)
+        return activate(z, self.bias, self.nonlinearity)
 
     def _constraint(self) -> Parametrization | None:
         """Return the parametrization of W, None if there is none of ours or more than one."""

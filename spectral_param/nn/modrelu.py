@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param.functional import modrelu
+from spectral_param.functional.recurrence import activate
 
 
 class ModReLU(nn.Module):
@@ -52,7 +52,7 @@ class ModReLU(nn.Module):
         Returns:
             Tensor like z.
         """
-        return modrelu(z, self.bias)
+        return activate(z, self.bias, "modrelu")
 
     def extra_repr(self) -> str:
         """Return the number of features, for ``repr``."""

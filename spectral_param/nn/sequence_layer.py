@@ -120,7 +120,8 @@ class SequenceLayer(nn.Module, abc.ABC):
         if batched and self.batch_first:
             x = x.transpose(0, 1)
         time, batch = x.shape[:2]
-        output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx, batched)
+        self._check_states(hx, batch, batched)
+        output, h_n = self._run(x.flatten(0, 1), [batch] * time, hx)
         h_n = h_n if batched else h_n[:, 0]
         if output is None:
             return None, h_n
@@ -128,6 +129,9 @@ class SequenceLayer(nn.Module, abc.ABC):
         if not batched:
             return output[:, 0], h_n
         return (output.transpose(0, 1) if self.batch_first else output), h_n
+
+    def flatten_parameters(self) -> None:
+        """Do nothing. Models written for :class:`torch.nn.RNN` call it to lay out its weights for cuDNN."""
 
     def extra_repr(self) -> str:
         """Return the arguments that differ from the defaults, for ``repr``."""
@@ -147,20 +151,22 @@ class SequenceLayer(nn.Module, abc.ABC):
 
     def _forward_packed(self, x: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence | None, Tensor]:
         self._check_features(x.data)
+        sizes = x.batch_sizes.tolist()
+        self._check_states(hx, sizes[0])
         if hx is not None and x.sorted_indices is not None:
             hx = hx.index_select(1, x.sorted_indices)
-        output, h_n = self._run(x.data, x.batch_sizes.tolist(), hx)
+        output, h_n = self._run(x.data, sizes, hx)
         if x.unsorted_indices is not None:
             h_n = h_n.index_select(1, x.unsorted_indices)
         if output is None:
             return None, h_n
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
-    def _run(
-        self, rows: Tensor, sizes: list[int], hx: Tensor | None, batched: bool = True
-    ) -> tuple[Tensor | None, Tensor]:
+    def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
-        states = self._initial_states(hx, sizes[0], batched)
+        count, n = len(self.cells), self.hidden_size
+        states: list[Tensor | None]
+        states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], n))
         reverse = reversal(sizes, rows.device) if self.bidirectional else None
         last_states = []
         for layer in range(self.num_layers):
@@ -183,16 +189,13 @@ class SequenceLayer(nn.Module, abc.ABC):
             rows = torch.cat([rows.real, rows.imag], dim=-1)
         return rows, torch.stack(last_states)
 
-    def _initial_states(self, hx: Tensor | None, batch: int, batched: bool) -> list[Tensor | None]:
+    def _check_states(self, hx: Tensor | None, batch: int, batched: bool = True) -> None:
         count, n = len(self.cells), self.hidden_size
-        if hx is None:
-            return [None] * count
         names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
             names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
-        if hx.shape != expected:
+        if hx is not None and hx.shape != expected:
             raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
-        return list(hx.reshape(count, batch, n))
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim not in (2, 3):

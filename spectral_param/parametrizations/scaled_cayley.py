@@ -34,8 +34,8 @@ class ScaledCayley(Parametrization):
     real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
     eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
 
-    W is orthogonal to about eps·‖A‖. ‖A‖ grows without bound as an eigenvalue of WD goes to -1: with entries of
-    A in the hundreds, float32 leaves four digits, and W may then not be assigned to itself.
+    W is orthogonal to about eps·‖A‖. ‖A‖ grows without bound as an eigenvalue of WD goes to -1: with
+    entries of A in the hundreds, float32 leaves four digits, and W may then not be assigned to itself.
 
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` in

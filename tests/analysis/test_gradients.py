@@ -260,6 +260,51 @@ def test_bad_input() -> None:
         loss_gradient_norms(rnn, x, lambda output: output.sum(0))
 
 
+FUNCTIONS = {
+    "states": gradient_norms,
+    "loss": lambda rnn, x, hx=None: loss_gradient_norms(rnn, x, lambda output: output.abs().sum(), hx),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("make", [nn.RNN, nn.LSTM, sp.nn.ScoRNN])
+def test_states_in_another_layout(function, make, batch_first) -> None:
+    """As many entries in another order would be other states."""
+    rnn = make(2, 4, num_layers=2, batch_first=batch_first)
+    x = torch.randn(TIME, TIME, 2)
+
+    def measured(x, *shape):
+        h = torch.zeros(shape)
+        return function(rnn, x, (h, h) if make is nn.LSTM else h)
+
+    measured(x, 2, TIME, 4)
+    for shape in ((TIME, 2, 4), (2, 4, TIME), (2 * TIME * 4,)):
+        with pytest.raises(
+            ValueError, match=r"expected hx of shape \[\(2, 6, 4\).*, got .* \(layers, batch, n\)"
+        ):
+            measured(x, *shape)
+    measured(x[0], 2, 4)
+    for shape in ((4, 2), (2, 1, 4)):
+        with pytest.raises(ValueError, match=r"expected hx of shape \[\(2, 4\).*, got .* \(layers, n\)"):
+            measured(x[0], *shape)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_complex_states_for_a_real_network(function) -> None:
+    x, hx = torch.randn(TIME, BATCH, 2), torch.zeros(1, BATCH, 4, dtype=torch.complex64)
+    for rnn in (nn.RNN(2, 4), sp.nn.ScoRNN(2, 4)):
+        with pytest.raises(ValueError, match="hx: expected a real tensor"):
+            function(rnn, x, hx)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_packed_sequences(function) -> None:
+    x = nn.utils.rnn.pack_sequence([torch.randn(4, 2), torch.randn(3, 2)])
+    with pytest.raises(ValueError, match="sequences of one length, got PackedSequence"):
+        function(nn.RNN(2, 4), x)
+
+
 def test_block_sizes_can_be_chosen() -> None:
     rnn, x = nn.RNN(2, 4), torch.randn(TIME, BATCH, 2)
     whole = loss_gradient_norms(rnn, x, torch.sum)

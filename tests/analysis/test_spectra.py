@@ -136,3 +136,14 @@ def test_departure_is_the_norm_of_the_triangular_part_at_every_size(dtype, size)
     Q = orthogonal(n, dtype)
     expected = torch.linalg.matrix_norm(N).item()
     assert departure_from_normality(Q @ (D + N) @ Q.mH).item() == pytest.approx(expected, rel=1e-9, abs=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_departure_of_the_largest_and_smallest_entries(dtype) -> None:
+    """N of a 2 x 2 Jordan block, at both ends of the exponents."""
+    info = torch.finfo(dtype)
+    for size in (info.max, info.smallest_normal):
+        W = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=dtype) * size
+        assert departure_from_normality(W).item() == pytest.approx(size, rel=1e-12)
+        assert departure_from_normality(W, normalized=True).item() == pytest.approx(3**-0.5)
+        assert departure_from_normality(W - W.triu(1)).item() == 0

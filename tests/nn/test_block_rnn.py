@@ -395,6 +395,16 @@ def test_bad_initial_state_for_unbatched_input() -> None:
         sp.nn.ENRNN(2, 4, 3)(torch.randn(5, 2), torch.zeros(1, 1, 7))
 
 
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+@pytest.mark.parametrize(
+    "h_0", [torch.zeros(7), torch.zeros(3, 7), torch.zeros(1, 4, 7), torch.zeros(1, 2, 7)]
+)
+def test_bad_initial_state_for_packed_input(h_0, enforce_sorted) -> None:
+    x = pack_padded_sequence(torch.randn(5, 3, 2), [5, 4, 2], enforce_sorted=enforce_sorted)
+    with pytest.raises(ValueError, match=r"hx: expected shape .* \(1, 3, 7\)"):
+        sp.nn.ENRNN(2, 4, 3)(x, h_0)
+
+
 @pytest.mark.parametrize("make", [lambda: sp.nn.ScoRNN(2, 4), lambda: sp.nn.GORU(2, 4)])
 def test_complex_states_and_cells_input_for_a_real_network(make) -> None:
     rnn, x, h0 = make(), torch.randn(5, 3, 2), torch.zeros(1, 3, 4, dtype=torch.complex64)
@@ -510,6 +520,44 @@ def test_double_leaves_complex_networks_complex64(make) -> None:
     assert (output.dtype, h_n.dtype) == (torch.float32, torch.complex64)
     torch.testing.assert_close((output, h_n), expected, rtol=1e-3, atol=1e-5)
     assert rnn.cells[0](x[0].double()).dtype == torch.complex64
+
+
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "identity", torch.tanh, sp.nn.ModReLU(8)])
+def test_double_leaves_complex_cells_complex64_with_every_activation(nonlinearity) -> None:
+    rnn = sp.nn.BlockRNN(2, [(8, sp.ScaledCayley())], nonlinearity=nonlinearity, dtype=torch.complex64)
+    torch.nn.init.normal_(rnn.cells[0].bias, std=0.1)
+    x, h0 = torch.randn(1, 3, 2), torch.randn(1, 3, 8, dtype=torch.complex64)
+    expected = rnn(x, h0)
+    rnn.double()
+    for actual in (rnn(x, h0)[0], rnn.cells[0](x[0].double(), h0[0])[None]):
+        torch.testing.assert_close(actual, expected[0])
+
+
+@pytest.mark.parametrize("nonlinearity", ["identity", lambda z: z])
+def test_autocast_leaves_cell_and_layer_alone(nonlinearity) -> None:
+    rnn = sp.nn.ScoRNN(2, 16, nonlinearity=nonlinearity)
+    (cell,) = rnn.cells
+    x, h0 = torch.randn(1, 3, 2), torch.randn(1, 3, 16)
+    expected = rnn(x, h0)[0][0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for actual in (rnn(x, h0)[0][0], cell(x[0], h0[0]), cell(input=x[0], hx=h0[0])):
+            torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(cell(x[0]), rnn(x)[0][0])
+
+
+def test_layers_follow_parametrizations_of_all_weights() -> None:
+    rnn = sp.nn.ScoRNN(2, 8)
+    (cell,) = rnn.cells
+    torch.nn.utils.parametrizations.weight_norm(cell, "weight_ih")
+    torch.nn.utils.parametrizations.spectral_norm(cell, "weight_hh")
+    parametrize.register_parametrization(cell, "bias", torch.nn.Tanh())
+    for parameter in cell.parameters():
+        torch.nn.init.normal_(parameter)
+    x, h0 = torch.randn(1, 3, 2), torch.randn(1, 3, 8)
+    rnn.eval()  # spectral_norm moves on at each read in training
+    torch.testing.assert_close(rnn(x, h0)[0][0], cell(x[0], h0[0]))
+    rnn(x, h0)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in cell.parameters())
 
 
 @pytest.mark.parametrize("coupling", [False, True, [(0, 2)], [(0, 1), (1, 2)]])

@@ -136,6 +136,16 @@ def test_shapes_are_those_of_torch_nn_rnn(network, num_layers, bidirectional, ba
 
 
 @every_network
+def test_an_empty_batch_and_flatten_parameters(network) -> None:
+    """Models written for torch.nn.RNN may call it before each pass."""
+    rnn = network.make(3)
+    rnn.flatten_parameters()
+    output, state = rnn(torch.randn(5, 0, 3))
+    assert output.shape == (5, 0, rnn.output_size)
+    assert last_states(state).shape == (1, 0, N)
+
+
+@every_network
 def test_a_sequence_goes_on_from_its_states(network) -> None:
     rnn = network.make(3, 2)
     x = torch.randn(6, 4, 3)

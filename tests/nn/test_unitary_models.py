@@ -61,3 +61,21 @@ def test_saved_and_restored() -> None:
         other.load_state_dict(rnn.state_dict())
         x = torch.randn(6, 1, 2)
         assert torch.equal(rnn(x)[0], other(x)[0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sp.nn.URNN(3, 512),
+        lambda: sp.nn.EUNN(3, 1024, layers=2),
+        lambda: sp.nn.ORNN(3, 512, reflections=16, dtype=torch.complex64),
+    ],
+)
+def test_an_empty_batch_where_the_matrix_is_not_formed(make) -> None:
+    rnn = make()
+    assert not isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    output = rnn(torch.randn(4, 0, 3))[0]
+    assert output.shape == (4, 0, rnn.output_size)
+    output.abs().sum().backward()
+    for parameter in rnn.parameters():
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter))

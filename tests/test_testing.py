@@ -1,0 +1,137 @@
+"""The conformance suite finds what is wrong: each wrong constraint fails the check that is for it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import spectral_param as sp
+from spectral_param import testing
+
+
+class Skew(sp.Parametrization):
+    """W = T - Tᵀ for the entries of T above the diagonal."""
+
+    def constrain(self, T):
+        return T.triu(1) - T.triu(1).mT
+
+    def unconstrain(self, W, project):
+        return W.triu(1)
+
+    def paper_start(self, like):
+        return torch.zeros_like(like)
+
+    def free_parameters(self, T):
+        return torch.ones_like(T).triu(1).count_nonzero().item()
+
+
+def member(shape, dtype):
+    W = torch.randn(shape, dtype=dtype)
+    return W - W.mT
+
+
+SKEW = testing.Case(
+    name="skew",
+    make=lambda shape: Skew(),
+    member=member,
+    violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
+)
+
+
+def wrong(make):
+    return dataclasses.replace(SKEW, make=lambda shape: make())
+
+
+class StartsOutside(Skew):
+    """Skew-symmetric but for the weight that the paper's start gives."""
+
+    def constrain(self, T):
+        return super().constrain(T) + T.tril()
+
+    def paper_start(self, like):
+        return torch.eye(like.shape[-1], dtype=like.dtype)
+
+
+class StartsAtNaN(Skew):
+    def paper_start(self, like):
+        return torch.full_like(like, torch.nan)
+
+
+class CountsTooMany(Skew):
+    def free_parameters(self, T):
+        return T.numel() + 1
+
+
+class CountsTooFew(Skew):
+    def free_parameters(self, T):
+        return -1
+
+
+def test_the_right_one_passes() -> None:
+    testing.check_paper_start(SKEW, (4, 4), torch.float64)
+    testing.check_gradients(SKEW, (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (StartsOutside, r"paper's start: expected a violation <= .*, got 2\.0e\+00"),
+        (StartsAtNaN, "paper's start: expected a violation <= .*, got nan"),
+        (CountsTooMany, "expected 0 to 16 free parameters, got 17"),
+        (CountsTooFew, "expected 0 to 16 free parameters, got -1"),
+    ],
+)
+def test_wrong_start_or_count(make, match) -> None:
+    with pytest.raises(AssertionError, match=match):
+        testing.check_paper_start(wrong(make), (4, 4), torch.float64)
+
+
+def test_the_count_of_complex_entries_is_twice_as_large() -> None:
+    testing.check_paper_start(wrong(CountsTooMany), (4, 4), torch.complex128)
+
+
+def test_no_start_is_asked_of_other_modules() -> None:
+    class Double(torch.nn.Module):
+        def forward(self, T):
+            return 2 * T
+
+    testing.check_paper_start(wrong(Double), (4, 4), torch.float64)
+
+
+class Detached(Skew):
+    """Its gradient lacks a term."""
+
+    def constrain(self, T):
+        return T.triu(1) - T.triu(1).mT.detach()
+
+
+class _Square(torch.autograd.Function):
+    """x², whose first derivative is right and whose second one is zero."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0].detach() * g
+
+    @staticmethod
+    def jvp(ctx, dx):
+        return 2 * ctx.saved_tensors[0] * dx
+
+
+class SquareDetached(Skew):
+    def constrain(self, T):
+        return super().constrain(_Square.apply(T))
+
+
+@pytest.mark.parametrize(("make", "order"), [(Detached, "first"), (SquareDetached, "second")])
+def test_wrong_gradients_are_an_assertion_error(make, order) -> None:
+    with pytest.raises(AssertionError, match=f"{order} derivatives: expected those of finite differences"):
+        testing.check_gradients(wrong(make), (4, 4), torch.float64)
