@@ -152,7 +152,11 @@ def _spread(runs: list[Result], measure: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.5g}" if math.isfinite(value) else "never"
+    if not math.isfinite(value):
+        return "never"
+    short = f"{value:.5g}"
+    # Zeros that come of rounding stay: 1.41996 is 1.4200.
+    return short if float(short) == value else f"{value:#.5g}"
 
 
 def _waiting(rows: list[Row]) -> str:

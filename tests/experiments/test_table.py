@@ -186,6 +186,11 @@ def test_verdict_is_equal_where_ours_rounds_to_the_papers(ours, printed, higher,
     assert measures.compare(ours, printed, higher) == verdict
 
 
+def test_zeros_that_come_of_rounding_are_shown() -> None:
+    numbers = (1.41996, 0.9607, 4.9, 1.0, 1.1270e-5 + 1e-11, float("inf"))
+    assert [table._number(x) for x in numbers] == ["1.4200", "0.9607", "4.9", "1", "1.1270e-05", "never"]
+
+
 def test_goals_are_reached_missed_or_open() -> None:
     results = {"a": [result(test=0.98)], "b": [result(test=0.99)]}
 
