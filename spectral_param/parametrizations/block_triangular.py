@@ -113,12 +113,17 @@ class BlockTriangular(Parametrization):
         W = split_gates(W)
         if not project:
             self._check_zeros(W)
-        # A block that accepts its part changes state (D, a latch). If a later block refuses, undo it.
+        # A block that accepts its part changes state (D, a latch), and is registered from then on. If a later
+        # block refuses, undo it.
         before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
+        shapes = [getattr(block, "_shape", None) for block in self.blocks]
         try:
             found = [self._invert(block, self._part(W, i, i)) for i, block in enumerate(self.blocks)]
         except ValueError:
             self.blocks.load_state_dict(before, strict=False)
+            for block, shape in zip(self.blocks, shapes, strict=True):
+                if isinstance(block, Parametrization):
+                    block._shape = shape
             raise
         self._counts, self._gates = tuple(map(len, found)), gates
         couplings = tuple(self._part(W, i, j) for i, j in self.coupling)

@@ -121,3 +121,15 @@ def test_a_failed_assignment_changes_nothing() -> None:
     with pytest.raises(InManifoldError, match=r"spectral radius = 0\.9"):
         module.weight = new
     assert torch.equal(module.weight, before)
+
+
+def test_registration_that_failed_can_be_repeated() -> None:
+    """Block 0 accepts its part of NaN-free entries before block 1 refuses its own."""
+    parametrization = sp.BlockTriangular([(3, sp.ScaledCayley()), (2, sp.ScaledCayley())])
+    W = torch.randn(5, 5, dtype=torch.float64)
+    W[3, 3] = torch.nan
+    with pytest.raises(ValueError, match="finite"):
+        register_parametrization(Holder(W), "weight", parametrization)
+    module = Holder(torch.randn(5, 5, dtype=torch.float64))
+    register_parametrization(module, "weight", parametrization)
+    assert orthogonality_defect(module.weight[:3, :3]).max() < 1e-13
