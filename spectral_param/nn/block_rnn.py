@@ -24,6 +24,7 @@ from spectral_param.functional.recurrence import (
 )
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import Parametrization
+from spectral_param.parametrizations.base import originals_of
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 from spectral_param.precision import without_autocast
 
@@ -156,7 +157,7 @@ class BlockRNNCell(nn.Module):
         """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
         constraint = self._constraint()
         if constraint is not None:
-            originals = list(self.parametrizations["weight_hh"].parameters(recurse=False))  # type: ignore[index,union-attr]
+            originals = originals_of(self.parametrizations["weight_hh"])  # type: ignore[index,arg-type]
             # Half precisions, and real originals that Module.double converted beside a complex weight,
             # are left to the matrix, which has the state's dtype whatever theirs is.
             eps = finfo_eps(constraint.dtype)

@@ -127,8 +127,7 @@ class SpectralRadiusNorm(Parametrization):
         divisor = torch.where(scaled, self._shifted(rho), 1)
         # r/ρ, in steps whose derivatives stay within the range of numbers as long as r/ρ does: r/ρ² does not.
         size = divisor.detach()
-        factor = radius / (divisor / size) / size
-        factor = torch.where(scaled, factor, 1)
+        factor = torch.where(scaled, radius / (divisor / size) / size, 1)
         if defective is not None and not self._warned:
             self._warn(active & nilpotent, active & defective)
         return join_gates(T * factor[..., None, None], like=shape)

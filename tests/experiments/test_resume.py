@@ -46,6 +46,11 @@ def alone(tmp_path_factory):
     return curve
 
 
+def saved_trainer(folder):
+    """Return the state of the trainer in a run's checkpoint."""
+    return torch.load(folder / checkpoint.CHECKPOINT, weights_only=True)["results"]["run"]["trainer"]
+
+
 def test_run_killed_half_way_gives_the_same_curve_when_resumed(alone, tmp_path) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS), "--save-seconds", "0")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -139,9 +144,9 @@ def test_divergence_keeps_the_last_good_checkpoint_and_records_the_radii(
     assert radii["recurrent.cells.0.weight_hh[0]"] == pytest.approx(1, abs=1e-4)
     assert 0 < radii["recurrent.cells.0.weight_hh[1]"] <= 1 + 1e-4
     row = config.load(str(tmp_path / "row.toml"))
-    saved = torch.load(tmp_path / "row-seed0" / checkpoint.CHECKPOINT, weights_only=True)["results"]["run"]
-    assert saved["trainer"]["step"] == 6
-    assert all(tensor.isfinite().all() for tensor in saved["trainer"]["model"].values())
+    saved = saved_trainer(tmp_path / "row-seed0")
+    assert saved["step"] == 6
+    assert all(tensor.isfinite().all() for tensor in saved["model"].values())
     assert row.label == result["label"]
 
 
@@ -149,8 +154,8 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch) -> N
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS), "--save-seconds", "0")
     monkeypatch.setattr(Trainer, "is_finite", lambda self: self.step < 5)
     assert cli.main(options) == 2
-    saved = torch.load(tmp_path / "row-seed0" / checkpoint.CHECKPOINT, weights_only=True)["results"]["run"]
-    assert saved["trainer"]["step"] == 4
+    saved = saved_trainer(tmp_path / "row-seed0")
+    assert saved["step"] == 4
 
 
 def test_score_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch) -> None:
@@ -159,9 +164,7 @@ def test_score_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch) -> No
     row = config.load("speech-scornn-425").quick()
     result = runs.run(row, runs.Options(results=tmp_path, work=tmp_path))
     assert result["summary"]["best validation"] == 2.0
-    saved = torch.load(tmp_path / "speech-scornn-425-seed0" / checkpoint.CHECKPOINT, weights_only=True)[
-        "results"
-    ]["run"]["trainer"]
+    saved = saved_trainer(tmp_path / "speech-scornn-425-seed0")
     assert torch.equal(saved["best"]["output.weight"], saved["model"]["output.weight"])
 
 
@@ -178,8 +181,6 @@ def test_network_that_was_best_on_validation_is_scored(tmp_path, monkeypatch) ->
     monkeypatch.setattr(Trainer, "evaluate", lambda self, split: next(values))
     result = runs.run(row, runs.Options(results=tmp_path, work=tmp_path))
     assert result["summary"]["SegSNR"] == 1.0
-    saved = torch.load(tmp_path / "speech-scornn-425-seed0" / checkpoint.CHECKPOINT, weights_only=True)[
-        "results"
-    ]["run"]["trainer"]
+    saved = saved_trainer(tmp_path / "speech-scornn-425-seed0")
     assert torch.equal(found["weights"]["output.weight"], saved["best"]["output.weight"])
     assert not torch.equal(found["weights"]["output.weight"], saved["model"]["output.weight"])
