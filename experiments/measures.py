@@ -122,7 +122,7 @@ def asked(goal: dict[str, Any], labels: dict[str, str]) -> str:
         labels: What each row is called.
     """
     kind = _kind(goal)
-    bound = goal[kind] if isinstance(goal[kind], str) else ", ".join(labels[row] for row in goal[kind])
+    bound = goal[kind] if isinstance(goal[kind], str) else "; ".join(labels[row] for row in goal[kind])
     return f"{goal['measure']} {BOUNDS[kind][0]} {bound}"
 
 

@@ -47,7 +47,8 @@ def constrain(module: M, tensor_name: str, parametrization: Parametrization, ini
         The module.
 
     Raises:
-        ValueError: If the module has no such tensor, or ``init`` is something else or another shape.
+        ValueError: If the module has no such tensor, or one whose last two dimensions are no matrices of
+            a map from a state to a state; if ``init`` is something else or another shape.
     """
     weight = getattr(module, tensor_name, None)
     if not isinstance(weight, Tensor):
@@ -61,6 +62,7 @@ def constrain(module: M, tensor_name: str, parametrization: Parametrization, ini
             "Remove it first with torch.nn.utils.parametrize.remove_parametrizations, or chain the "
             "constraint behind it with register_parametrization."
         )
+    _check_meaning(module, tensor_name)
     if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
     if isinstance(init, Tensor) and init.shape != weight.shape:
@@ -82,6 +84,20 @@ def constrain(module: M, tensor_name: str, parametrization: Parametrization, ini
             weight.copy_(before)
         raise
     return module
+
+
+def _check_meaning(module: nn.Module, tensor_name: str) -> None:
+    """Raise for tensors whose shape may pass for that of square blocks, which they do not hold."""
+    if isinstance(module, nn.modules.conv._ConvNd) and tensor_name == "weight":
+        raise ValueError(
+            f"{type(module).__name__}: expected a module with a weight matrix, got the kernels of a "
+            "convolution, whose last dimensions are positions. Constrain a recurrent or a linear layer."
+        )
+    if isinstance(module, nn.LSTM) and module.proj_size and tensor_name.startswith("weight_hh"):
+        raise ValueError(
+            f"LSTM: expected recurrent weights of {module.hidden_size} columns, got {module.proj_size}, "
+            "those of the projected state, so the gates are not square. Take proj_size=0."
+        )
 
 
 def spectral_radius(

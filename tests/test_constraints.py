@@ -39,6 +39,29 @@ def test_bad_arguments(arguments, match) -> None:
         sp.scaled_cayley(torch.nn.Linear(4, 4), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("module", "tensor_name", "match"),
+    [
+        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a module with a weight matrix"),
+        (torch.nn.ConvTranspose1d(4, 4, 1), "weight", "ConvTranspose1d: expected a module with"),
+        (torch.nn.LSTM(3, 8, proj_size=4), "weight_hh_l0", "recurrent weights of 8 columns, got 4"),
+    ],
+)
+def test_weights_that_only_look_like_square_blocks(module, tensor_name, match) -> None:
+    before = getattr(module, tensor_name).detach().clone()
+    for verb in (sp.spectral_radius, sp.scaled_cayley):
+        with pytest.raises(ValueError, match=match):
+            verb(module, tensor_name)
+    assert torch.equal(getattr(module, tensor_name), before)
+
+
+def test_kernels_of_one_point_are_not_gates() -> None:
+    layer = torch.nn.Conv1d(3, 4, 1)
+    with pytest.raises(sp.errors.NotSquareError, match="as a convolution of kernel size 1 has"):
+        parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    assert not parametrize.is_parametrized(layer)
+
+
 def test_constrained_twice() -> None:
     layer = sp.scaled_cayley(torch.nn.Linear(4, 4))
     with pytest.raises(ValueError, match="'weight' has one"):

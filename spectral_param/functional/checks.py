@@ -110,7 +110,7 @@ def check_gate_blocks(X: Tensor, name: str) -> None:
         name: What the message calls the function or parametrization that was asked for.
 
     Raises:
-        NotSquareError: If the rows are no multiple of the columns.
+        NotSquareError: If the rows are no multiple of the columns, or X holds several columns alone.
     """
     check_matrix(X, name)
     rows, n = X.shape[-2:]
@@ -120,6 +120,12 @@ def check_gate_blocks(X: Tensor, name: str) -> None:
             f"of LSTM and GRU are, got shape {tuple(X.shape)}: {rows} is no multiple of {n}. "
             "Eigenvalues exist for square matrices only; constrain the recurrent weight, not the "
             "input weight."
+        )
+    if n == 1 < rows and X.ndim > 2:
+        # Read as gates of one unit, each number would be constrained by itself.
+        raise NotSquareError(
+            f"{name}: expected square weights (..., n, n), or (..., k*n, n), got shape {tuple(X.shape)}, "
+            "as a convolution of kernel size 1 has. Constrain a recurrent or a linear layer."
         )
 
 

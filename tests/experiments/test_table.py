@@ -114,7 +114,7 @@ def test_goal_names_a_changed_row_as_its_table_does() -> None:
     other = config.Row("other", "LSTM 9", "mnist", ROW.task)
     changed = config.Row("changed", "LSTM 9", "mnist", ROW.task, changed="twice the rate")
     text = section(table.page([row, other, changed], {"mine": [result(row)]}), "In short")
-    assert "| best test better than that of LSTM 9, LSTM 9 (changed) |" in text
+    assert "| best test better than that of LSTM 9; LSTM 9 (changed) |" in text
 
 
 def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
