@@ -19,7 +19,7 @@ HEAD = """# What it costs
 Medians of several calls of each contender, all in turn in one process; the spread is that of the calls.
 Before a case is timed its results are checked: against LAPACK in double precision, a reference, or the
 constraint itself. The numbers are those of one machine on one day; the ratios hold more widely.
-`make bench` measures them anew.
+`make bench` measures them anew. All on a CPU; on a GPU nothing has been measured yet.
 """
 
 NETWORKS_HEAD = """# The networks
@@ -28,9 +28,9 @@ NETWORKS_HEAD = """# The networks
 
 All of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so one is swapped for another by
 its name; [Recurrent networks](rnn.md) shows how. $n$ is the number of hidden units. ENRNN has $q = 3n/5$ of
-them in the orthogonal block and $s = 2n/5$ in the other one, EUNN has its authors' default of $L = 2$ layers
-of rotations, and ORNN and SpectralRNN have $k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have
-$n$ complex states.
+them in the orthogonal block and $s = 2n/5$ in the other one, EUNN is `EUNN(..., layers=2)`, its authors'
+default (ours is all $n$ layers, with $n^2$ parameters and more to compute), and ORNN and SpectralRNN have
+$k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states.
 
 - **Parameters**: independent real numbers in the recurrent matrices, gates included, as
   {{py:func}}`~spectral_param.num_free_parameters` counts.
@@ -46,6 +46,15 @@ $n$ complex states.
 - **What holds** for the recurrent matrix after every optimizer step. What an activation makes of it is
   another question: [Choosing a constraint](choosing.md#relu).
 """
+
+# What a section needs to have said beside its title.
+NOTES = {
+    "SpectralRadiusNorm, a training step": """\
+A product of W with 32 columns and a step of SGD, from a Gaussian matrix with one eigenvalue ahead of the
+others. Where the eigenvalues at the edge crowd, "solver auto" costs what "solver dense" does. Beside a
+recurrence of many steps either counts for less than here, where W is used once.
+""",
+}
 
 FIGURE = """```{{eval-rst}}
 .. plot::
@@ -169,6 +178,7 @@ def _curve(title: str, points: list[tuple[str, int, Result]]) -> str:
         names |= dict.fromkeys(result["contenders"])
     lines = [
         f"## {_capitalised(title)}\n",
+        *([NOTES[title]] if title in NOTES else []),
         FIGURE.format(title=title, name=_file_name(title)),
         "Milliseconds:\n",
     ]

@@ -20,7 +20,7 @@ def main() -> int:
     """Do what the command line says and return the exit code."""
     if missing := missing_packages():
         needed = ", ".join(missing)
-        print(f"The experiments need {needed}: pip install 'spectral-param[experiments]'", file=sys.stderr)
+        print(f"The experiments need {needed}: pip install -e '.[experiments]'", file=sys.stderr)
         return 1
     # Only here, since it imports what may be missing.
     from experiments import cli

@@ -19,7 +19,10 @@ HEAD = """# Results
 
 The papers' experiments, as [Experiments](experiments.md) says how to run them. Where a row has been run with
 several seeds, the number is their median, and the least and the largest are in parentheses. "Better",
-"equal" and "worse" compare with the paper's number; equal means that ours rounds to it.
+"equal" and "worse" compare with the paper's number; equal means that ours rounds to it. "Reached", "missed"
+and "open" are of goals; open means that a row to compare with has not been run. Rows are compared as they
+were trained, most with one seed each; where the notes under a table name different optimizers or numbers of
+epochs, that ranks the runs, not the networks.
 """
 
 SUMMARY = """## In short

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import NotAMatrixError
-from spectral_param.functional.checks import check_gate_blocks, check_matrix
+from spectral_param.functional.checks import check_gate_blocks, check_matrix, check_real
 from spectral_param.functional.spectral_radius import spectral_radius
 
 
@@ -84,8 +84,8 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
     """
     blocks = _square_blocks(tensor, "cayley_")
     n = tensor.shape[-1]
-    if not 0 <= negative_ones <= n:
-        raise ValueError(f"negative_ones: expected 0 <= count <= n = {n}, got {negative_ones}.")
+    if isinstance(negative_ones, bool) or not isinstance(negative_ones, int) or not 0 <= negative_ones <= n:
+        raise ValueError(f"negative_ones: expected an integer, 0 <= count <= n = {n}, got {negative_ones}.")
     _rotations_(blocks, _uniform(blocks, n // 2, 0, math.pi / 2, generator))
     with torch.no_grad():
         tensor[..., n - negative_ones :] *= -1
@@ -172,7 +172,8 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
         The tensor.
 
     Raises:
-        NotAMatrixError: If the tensor is not one real matrix, or has no entries.
+        NotAMatrixError: If the tensor is not one matrix, or has no entries.
+        UnsupportedDtypeError: If it is complex.
 
     Example:
         >>> C = spectral_param.init.truncated_orthogonal_(torch.empty(3, 7))
@@ -180,12 +181,17 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
         True
     """
     check_matrix(tensor, "truncated_orthogonal_")
-    if tensor.ndim != 2 or tensor.is_complex():
+    check_real(tensor, "truncated_orthogonal_", "Fill the real part of a complex matrix, for example.")
+    if tensor.ndim != 2:
         raise NotAMatrixError(
-            f"truncated_orthogonal_: expected one real matrix (m, n), got {tensor.dtype} of shape "
-            f"{tuple(tensor.shape)}. Fill the matrices of a batch one by one."
+            f"truncated_orthogonal_: expected one matrix (m, n), got shape {tuple(tensor.shape)}. Fill the "
+            "matrices of a batch one by one."
         )
-    torch.nn.init.orthogonal_(tensor, generator=generator)
+    # LAPACK has no half precisions.
+    exact = torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+    torch.nn.init.orthogonal_(exact, generator=generator)
+    with torch.no_grad():
+        tensor.copy_(exact)
     return tensor
 
 

@@ -106,6 +106,13 @@ def test_param_groups_of_one_constraint() -> None:
     assert [tuple(p.shape) for p in slow["params"]] == [(4, 4)]
 
 
+def test_param_groups_find_the_reflections_of_singular_values() -> None:
+    rnn = sp.nn.SpectralRNN(2, 6)
+    rest, slow = sp.param_groups(rnn, lr=1e-3, constrained_lr=1e-4, constrained=sp.Householder)
+    assert [tuple(p.shape) for p in slow["params"]] == [(6, 6), (6, 6)]
+    assert len(rest["params"]) + 2 == len(list(rnn.parameters()))
+
+
 def test_param_groups_without_constraints() -> None:
     assert len(sp.param_groups(torch.nn.Linear(2, 2), 1e-3, 1e-4)) == 1
 

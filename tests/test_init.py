@@ -80,19 +80,36 @@ def test_generator_decides(fill) -> None:
 
 @pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_])
 def test_gate_blocks(fill) -> None:
-    lstm = sp.scaled_cayley(torch.nn.LSTM(2, 4), "weight_hh_l0", init=fill)
-    assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-6
-    assert orthogonality_defect(fill(torch.empty(16, 4))).max() < 1e-6
+    def filled(tensor):
+        return fill(tensor, generator=torch.Generator().manual_seed(1))
+
+    W = filled(torch.empty(16, 4))
+    assert orthogonality_defect(W).max() < 1e-6
+    assert not torch.equal(W[:4], W[4:8])
+    lstm = sp.scaled_cayley(torch.nn.LSTM(2, 4), "weight_hh_l0", init=filled)
+    torch.testing.assert_close(lstm.weight_hh_l0, W, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype) -> None:
+    C = sp.init.truncated_orthogonal_(torch.empty(3, 7, dtype=dtype))
+    assert C.dtype == dtype
+    torch.testing.assert_close(C.float() @ C.float().mT, torch.eye(3), atol=0.02, rtol=0)
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="0 <= count <= n = 3, got 4"):
-        sp.init.cayley_(torch.empty(3, 3), negative_ones=4)
+    W = torch.zeros(3, 3)
+    for wrong in (4, -1, 1.5, True):
+        with pytest.raises(ValueError, match=f"an integer, 0 <= count <= n = 3, got {wrong}"):
+            sp.init.cayley_(W, negative_ones=wrong)
+    assert W.count_nonzero() == 0
     with pytest.raises(ValueError, match="'modulus' or 'area'"):
         sp.init.disc_(torch.empty(3, 3), uniform="radius")
     with pytest.raises(ValueError, match="positive finite number, got 0"):
         sp.init.spectral_radius_(torch.empty(3, 3), radius=0)
     with pytest.raises(sp.errors.NotSquareError):
         sp.init.henaff_(torch.empty(3, 4))
-    with pytest.raises(sp.errors.NotAMatrixError, match="one real matrix"):
+    with pytest.raises(sp.errors.NotAMatrixError, match=r"one matrix \(m, n\), got shape \(2, 3, 3\)"):
         sp.init.truncated_orthogonal_(torch.empty(2, 3, 3))
+    with pytest.raises(sp.errors.UnsupportedDtypeError, match="expected a real tensor, got"):
+        sp.init.truncated_orthogonal_(torch.empty(3, 3, dtype=torch.complex64))

@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
 import spectral_param as sp
 from spectral_param import testing
+from tests.cases import CASES
 
 
 class Skew(sp.Parametrization):
@@ -135,3 +137,62 @@ class SquareDetached(Skew):
 def test_wrong_gradients_are_an_assertion_error(make, order) -> None:
     with pytest.raises(AssertionError, match=f"{order} derivatives: expected those of finite differences"):
         testing.check_gradients(wrong(make), (4, 4), torch.float64)
+
+
+def scaled_gradient(T, factor):
+    return factor * T + (1 - factor) * T.detach()
+
+
+class WrongWhenCompiled(sp.SkewExponential):
+    def constrain(self, T):
+        return super().constrain(scaled_gradient(T, -3) if torch.compiler.is_compiling() else T)
+
+
+class WrongInsideCached(sp.SkewExponential):
+    def constrain(self, T):
+        return super().constrain(scaled_gradient(T, 2) if parametrize._cache_enabled else T)
+
+
+class ForgetsItsBase(sp.SkewExponential):
+    """Another orthogonal weight after a change of precision."""
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.base = torch.eye(self.base.shape[-1], dtype=self.base.dtype)
+        return self
+
+
+class Constant(Skew):
+    """Nothing that is trained reaches the weight."""
+
+    def constrain(self, T):
+        return super().constrain(T.detach() + 0 * T)
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "match"),
+    [
+        (WrongWhenCompiled, testing.check_compile, "torch.compile: expected agreement"),
+        (WrongInsideCached, testing.check_cached, r"gradient inside cached\(\): expected agreement"),
+        (ForgetsItsBase, testing.check_to, "weight in torch.float32: expected agreement"),
+    ],
+)
+def test_wrong_orthogonal_weights(make, check, match) -> None:
+    """Their norms are the same whatever they are, so a loss of norms would tell nothing."""
+    case = next(case for case in CASES if case.name == "SkewExponential")
+    check(case, (4, 4), torch.float64)
+    with pytest.raises(AssertionError, match=match):
+        check(dataclasses.replace(case, make=lambda shape: make()), (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize("check", [testing.check_cached, testing.check_torch_func, testing.check_compile])
+def test_zeros_are_not_compared(check) -> None:
+    with pytest.raises(AssertionError, match="expected a gradient that is not zero"):
+        check(wrong(Constant), (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize("name", ["SkewExponential", "ScaledCayley", "Givens", "Householder"])
+def test_single_numbers(name) -> None:
+    case = next(case for case in CASES if case.name == name)
+    for check in (testing.check_bad_input, testing.check_constraint_holds, testing.check_cached):
+        check(case, (1, 1), torch.float64)

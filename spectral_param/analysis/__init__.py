@@ -1,7 +1,7 @@
 """What the papers look at in their networks: spectra, gradients, memory, and the shape of weights.
 
 Functions of tensors that return tensors, in double precision and without a graph; each has a function of
-the same kind that draws its result (``pip install spectral-param[plot]``).
+the same kind that draws its result (with matplotlib, the extra ``plot``).
 """
 
 from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound

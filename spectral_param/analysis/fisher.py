@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import as_double, check_steps, square_blocks, without_nan
+from spectral_param.analysis.matrices import as_double, check_steps, norm_2, square_blocks, without_nan
+from spectral_param.analysis.spectra import eigenvalues
 
 # 2^50 terms: enough for a spectral radius of 1 - 1e-13.
 _DOUBLINGS = 50
@@ -40,7 +41,7 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
     Raises:
         NotSquareError: If W is not square.
         ValueError: If the spectral radius is not below 1, to working precision, so that the noise adds up
-            without bound; or if v does not fit.
+            without bound; if its covariance exceeds double precision on the way; or if v does not fit.
 
     Example:
         >>> delay_line = torch.diag(torch.ones(3), -1)
@@ -77,6 +78,12 @@ def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
         if bool((rest**2 <= torch.finfo(W.dtype).eps).all()):
             return L
         if not bool(rest.isfinite().all()):
+            if bool((eigenvalues(W)[..., 0].abs() < 1).all()):
+                raise ValueError(
+                    "fisher_memory: expected a covariance of the noise below 1e308, got one that exceeds "
+                    "double precision before the powers of W vanish. Take a smaller part of the chain, or a "
+                    "smaller gain."
+                )
             break
         L = torch.linalg.qr(torch.cat([L, A @ L], dim=-1).mH, mode="r").R.mH
         A = A @ A
@@ -113,7 +120,7 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
             printed bound is hardly ever of use for large n.
 
     Returns:
-        Real tensor of shape ``(..., steps + 1)``.
+        Real tensor of shape ``(..., steps + 1)``, NaN where Theta is not finite.
 
     Raises:
         NotSquareError: If Theta is not square.
@@ -140,9 +147,11 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
         )
     alpha = gain[..., :1].square()
     k = torch.arange(steps + 1, dtype=torch.float64, device=Theta.device)
-    sigma_squared = torch.linalg.matrix_norm(Theta, 2)[..., None].square() / alpha
+    sigma_squared = norm_2(Theta)[..., None].square() / alpha
+    # Neither form takes a power that overflows for a long chain.
     if sharp:
-        bound = alpha**k / (alpha * sigma_squared).pow(k).cumsum(dim=-1)
+        terms = k * (alpha * sigma_squared).log()
+        bound = (k * alpha.log() - terms.logcumsumexp(dim=-1)).exp()
     else:
-        bound = alpha**k / (alpha**k).cumsum(dim=-1) / sigma_squared ** (n - 1)
-    return torch.where(k < n, bound, 0)
+        bound = sigma_squared ** (1 - n) / (alpha**-k).cumsum(dim=-1)
+    return torch.where((k < n) | bound.isnan(), bound, 0)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spectral_param.analysis.matrices import as_double, check_steps, norm_2
 from spectral_param.analysis.stepper import State, Stepper, evaluating
+from spectral_param.functional.checks import check_matrix, check_square
 
 
 def gradient_norms(
@@ -173,7 +174,8 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
         Real tensor of shape ``(..., steps + 1)`` in double precision, NaN where a matrix is not finite.
 
     Raises:
-        ValueError: If ``steps`` is smaller than 1.
+        NotSquareError: If W is not square.
+        ValueError: If ``steps`` is smaller than 1, or U has not as many rows as W.
 
     Example:
         >>> W, U = torch.tensor([[0.0, 0.5], [-0.5, 0.0]]), torch.tensor([[2.0], [0.0]])
@@ -181,7 +183,19 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
         tensor([2.0000, 1.0000, 0.5000, 0.2500], dtype=torch.float64)
     """
     check_steps(steps, "gradient_norm_bounds")
+    check_matrix(W, "gradient_norm_bounds")
+    W = as_double(W)
+    check_square(W, "gradient_norm_bounds")
     lags = torch.arange(steps + 1, dtype=torch.float64, device=W.device)
-    norm = norm_2(as_double(W))[..., None]
+    norm = norm_2(W)[..., None]
     bounds = torch.where(norm.isnan(), norm, norm**lags)  # NaN to the power of 0 is 1.
-    return bounds if U is None else bounds * norm_2(as_double(U))[..., None]
+    if U is None:
+        return bounds
+    if U.ndim < 2 or U.shape[-2] != W.shape[-1] or U.numel() == 0:
+        raise ValueError(
+            f"gradient_norm_bounds: expected U of shape (..., k, m) with k = {W.shape[-1]}, got "
+            f"{tuple(U.shape)}."
+        )
+    scale = norm_2(as_double(U))[..., None]
+    # Zero also where the power of the norm is infinite.
+    return torch.where((scale == 0) & ~bounds.isnan(), 0, bounds * scale)

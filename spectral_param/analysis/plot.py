@@ -295,7 +295,7 @@ def _axes(ax: Axes | None) -> Axes:
     except ImportError as error:
         raise ImportError(
             "spectral_param.analysis: expected matplotlib to be installed for pictures. "
-            "pip install 'spectral-param[plot]'"
+            "pip install matplotlib"
         ) from error
     return plt.subplots()[1] if ax is None else ax
 

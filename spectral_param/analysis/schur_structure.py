@@ -32,7 +32,7 @@ def lower_schur(W: Tensor) -> LowerSchur:
     it. Here they stand in LAPACK's order, that of the upper Schur form of Wᴴ. So for a network that has a Θ,
     look at its own; this function is for all the others.
 
-    Needs scipy (``pip install spectral-param[schur]``), and computes on the CPU.
+    Needs scipy (the extra ``schur``), and computes on the CPU.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -53,9 +53,7 @@ def lower_schur(W: Tensor) -> LowerSchur:
     try:
         from scipy.linalg import schur
     except ImportError as error:
-        raise ImportError(
-            "lower_schur: expected scipy to be installed. pip install 'spectral-param[schur]'"
-        ) from error
+        raise ImportError("lower_schur: expected scipy to be installed. pip install scipy") from error
     W = square_blocks(W, "lower_schur")
     n = W.shape[-1]
     safe, finite = without_nan(W)

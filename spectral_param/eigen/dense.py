@@ -146,6 +146,10 @@ def _rayleigh_quotient(T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tenso
     vh = physical_conj(v)
     s = (vh * u).sum(dim=-1)
     quotient = (vh * Tu).sum(dim=-1) / s
+    if not T.is_complex():
+        # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
+        real = torch.complex(quotient.real, torch.zeros_like(quotient.real))
+        quotient = torch.where(eigenvalue.imag == 0, real, quotient)
     # For a (nearly) defective eigenvalue the quotient is a division of rounding errors.
     near = (quotient - eigenvalue).abs() <= 1e-4 * eigenvalue.abs()
     reliable = near & (s.abs() > 100 * torch.finfo(T.dtype).eps ** 0.5)

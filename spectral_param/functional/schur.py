@@ -181,7 +181,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
     except ImportError as error:
         raise ImportError(
             "SchurForm: expected scipy, whose real Schur decomposition reads the form off a given weight. "
-            "Install it with: pip install spectral-param[schur]. Starting with init='paper' does without."
+            "Install it with: pip install scipy. Starting with init='paper' does without."
         ) from error
     vectors, forms = [], []
     for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):

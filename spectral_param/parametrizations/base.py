@@ -48,6 +48,18 @@ def at_least_float32(X: Tensor) -> Tensor:
     return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
+def as_real(X: Tensor) -> Tensor:
+    """Undo what Module.to does to the real tensors of a complex module, which it makes complex.
+
+    Args:
+        X: A real tensor, or one that was.
+
+    Returns:
+        The real tensor.
+    """
+    return X.real if X.is_complex() else X
+
+
 def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Return a product with a matrix as the function that ``operator`` and ``fast_operator`` promise.
 
@@ -295,6 +307,18 @@ class Parametrization(nn.Module, abc.ABC):
         if isinstance(originals, Tensor):
             return originals.to(W.dtype)
         return tuple(o.to(W.dtype) if o.is_complex() == W.is_complex() else o for o in originals)
+
+    def _check_no_gates(self) -> None:
+        """Raise where there is no product with one matrix.
+
+        Raises:
+            ValueError: If the weight is a stack of gates.
+        """
+        if self._has_gates():
+            raise ValueError(
+                f"{type(self).__name__}.operator: expected a square weight, got one of stacked gates of "
+                f"shape {tuple(self._shape or ())}. Multiply by the weight instead."
+            )
 
     def _has_gates(self) -> bool:
         """Return whether the weight is a stack of gates; not known, so False, before registration."""

@@ -12,6 +12,7 @@ from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_apply, fourier_operator
 from spectral_param.parametrizations.base import (
     Parametrization,
+    as_real,
     at_least_float32,
     is_trained,
     join_gates,
@@ -35,7 +36,7 @@ class FourierUnitary(Parametrization):
     blocks.
 
     No way from a matrix back to its parameters is known. *Registration drops the weight for the paper's
-    start*, which is random, and of assignments only the present weight is accepted.
+    start*, which is random, and of assignments only the weight that was read last is accepted.
 
     Example:
         >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
@@ -55,7 +56,7 @@ class FourierUnitary(Parametrization):
 
     def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W; v has shape (..., 2, n), phases (..., 3, n)."""
-        phases = self._real(v, phases)
+        phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         self._memory.store((v, phases), ())
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
         W = fourier_apply(identity, v, phases, self.permutation).mT
@@ -72,20 +73,25 @@ class FourierUnitary(Parametrization):
         Args:
             v: Vectors of the reflections.
             phases: Angles of the diagonals.
+
+        Raises:
+            ValueError: If the weight consists of gates.
         """
+        self._check_no_gates()
         v, phases = at_least_float32(v), at_least_float32(phases)
-        return on_rows(fourier_operator(v, self._real(v, phases), self.permutation), v.dtype)
+        phases = as_real(phases).to(v.real.dtype)
+        return on_rows(fourier_operator(v, phases, self.permutation), v.dtype)
 
     def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
-        """Return the paper's start at registration, then the present tensors for the present W."""
+        """Return the paper's start at registration, then the tensors that W was read from last."""
         if project:
             return self.paper_start(W)
         originals = present_originals(self._memory, self.constrain, W, 10 * W.shape[-1] * self._eps)
         if originals is None:
             raise InManifoldError(
-                "FourierUnitary: expected the present weight, got another one, whose parameters cannot be "
-                "found. Copy the trained tensors instead (load_state_dict), or take ScaledCayley or Givens, "
-                "which reach every unitary weight."
+                "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
+                "cannot be found. Copy the trained tensors instead (load_state_dict), or take ScaledCayley "
+                "or Givens, which reach every unitary weight."
             )
         return originals
 
@@ -111,7 +117,3 @@ class FourierUnitary(Parametrization):
         their vectors, in which both can be turned together.
         """
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
-
-    def _real(self, v: Tensor, phases: Tensor) -> Tensor:
-        """Undo what Module.to and Module.double do to real tensors of a complex module."""
-        return (phases.real if phases.is_complex() else phases).to(v.real.dtype)

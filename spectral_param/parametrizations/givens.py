@@ -21,6 +21,7 @@ from spectral_param.functional.givens import (
 )
 from spectral_param.parametrizations.base import (
     Parametrization,
+    as_real,
     at_least_float32,
     is_trained,
     join_gates,
@@ -93,7 +94,7 @@ class Givens(Parametrization):
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Tensor:
         """Return W; theta and phi have one entry for each rotation, omega one for each row."""
-        angles = [_real(t) for t in (theta, phi, omega) if t is not None]
+        angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
         self._memory.store(tuple(angles), ())
         theta, phi, d = self._rotations(*angles)
         identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
@@ -116,8 +117,12 @@ class Givens(Parametrization):
             theta: Angles of the rotations.
             phi: Their phases, for a complex weight.
             omega: Phases of D, for a complex weight.
+
+        Raises:
+            ValueError: If the weight consists of gates.
         """
-        angles = (at_least_float32(_real(t)) for t in (theta, phi, omega) if t is not None)
+        self._check_no_gates()
+        angles = (at_least_float32(as_real(t)) for t in (theta, phi, omega) if t is not None)
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
@@ -207,7 +212,7 @@ class Givens(Parametrization):
         return theta
 
     def _present(self, W: Tensor, error: float) -> Tensor | tuple[Tensor, ...]:
-        """Return the present originals if W is the present weight.
+        """Return the originals that were read last if W is their weight.
 
         Raises:
             InManifoldError: If it is not.
@@ -222,8 +227,3 @@ class Givens(Parametrization):
                 "orthogonal weight."
             )
         return originals if W.is_complex() else originals[0]
-
-
-def _real(t: Tensor) -> Tensor:
-    """Undo what Module.to does to real tensors of a complex module."""
-    return t.real if t.is_complex() else t

@@ -19,6 +19,7 @@ from spectral_param.functional.householder import (
 from spectral_param.functional.reflections import all_reflections, few_reflections
 from spectral_param.parametrizations.base import (
     Parametrization,
+    as_real,
     at_least_float32,
     is_trained,
     on_rows,
@@ -121,14 +122,13 @@ class Householder(Parametrization):
             >>> torch.allclose(apply(h), h @ layer.weight.mT, atol=1e-5)
             True
         """
-        if self._has_gates():
-            raise ValueError(
-                "Householder.operator: expected a square weight, got one of stacked gates of shape "
-                f"{tuple(self._shape or ())}. Multiply by the weight instead."
-            )
+        self._check_no_gates()
         vectors, *angles = map(at_least_float32, originals)
         tau, d = self._coefficients(vectors, *angles)
         U, X = householder_factors(vectors.tril(), tau)
+
+        if d is not None and d.ndim > 1:
+            d = d[..., None, :]  # One for each matrix of a batch, not for each row.
 
         def apply(h: Tensor) -> Tensor:
             return householder_apply(h if d is None else h * d, U, X)
@@ -213,8 +213,8 @@ class Householder(Parametrization):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return τ and the diagonal of D, None for 2 and for ones."""
         if angles is not None:
-            # Module.to makes real parameters of a complex module complex, Module.double leaves the vectors.
-            angles = (angles.real if angles.is_complex() else angles).to(vectors.real.dtype)
+            # Module.double converts the angles and leaves the vectors.
+            angles = as_real(angles).to(vectors.real.dtype)
             d = torch.polar(torch.ones_like(angles), angles)
         elif self.signs is not None:
             d = self.signs.to(vectors.device, vectors.dtype)

@@ -64,9 +64,8 @@ class SchurForm(Parametrization):
     pair, nor the other way round: with ``init="paper"`` all are pairs, and for odd n one is real.
 
     Weights of shape ``(..., n, n)``, real; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k such
-    matrices. Registration and assignment take any real matrix, through scipy
-    (``pip install spectral-param[schur]``); ``init="paper"`` does without. Costs what P costs, and two
-    matrix products forward, four backward.
+    matrices. Registration and assignment take any real matrix, through scipy (the extra ``schur``);
+    ``init="paper"`` does without. Costs what P costs, and two matrix products forward, four backward.
 
     Args:
         P: The parametrization of P: of this library or another, with a ``right_inverse``. It is copied,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import householder
 from spectral_param.functional.reflections import few_reflections
-from spectral_param.parametrizations.base import Parametrization, is_trained, split_gates
+from spectral_param.parametrizations.base import Parametrization, as_real, is_trained, split_gates
 from spectral_param.parametrizations.householder import Householder
 from spectral_param.precision import matmul
 
@@ -78,10 +78,21 @@ class SingularValues(Parametrization):
         *factors, f = originals
         half = len(factors) // 2
         U, V = self.left.constrain(*factors[:half]), self.right.constrain(*factors[half:])
-        # Module.to makes real parameters of a complex module complex, Module.double leaves the vectors.
-        f = (f.real if f.is_complex() else f).to(U.real.dtype)
+        # Module.double converts f and leaves the vectors.
+        f = as_real(f).to(U.real.dtype)
         W = _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
         return W.flatten(-3, -2) if self._has_gates() else W
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return this one and those of U and V.
+
+        Args:
+            originals: The tensors the optimizer trains.
+        """
+        *factors, _ = originals
+        half = len(factors) // 2
+        left, right = self.left.parts(*factors[:half]), self.right.parts(*factors[half:])
+        return [(self, originals), *left, *right]
 
     def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
         """Return the originals of U, of V, and f."""

@@ -142,6 +142,34 @@ def test_proposition_1_as_printed() -> None:
     assert violated > 0
 
 
+@pytest.mark.parametrize("sharp", [False, True])
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 9.0])
+def test_bound_of_a_long_chain(alpha, sharp) -> None:
+    """Equality with the closed form, where powers of α are beyond double precision."""
+    k = torch.arange(701, **DOUBLE)
+    expected = 1 / torch.stack([(float(alpha) ** -k[: j + 1]).sum() for j in range(len(k))])
+    bound = fisher_memory_bound(delay_line(720, alpha), 700, sharp=sharp)
+    torch.testing.assert_close(bound, expected, rtol=1e-11, atol=1e-290)
+
+
+def test_bound_is_nan_where_the_chain_is_not_finite() -> None:
+    chain = torch.stack([delay_line(5, 1.4), delay_line(5, 1.4)])
+    for value in (torch.nan, torch.inf):
+        chain[1, 4, 0] = value
+        for sharp in (False, True):
+            bound = fisher_memory_bound(chain, 4, sharp=sharp)
+            assert bound[0].isfinite().all()
+            assert bound[1].isnan().all()
+
+
+def test_noise_beyond_double_precision_is_not_taken_for_instability() -> None:
+    chain = delay_line(720, 9.0)
+    with pytest.raises(ValueError, match="covariance of the noise below 1e308"):
+        fisher_memory(chain, first_unit(720), steps=3)
+    with pytest.raises(ValueError, match="expected a spectral radius below 1"):
+        fisher_memory(chain + 2 * torch.eye(720), first_unit(720), steps=3)
+
+
 def test_bound_of_what_is_no_chain() -> None:
     chain = delay_line(4, 1.0)
     for wrong in (

@@ -201,6 +201,20 @@ def test_bounds_of_bad_matrices() -> None:
     assert bounds[1].isnan().all()
     with pytest.raises(ValueError, match="expected steps >= 1"):
         gradient_norm_bounds(W, 0)
+    for wrong in (torch.randn(8, 2), torch.randn(3), torch.zeros(0, 0), torch.zeros(2, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="gradient_norm_bounds: expected"):
+            gradient_norm_bounds(wrong, 3)
+    for wrong in (torch.randn(3, 2), torch.randn(2), torch.zeros(2, 0)):
+        with pytest.raises(ValueError, match=r"expected U of shape \(\.\.\., k, m\) with k = 2"):
+            gradient_norm_bounds(torch.eye(2), 3, wrong)
+
+
+def test_what_does_not_enter_has_no_gradient() -> None:
+    """Also after so many steps that the bound of the state is infinite."""
+    W = 2 * torch.eye(2)
+    assert gradient_norm_bounds(W, 1100)[-1] == torch.inf
+    assert (gradient_norm_bounds(W, 1100, torch.zeros(2, 1)) == 0).all()
+    assert gradient_norm_bounds(torch.full((2, 2), torch.nan), 3, torch.zeros(2, 1)).isnan().all()
 
 
 def test_vanishing_gradients_are_still_numbers() -> None:

@@ -110,6 +110,34 @@ def test_kreiss_constant_of_normal_matrices_is_one() -> None:
     assert kreiss_constant(S).item() == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kreiss_constant_of_slow_modes(dtype) -> None:
+    """A Jordan block of radius 1 - 1e-5 among others: K = c/4δ + δ/c, in single precision, too."""
+    W = torch.zeros(16, 16, dtype=dtype)
+    W[0, 0] = W[1, 1] = 1 - 1e-5
+    W[0, 1] = 1.0
+    delta = 1 - W[0, 0].double().item()
+    assert kreiss_constant(W).item() == pytest.approx(1 / (4 * delta), rel=1e-6)
+
+
+@pytest.mark.parametrize("gain", [1.5, 3.0, 1000.0])
+def test_kreiss_constant_beyond_the_reach_of_singular_values(gain) -> None:
+    """A chain amplifies by far more than 1/eps; for z = 1 + δ its resolvent is known entry by entry."""
+    n = 60
+    chain = gain * torch.diag(torch.ones(n - 1, **DOUBLE), -1)
+    K = kreiss_constant(chain).item()
+    peak = transient_growth(chain, n).peak.item()
+    assert peak * (1 + 1e-9) >= K
+    assert peak <= math.e * n * K
+    lag = torch.arange(n, **DOUBLE)[:, None] - torch.arange(n, **DOUBLE)
+    best = 0.0
+    for delta in torch.logspace(-3, 1, 400, **DOUBLE).tolist():
+        resolvent = torch.where(lag >= 0, (gain / (1 + delta)) ** lag.clamp(min=0), 0) / (1 + delta)
+        best = max(best, delta * torch.linalg.matrix_norm(resolvent, 2).item())
+    assert best * (1 - 1e-9) <= K
+    assert best > 1e8
+
+
 def test_kreiss_constant_outside_its_domain() -> None:
     W = torch.stack([1.001 * torch.eye(3), torch.full((3, 3), torch.nan), 0.5 * torch.eye(3)])
     infinite, nan, one = kreiss_constant(W).tolist()

@@ -188,4 +188,4 @@ def test_errors_are_one_line(capsys) -> None:
 def test_missing_packages_are_named_with_the_extra(capsys, monkeypatch) -> None:
     monkeypatch.setattr(entry.importlib.util, "find_spec", lambda name: None if name == "tqdm" else "there")
     assert entry.main() == 1
-    assert capsys.readouterr().err == "The experiments need tqdm: pip install 'spectral-param[experiments]'\n"
+    assert capsys.readouterr().err == "The experiments need tqdm: pip install -e '.[experiments]'\n"

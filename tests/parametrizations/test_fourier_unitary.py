@@ -73,7 +73,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
     module.weight = first
     torch.testing.assert_close(module.weight, first)
     with pytest.raises(
-        InManifoldError, match=r"expected the present weight, got another one.*load_state_dict"
+        InManifoldError, match=r"expected the weight that was read last, got another one.*load_state_dict"
     ):
         module.weight = orthogonal((5, 5), torch.complex128)
     torch.optim.SGD(module.parameters(), lr=0.1).zero_grad()
@@ -106,6 +106,14 @@ def test_operator() -> None:
         for y in (product(h), h @ module.weight.mT)
     ]
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_operator_of_gates() -> None:
+    module = unitary(4)
+    parameters = list(module.parametrizations.weight.parameters())
+    gates = sp.fourier_unitary(Holder(torch.empty(8, 4, dtype=torch.complex64)))
+    with pytest.raises(ValueError, match=r"operator: expected a square weight, got .*\(8, 4\)"):
+        gates.parametrizations.weight[0].operator(*parameters)
 
 
 def test_double_leaves_a_complex_weight_as_it_is() -> None:

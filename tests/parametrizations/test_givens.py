@@ -155,6 +155,12 @@ def test_operator(arguments, dtype) -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
+def test_operator_of_gates() -> None:
+    of_weight = sp.givens(torch.nn.LSTM(3, 4), "weight_hh_l0").parametrizations.weight_hh_l0
+    with pytest.raises(ValueError, match=r"Givens.operator: expected a square weight, got .*\(16, 4\)"):
+        of_weight[0].operator(of_weight.original)
+
+
 def test_double_leaves_a_complex_weight_as_it_is() -> None:
     """As Module.double does with complex parameters."""
     module = sp.givens(Holder(torch.eye(4, dtype=torch.complex64))).double()

@@ -189,6 +189,16 @@ def test_operator(dtype, reflections) -> None:
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("reflections", [None, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operator_of_a_batch(dtype, reflections) -> None:
+    module = constrained(torch.randn(4, 3, 3, dtype=dtype), reflections)
+    apply = module.parametrizations.weight[0].operator(*originals(module))
+    for rows in (4, 5):  # As many as matrices, and not.
+        h = torch.randn(rows, 3, dtype=dtype)
+        torch.testing.assert_close(apply(h), h @ module.weight.mT)
+
+
 def test_operator_of_gates() -> None:
     lstm = sp.householder(torch.nn.LSTM(3, 6), "weight_hh_l0", reflections=2)
     of_weight = lstm.parametrizations.weight_hh_l0
