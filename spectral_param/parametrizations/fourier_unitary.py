@@ -65,7 +65,8 @@ class FourierUnitary(Parametrization):
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
         v = originals[0]
-        return self.operator(*originals) if v.shape[-1] >= 512 and v.device.type == "cpu" else None
+        pays = v.shape[-1] >= 512 and v.device.type == "cpu" and not self._has_gates()
+        return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.

@@ -105,7 +105,7 @@ class Givens(Parametrization):
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
         n = self._shape[-1] if self._shape is not None else 0
         few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
-        pays = n >= 1024 and few and originals[0].device.type == "cpu"
+        pays = n >= 1024 and few and originals[0].device.type == "cpu" and not self._has_gates()
         return self.operator(*originals) if pays else None
 
     def operator(
