@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from benchmarks import constraints, eigen, networks, recurrences
 from benchmarks.case import Case
 
 # (n, batch, steps) of the papers' adding, copying and MNIST networks, and of characters.
 SEQUENCES = [(160, 50, 750), (192, 20, 2020), (170, 128, 784), (1030, 32, 50)]
+Linear = tuple[int, int, int, Literal["last", "all"]]
+# Without activation, and which states are read.
+LINEAR: list[Linear] = [
+    (256, 128, 784, "last"),
+    (64, 1, 10_000, "last"),
+    (64, 1, 10_000, "all"),
+    (16, 16, 2_000, "all"),
+]
 
 
 def cases(quick: bool, only: str = "") -> Iterator[Case]:
@@ -35,6 +44,7 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     sizes = (16, 32) if quick else (16, 32, 64, 128, 256, 512, 1024, 2048)
     batched = 8 if quick else 64
     sequences = [(16, 4, 10)] if quick else SEQUENCES
+    linear: list[Linear] = [(4, 1, 400, "last")] if quick else LINEAR
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
     return {
@@ -45,6 +55,7 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "orthogonal": lambda: (constraints.orthogonal_step(n) for n in sizes[1:]),
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),
+        "linear recurrences": lambda: (recurrences.linear_sequence(*each) for each in linear),
         "networks": lambda: (networks.training_step(n) for n in ((16,) if quick else networks.SIZES)),
         "characters": lambda: [recurrences.character_step(*((6, 10, 2) if quick else (310, 720, 300)))],
     }

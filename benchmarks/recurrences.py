@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks import characters
 from benchmarks.case import Case, Run, require_close
+from spectral_param.functional.recurrence_fused import rnn_fused
 
 
-def _training(module: nn.Module, x: torch.Tensor) -> Run:
+def _training(module: nn.Module, x: Tensor) -> Run:
     parameters = list(module.parameters())
 
     def run() -> None:
@@ -89,6 +92,46 @@ def growing_sequence(n: int, batch: int, steps: int) -> Case:
     """
     title = f"recurrence, forward and backward, n = {n}, batch {batch}"
     return Case(f"{title}: {steps} steps", _contenders(n, batch, steps), curve=(title, "steps", steps))
+
+
+def linear_sequence(n: int, batch: int, steps: int, read: Literal["last", "all"]) -> Case:
+    """A whole sequence without an activation, forward and backward.
+
+    Args:
+        n: Number of hidden units.
+        batch: Number of sequences.
+        steps: Number of time steps.
+        read: Which states are.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(0)
+    x, h0 = torch.randn(steps * batch, 2), torch.zeros(batch, n)
+    U, W = (torch.randn(n, 2) / 2**0.5).requires_grad_(), sp.init.henaff_(torch.empty(n, n)).requires_grad_()
+    sizes, is_last = [batch] * steps, read == "last"
+
+    def ours() -> Tensor:
+        states, last = sp.functional.rnn(x, h0, U, W, None, "identity", sizes, return_output=not is_last)
+        return last if states is None else states
+
+    def one_by_one() -> Tensor:
+        states, last = rnn_fused(x, h0, U, W, None, "identity", sizes, return_output=not is_last)
+        return last if states is None else states
+
+    def training(forward: Callable[[], Tensor]) -> Run:
+        return lambda: torch.autograd.grad(forward().mean(), (U, W))
+
+    require_close(ours(), one_by_one(), 1e-4, "states")
+    return Case(
+        f"recurrence without activation, forward and backward, {read} states read, n = {n}, batch {batch}, "
+        f"{steps} steps",
+        {
+            "many steps at a time": training(ours),
+            "one step after the other": training(one_by_one),
+            "torch.nn.RNN, with its activation": _training(nn.RNN(2, n), x.unflatten(0, (steps, batch))),
+        },
+    )
 
 
 class CharacterTraining:

@@ -1,4 +1,4 @@
-"""A row's network: an embedding for symbols, a recurrent layer, and a linear output."""
+"""A row's network: an embedding for symbols, a recurrent layer, and an output, linear as a rule."""
 
 from __future__ import annotations
 
@@ -18,22 +18,38 @@ State = Any
 
 
 class SequenceModel(nn.Module):
-    """Recurrent network with a linear output.
+    """Recurrent network with a linear output, or one hidden layer before it.
 
     Args:
         recurrent: Layer with the interface of :class:`torch.nn.RNN`.
         output_size: Number of outputs.
         last: Whether to read the last state alone.
         embedding: Of symbols; None for inputs that are features.
+        readout_size: Units of a hidden layer of ReLU before the output; None for no such layer.
+        readout_dropout: Probability of dropout before each layer of such an output.
     """
 
-    def __init__(self, recurrent: Any, output_size: int, last: bool, embedding: nn.Embedding | None) -> None:
+    def __init__(
+        self,
+        recurrent: Any,
+        output_size: int,
+        last: bool,
+        embedding: nn.Embedding | None,
+        readout_size: int | None = None,
+        readout_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.recurrent = recurrent
         self.last = last
         self.embedding = embedding
         weight = next(p for p in recurrent.parameters() if p.is_floating_point())
-        self.output = nn.Linear(recurrent.output_size, output_size, dtype=weight.dtype)
+        self.output: nn.Module = nn.Linear(
+            readout_size or recurrent.output_size, output_size, dtype=weight.dtype
+        )
+        if readout_size is not None:
+            hidden = nn.Linear(recurrent.output_size, readout_size, dtype=weight.dtype)
+            dropout = nn.Dropout(readout_dropout)
+            self.output = nn.Sequential(dropout, hidden, nn.ReLU(), dropout, self.output)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         """Return outputs ``(time, batch, output)``, time 1 for the last state alone, and the last state.
@@ -56,7 +72,8 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     Args:
         settings: ``name`` of a class of :mod:`spectral_param.nn` and its arguments. Besides:
             ``embedding``, the dimension of embedded symbols, by default the hidden size;
-            ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C).
+            ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C);
+            ``readout_size`` and ``readout_dropout``, of a hidden layer before the output.
         task: The task.
         seed: Seed of the initial weights.
         dtype: Real dtype.
@@ -70,6 +87,9 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         raise ValueError(f"network: expected a class of spectral_param.nn, got {name!r}")
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
     embedded = arguments.pop("embedding", None)
+    readout = {key: arguments.pop(key) for key in ("readout_size", "readout_dropout") if key in arguments}
+    if "readout_dropout" in readout and "readout_size" not in readout:
+        raise ValueError("network: readout_dropout: expected a hidden layer, whose size is readout_size")
     arguments["dtype"] = dtype.to_complex() if name in COMPLEX else dtype
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,7 +107,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         if truncated:
             for cell in recurrent.cells:
                 sp.init.truncated_orthogonal_(_coupling(cell).data)
-        return SequenceModel(recurrent, task.output_size, task.last, embedding)
+        return SequenceModel(recurrent, task.output_size, task.last, embedding, **readout)
 
 
 def _coupling(cell: Any) -> Tensor:

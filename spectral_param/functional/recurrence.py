@@ -1,8 +1,8 @@
 r"""A whole sequence of the recurrence h_t = σ(U x_t + W h_{t-1} + b).
 
-Two paths with the same results: ``rnn_reference`` is a loop of autograd operations, for any activation
+Three paths with the same results: ``rnn_reference`` is a loop of autograd operations, for any activation
 and inside any transform. ``rnn_fused`` is one autograd Function for the whole sequence, for the named
-activations and several times faster.
+activations and several times faster. ``rnn_linear`` takes many steps at a time where there is no activation.
 
 Rows: all time steps lie below each other in one matrix, step t with batch_sizes[t] rows, as in a
 ``PackedSequence``: longer sequences first, so the rows of step t continue the first rows of step t-1.
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from spectral_param.functional import recurrence_linear
 from spectral_param.functional.recurrence_fused import is_batched, rnn_fused
 from spectral_param.functional.recurrence_reference import (
     NAMES,
@@ -100,7 +101,8 @@ def rnn(
             states.
         return_output: Whether to return all states, :math:`T B n` numbers that exist at least until the
             caller drops them. With ``checkpoint_every`` and without them, no memory of that size is
-            taken.
+            taken. Without an activation the last states alone are faster by far: powers of W take
+            many steps at a time, on a CPU and for sequences of one length.
         support: Where the matrix W may differ from zero: pairs of slices of rows and columns, whose rows
             follow each other from 0 to n. Outside W has to be zero, and its gradient is not defined:
             products with what is there are left out where that is faster. None, the default, for everywhere.
@@ -132,7 +134,10 @@ def rnn(
     output: Tensor | None
     if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):
         named = cast("Named", nonlinearity)
-        output, last = rnn_fused(
+        found = None
+        if named == "identity" and not (return_output and every is not None):
+            found = _many_steps(rows, h0, weight_ih, weight_hh, bias, sizes, return_output, support)
+        output, last = found or rnn_fused(
             rows, h0, weight_ih, weight_hh, bias, named, sizes, every, return_output, support
         )
     elif every is not None and _are_ordinary((rows, h0, weight_ih, weight_hh, bias)):
@@ -207,6 +212,26 @@ def _has_fast_path(
     return (bias is None or bias.dtype == dtype_of_bias) and all(
         t is None or (t.dtype == x.dtype and t.numel() > 0) for t in (x, h0, weight_ih, weight_hh)
     )
+
+
+def _many_steps(
+    rows: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    sizes: list[int],
+    return_output: bool,
+    support: Support | None,
+) -> tuple[Tensor | None, Tensor] | None:
+    """Run a linear recurrence many steps at a time; None where that is not faster, or overflows."""
+    # On other devices nobody has measured it, and is_finite would wait for a GPU.
+    if weight_hh.device.type != "cpu" or sizes[0] != sizes[-1]:
+        return None
+    j = recurrence_linear.exponent(len(sizes), sizes[0], rows.shape[-1], len(weight_hh), return_output)
+    if j is None:
+        return None
+    return recurrence_linear.rnn_linear(rows, h0, weight_ih, weight_hh, bias, j, return_output, support)
 
 
 def _are_ordinary(tensors: Sequence[Recurrent | None]) -> bool:

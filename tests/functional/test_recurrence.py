@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.functional import modrelu, recurrence_fused, rnn
+from spectral_param.functional import modrelu, recurrence_fused, recurrence_linear, rnn
 from spectral_param.functional.recurrence_fused import rnn_fused
+from spectral_param.functional.recurrence_linear import rnn_linear
 from spectral_param.functional.recurrence_reference import rnn_reference
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
@@ -478,3 +479,148 @@ def test_shapes_on_the_meta_device() -> None:
     shapes = [(5, 2, 3), (2, 4), (4, 3), (4, 4), (4,)]
     output, last = rnn(*(torch.empty(shape, device="meta") for shape in shapes))
     assert (output.shape, last.shape) == ((5, 2, 4), (2, 4))
+
+
+# No activation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("j", [1, 2, 4])
+@pytest.mark.parametrize("steps", [16, 23, 37])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("linear", [True, False])
+@pytest.mark.parametrize("of", [(0, 1), (0,), (1,)], ids=str)
+def test_many_linear_steps_equal_the_reference(j, steps, dtype, bias, linear, of) -> None:
+    sizes = [3] * steps
+    args = arguments(sizes, 2, 5, dtype, bias, linear, "identity")
+    found = results(rnn_linear, args, j, 0 in of, of=of)
+    assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_derivatives_of_many_linear_steps(return_output, dtype) -> None:
+    args = arguments([2] * 7, 1, 2, dtype, nonlinearity="identity")
+
+    def run(*args):
+        return tuple(t for t in rnn_linear(*args, 2, return_output) if t is not None)
+
+    assert gradcheck(run, args, check_batched_grad=True)
+    assert gradgradcheck(run, args)
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[int]:
+    """The numbers of steps that were taken at a time, as exponents."""
+    calls = []
+
+    def spied(*args):
+        calls.append(args[5])
+        return rnn_linear(*args)
+
+    monkeypatch.setattr(recurrence_linear, "rnn_linear", spied)
+    return calls
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+def test_who_takes_many_steps(return_output, taken) -> None:
+    sizes = [2] * 3000
+    args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
+    found = results(rnn, args, "identity", sizes, return_output=return_output, of=(1,))
+    assert len(taken) == 1
+    assert 2 <= taken[0] <= 11
+    assert_same(found, results(rnn_fused, args, "identity", sizes, of=(1,)), 1e-10)
+    x, *rest = args
+    both = [rnn(x.unflatten(0, (3000, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
+    assert_same(both[:1], both[1:], 1e-13)
+    assert len(taken) == 2
+    torch.func.vmap(lambda h: rnn(x, h, *rest[1:], "identity", sizes)[1])(rest[0][None])
+    rnn(*args, "identity", sizes, checkpoint_every=2)
+    rnn(
+        *arguments([2] * 2999 + [1], 2, 8, torch.float64, nonlinearity="identity"),
+        "identity",
+        [2] * 2999 + [1],
+    )
+    rnn(*args, "tanh", sizes)
+    rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes)
+    rnn(x[:20], *rest, "identity", [2] * 10, return_output=return_output)
+    assert len(taken) == 2
+    rnn(*args, "identity", sizes, checkpoint_every=2, return_output=False)
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+@pytest.mark.parametrize(
+    "W",
+    [
+        torch.diag(torch.ones(7), 1),  # nilpotent
+        torch.eye(8) + torch.diag(torch.ones(7), 1),  # powers grow like t^7
+        torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))[0],
+        1e-20 * torch.ones(8, 8),
+        -torch.eye(8),
+    ],
+    ids=["nilpotent", "Jordan", "orthogonal", "tiny", "minus one"],
+)
+def test_many_linear_steps_of_adversarial_matrices(W, return_output, taken) -> None:
+    x, h0, U, *_ = arguments([2] * 3000, 2, 8, torch.float64, nonlinearity="identity")
+    args = (x, h0, U, W.double().requires_grad_(), None)
+    found = results(rnn, args, "identity", [2] * 3000, return_output=return_output, of=(1,))
+    assert taken
+    expected = results(rnn_fused, args, "identity", [2] * 3000, of=(1,))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10 * float(b.detach().abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+@pytest.mark.parametrize("growth", [1e20, math.nan, math.inf])
+def test_powers_that_overflow_leave_states_as_they_are(growth, return_output, taken) -> None:
+    """The second unit would explode, but nothing ever reaches it."""
+    W = torch.diag(torch.tensor([0.5, growth]))
+    x = torch.ones(1000, 1, 1)
+    args = (x, torch.zeros(1, 2), torch.tensor([[1.0], [0.0]]), W)
+    found, expected = (
+        rnn(*args, nonlinearity="identity", return_output=return_output),
+        rnn_fused(x[:, 0], *args[1:], None, "identity", [1] * 1000),
+    )
+    assert taken
+    torch.testing.assert_close(found[1], expected[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+def test_a_sequence_with_nan_does_not_touch_another(return_output, taken) -> None:
+    x, h0, U, W, b = arguments([2] * 3000, 2, 8, torch.float64, nonlinearity="identity")
+    with torch.no_grad():
+        expected = rnn(x, h0, U, W, b, "identity", [2] * 3000)
+        x[2 * 1500 + 1] = math.nan
+        output, last = rnn(x, h0, U, W, b, "identity", [2] * 3000, return_output=return_output)
+    assert taken
+    torch.testing.assert_close(last[0], expected[1][0])
+    assert last[1].isnan().all()
+    if output is not None:
+        torch.testing.assert_close(output[::2], expected[0][::2])
+        assert output[1::2][:1500].isfinite().all()
+        assert output[1::2][1500:].isnan().all()
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+def test_many_orthogonal_steps_are_as_exact_as_one_after_the_other(return_output, taken) -> None:
+    W = torch.linalg.qr(torch.randn(16, 16, dtype=torch.float64))[0]
+    x, U = torch.randn(5000, 1, 2).double(), torch.randn(16, 2).double()
+    args = (x[:, 0], torch.zeros(1, 16).double(), U, W.float().double())
+    single = [a.float() for a in args]
+    exact = rnn_fused(*args, None, "identity", [1] * 5000)[1]
+    loop = rnn_fused(*single, None, "identity", [1] * 5000)[1]
+    many = rnn(*single, None, "identity", [1] * 5000, return_output=return_output)[1]
+    assert taken
+    errors = [float((h.double() - exact).norm() / exact.norm()) for h in (many, loop)]
+    assert errors[0] <= 2 * errors[1]
+
+
+def test_many_linear_steps_under_autocast(taken) -> None:
+    x, h0, U, W, b = arguments([2] * 3000, 2, 8, torch.float32, nonlinearity="identity")
+    args = (x, h0, U, W / torch.linalg.matrix_norm(W, 2), b, "identity", [2] * 3000)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rnn(*args, return_output=False)[1]
+    assert taken
+    assert found.isfinite().all()
+    assert torch.equal(found, rnn(*args, return_output=False)[1])
