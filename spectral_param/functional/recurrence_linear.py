@@ -40,7 +40,7 @@ def exponent(steps: int, batch: int, features: int, n: int, return_output: bool)
     one_by_one = steps * (STEP + batch * n * n)
 
     def cost(j: int) -> int:
-        length, stretches = 2**j, steps // 2**j
+        length, stretches = 1 << j, steps >> j
         response = j * (DOUBLING * STEP + 2 * n**3) + (length * n + steps * batch) * features * n
         carried = stretches * (STEP + batch * n * n)
         again = length * STEP + steps * batch * n * n if return_output else 0
@@ -74,12 +74,12 @@ class _Response:
         Returns:
             ``(s, B, n)``.
         """
-        length, (_, batch, m) = 2**j, x.shape
-        inputs = x.unflatten(0, (-1, length)).transpose(1, 2).reshape(-1, length * m)
+        length, (_, batch, m) = 1 << j, x.shape
+        inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
         states = inputs @ self.rows[-length * m :]
         if self.biases is not None:
             states = states + self.biases[j]
-        return states.unflatten(0, (-1, batch))
+        return states.view(-1, batch, states.shape[-1])
 
     def is_finite(self) -> bool:
         """Return whether nothing has overflowed: there zero times infinity would be NaN."""
@@ -140,14 +140,14 @@ def rnn_linear(
 
 def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
     top = len(response.powers) - 1
-    rest = len(x) % 2**top
+    rest = len(x) % (1 << top)
     # What is left over, at the front, by its binary digits.
     start = 0
     for j in range(top):
         if rest >> j & 1:
-            stretch = x[start : start + 2**j]
+            stretch = x[start : start + (1 << j)]
             h = h @ response.powers[j].mT + response.driven(stretch, j)[0]
-            start += 2**j
+            start += 1 << j
     return _carry(h, response.driven(x[rest:], top), response.powers[top])[1]
 
 
@@ -161,7 +161,7 @@ def _all_states(
     support: Support | None,
 ) -> tuple[Tensor, Tensor]:
     top = len(response.powers) - 1
-    length, (steps, batch, _) = 2**top, x.shape
+    length, (steps, batch, _) = 1 << top, x.shape
     stretches, left = divmod(steps, length)
     full, tail = x[: stretches * length], x[stretches * length :]
     carried, _ = _carry(h0, response.driven(full, top), response.powers[top])

@@ -11,7 +11,10 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
+from spectral_param import constraints
 from spectral_param.functional import recurrence_fused, recurrence_steps
+from spectral_param.parametrizations.base import originals_of
+from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
 
 BLOCKS = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
@@ -490,6 +493,16 @@ def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
     assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
     rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16)), (3, None)])
     assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+
+
+@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
+@pytest.mark.parametrize("gates", [1, 2])
+def test_no_operator_of_gates(n, make, dtype, gates) -> None:
+    module = Holder(torch.empty(gates * n, n, dtype=dtype))
+    constraints.constrain(module, "weight", make(), "paper")
+    chain = module.parametrizations.weight
+    found = chain[0].fast_operator(*originals_of(chain))
+    assert (found is None) == (gates > 1)
 
 
 @pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
