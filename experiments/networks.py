@@ -88,6 +88,8 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
     embedded = arguments.pop("embedding", None)
     readout = {key: arguments.pop(key) for key in ("readout_size", "readout_dropout") if key in arguments}
+    if readout.get("readout_size", 1) < 1:
+        raise ValueError(f"network: readout_size: expected at least 1, got {readout['readout_size']}")
     if "readout_dropout" in readout and "readout_size" not in readout:
         raise ValueError("network: readout_dropout: expected a hidden layer, whose size is readout_size")
     arguments["dtype"] = dtype.to_complex() if name in COMPLEX else dtype

@@ -18,6 +18,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from spectral_param.functional import recurrence_linear
 from spectral_param.functional.recurrence_fused import is_batched, rnn_fused
@@ -135,8 +137,8 @@ def rnn(
     if isinstance(weight_hh, Tensor) and _has_fast_path(nonlinearity, rows, h0, weight_ih, weight_hh, bias):
         named = cast("Named", nonlinearity)
         found = None
-        if named == "identity" and not (return_output and every is not None):
-            found = _many_steps(rows, h0, weight_ih, weight_hh, bias, sizes, return_output, support)
+        if named == "identity":
+            found = _many_steps(rows, h0, weight_ih, weight_hh, bias, sizes, every, return_output, support)
         output, last = found or rnn_fused(
             rows, h0, weight_ih, weight_hh, bias, named, sizes, every, return_output, support
         )
@@ -221,17 +223,24 @@ def _many_steps(
     weight_hh: Tensor,
     bias: Tensor | None,
     sizes: list[int],
+    every: int | None,
     return_output: bool,
     support: Support | None,
 ) -> tuple[Tensor | None, Tensor] | None:
     """Run a linear recurrence many steps at a time; None where that is not faster, or overflows."""
-    # On other devices nobody has measured it, and is_finite would wait for a GPU.
-    if weight_hh.device.type != "cpu" or sizes[0] != sizes[-1]:
+    # On other devices nobody has measured it. Whether it overflows is a question to the numbers, which
+    # would make the program wait for a GPU, and which tensors under a tracer or without data cannot answer.
+    plain = type(weight_hh) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
+    if weight_hh.device.type != "cpu" or not plain or sizes[0] != sizes[-1]:
         return None
-    j = recurrence_linear.exponent(len(sizes), sizes[0], rows.shape[-1], len(weight_hh), return_output)
-    if j is None:
+    m, n = rows.shape[-1], len(weight_hh)
+    # It keeps another order of the inputs, and of all states. Those who ask for checkpoints want less memory.
+    if every is not None and (return_output or 4 * m > n):
         return None
-    return recurrence_linear.rnn_linear(rows, h0, weight_ih, weight_hh, bias, j, return_output, support)
+    top = recurrence_linear.exponent(len(sizes), sizes[0], m, n, return_output)
+    if top is None:
+        return None
+    return recurrence_linear.rnn_linear(rows, h0, weight_ih, weight_hh, bias, top, return_output, support)
 
 
 def _are_ordinary(tensors: Sequence[Recurrent | None]) -> bool:

@@ -7,8 +7,9 @@ takes a product of the inputs with these rows for each L steps and one step of :
 addition, one ordinary recurrence of L steps over all stretches of L side by side, each from its start.
 
 Squaring in float32 would make errors that grow with the number of steps, since each step of
-:math:`W^L` repeats them; the errors of one step after the other are independent and grow with its root. So
-what is built from float32 is built in float64, and rounded in the end.
+:math:`W^L` repeats them; the errors of one step after the other are independent and grow with its root. And
+the sums would be large where b and U x cancel in each step. So all this is float64, and the states are
+rounded in the end.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from spectral_param.functional.recurrence_fused import rnn_fused
 from spectral_param.functional.recurrence_steps import Support
 from spectral_param.precision import full_precision
 
-# Multiplications, forward and as many more as their gradients take, in the time that a step takes besides
-# them, and such steps in the time of one doubling and of all else; measured on a CPU.
-STEP, DOUBLING, SETUP = 80_000, 10, 50
+# All in multiplications of a forward pass, with as many more for the gradient in the same time: what a step
+# takes besides its own, a doubling, everything else, and copying a number. Fitted on a CPU.
+STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
 def exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
@@ -37,38 +39,37 @@ def exponent(steps: int, batch: int, features: int, n: int, return_output: bool)
         n: Number of states.
         return_output: Whether all states are wanted.
     """
-    one_by_one = steps * (STEP + batch * n * n)
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
-        response = j * (DOUBLING * STEP + 2 * n**3) + (length * n + steps * batch) * features * n
-        carried = stretches * (STEP + batch * n * n)
-        again = length * STEP + steps * batch * n * n if return_output else 0
-        return SETUP * STEP + response + carried + again
+        response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (features + 1) * n
+        carried = stretches * (STEP + 2 * batch * n * n)
+        again = length * STEP + steps * batch * n * (n + COPY) if return_output else 0
+        return SETUP + response + carried + again
 
-    j = min(range(1, max(2, steps.bit_length())), key=cost)
-    return j if 1.5 * cost(j) < one_by_one else None
+    one_by_one = steps * (STEP + batch * n * n)
+    j = min(range(1, steps.bit_length()), key=cost, default=None)
+    return j if j is not None and 1.5 * cost(j) < one_by_one else None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Response:
-    """What 2^j steps do, for j = 0, 1, ...
+    """What 2^j steps do, for j = 0, 1, ..., top. All in double precision.
 
     Attributes:
         powers: ``powers[j]`` is W to the power of 2^j.
-        biases: Sum of W^k b over k < 2^j, or None without a bias.
-        rows: (W^k U)ᵀ below each other, the largest k first, ``(2^j · m, n)`` for the last j.
+        rows: (W^k [U b])ᵀ below each other, the largest k first, ``(2^top · (m + 1), n)``: b is the weight
+            of an input of ones.
     """
 
     powers: list[Tensor]
-    biases: list[Tensor] | None
     rows: Tensor
 
     def driven(self, x: Tensor, j: int) -> Tensor:
         """Return the states that start from zero, after 2^j steps.
 
         Args:
-            x: Inputs ``(2^j · s, B, m)`` of s stretches.
+            x: Inputs ``(2^j · s, B, m + 1)`` of s stretches.
             j: The exponent.
 
         Returns:
@@ -77,29 +78,25 @@ class _Response:
         length, (_, batch, m) = 1 << j, x.shape
         inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
         states = inputs @ self.rows[-length * m :]
-        if self.biases is not None:
-            states = states + self.biases[j]
         return states.view(-1, batch, states.shape[-1])
 
     def is_finite(self) -> bool:
         """Return whether nothing has overflowed: there zero times infinity would be NaN."""
-        return bool(self.powers[-1].isfinite().all() & self.rows.isfinite().all())
+        # Sums may overflow by themselves. Then it is one step after the other for no reason.
+        sums = torch.stack([t.detach().sum() for t in (*self.powers, self.rows)])
+        return bool(sums.isfinite().all())
 
 
-def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, j: int) -> _Response:
-    dtype = weight_hh.dtype
-    W = weight_hh.to(torch.promote_types(dtype, torch.float64))
-    rows = torch.eye(*W.shape).to(W) if weight_ih is None else weight_ih.mT.to(W)
-    powers, biases = [W], None if bias is None else [bias.to(W)]
-    for _ in range(j):
-        power = powers[-1].mT
-        rows = torch.cat([rows @ power, rows])
-        if biases is not None:
-            biases.append(biases[-1] + biases[-1] @ power)
+def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, top: int) -> _Response:
+    W = weight_hh.to(torch.promote_types(weight_hh.dtype, torch.float64))
+    n = len(W)
+    rows = torch.eye(n).to(W) if weight_ih is None else weight_ih.mT.to(W)
+    rows = torch.cat([rows, W.new_zeros(1, n) if bias is None else bias.to(W)[None]])
+    powers = [W]
+    for _ in range(top):
+        rows = torch.cat([rows @ powers[-1].mT, rows])
         powers.append(powers[-1] @ powers[-1])
-    if biases is not None:
-        biases = [b.to(dtype) for b in biases]
-    return _Response([power.to(dtype) for power in powers], biases, rows.to(dtype))
+    return _Response(powers, rows)
 
 
 @full_precision
@@ -109,19 +106,21 @@ def rnn_linear(
     weight_ih: Tensor | None,
     weight_hh: Tensor,
     bias: Tensor | None,
-    j: int,
+    top: int,
     return_output: bool = True,
     support: Support | None = None,
 ) -> tuple[Tensor | None, Tensor] | None:
-    """Run the recurrence, 2^j steps at a time.
+    """Run the recurrence, 2^top steps at a time.
+
+    Where the loop gives infinity, for infinite inputs for instance, this may give NaN.
 
     Args:
-        x: Inputs ``(T·B, m)``, steps below each other, not fewer steps than 2^j.
+        x: Inputs ``(T·B, m)``, steps below each other, not fewer steps than 2^top.
         h0: Initial states ``(B, n)``.
         weight_ih: ``(n, m)``, or None for the identity.
         weight_hh: ``(n, n)``.
         bias: ``(n,)`` or None.
-        j: See :func:`exponent`.
+        top: See :func:`exponent`.
         return_output: Whether all states are wanted.
         support: Where ``weight_hh`` may differ from zero; None for everywhere.
 
@@ -129,30 +128,30 @@ def rnn_linear(
         All states ``(T·B, n)``, or None, and the last states ``(B, n)``. None if a power of W overflows,
         which need not mean that a state does.
     """
-    x = x.unflatten(0, (-1, len(h0)))
-    response = _response(weight_ih, weight_hh, bias, j)
+    response = _response(weight_ih, weight_hh, bias, top)
     if not response.is_finite():
         return None
+    x = x.unflatten(0, (-1, len(h0)))
+    with_ones = F.pad(x.to(response.rows), (0, 1), value=1.0)
     if return_output:
-        return _all_states(x, h0, weight_ih, weight_hh, bias, response, support)
-    return None, _last_state(x, h0, response)
+        return _all_states(x, with_ones, h0, weight_ih, weight_hh, bias, response, support)
+    return None, _last_state(with_ones, h0.to(response.rows), response).to(h0)
 
 
 def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
     top = len(response.powers) - 1
-    rest = len(x) % (1 << top)
+    left = len(x) % (1 << top)
     # What is left over, at the front, by its binary digits.
-    start = 0
-    for j in range(top):
-        if rest >> j & 1:
-            stretch = x[start : start + (1 << j)]
-            h = h @ response.powers[j].mT + response.driven(stretch, j)[0]
-            start += 1 << j
-    return _carry(h, response.driven(x[rest:], top), response.powers[top])[1]
+    digits = [j for j in range(top) if left >> j & 1]
+    *parts, rest = x.split([*(1 << j for j in digits), len(x) - left])
+    for j, part in zip(digits, parts, strict=True):
+        h = h @ response.powers[j].mT + response.driven(part, j)[0]
+    return _carry(h, response.driven(rest, top), response.powers[top])[1]
 
 
 def _all_states(
     x: Tensor,
+    with_ones: Tensor,
     h0: Tensor,
     weight_ih: Tensor | None,
     weight_hh: Tensor,
@@ -163,12 +162,13 @@ def _all_states(
     top = len(response.powers) - 1
     length, (steps, batch, _) = 1 << top, x.shape
     stretches, left = divmod(steps, length)
-    full, tail = x[: stretches * length], x[stretches * length :]
-    carried, _ = _carry(h0, response.driven(full, top), response.powers[top])
+    driven = response.driven(with_ones[: stretches * length], top)
+    carried = _carry(h0.to(driven), driven, response.powers[top])[0].to(h0)
     # A last stretch of fewer steps ends sooner, as shorter sequences do.
     starts = torch.cat([h0[None], carried if left else carried[:-1]])
+    full, tail = x.split([stretches * length, left])
     full = full.unflatten(0, (stretches, length)).transpose(0, 1)
-    rows, _ = rnn_fused(
+    rows, ends = rnn_fused(
         torch.cat([torch.cat([full[:left], tail[:, None]], dim=1).flatten(0, 2), full[left:].flatten(0, 2)]),
         starts.flatten(0, 1),
         weight_ih,
@@ -183,8 +183,8 @@ def _all_states(
     with_tail = with_tail.unflatten(0, (left, stretches + 1, batch))
     without = without.unflatten(0, (length - left, stretches, batch))
     states = torch.cat([with_tail[:, :-1], without]).transpose(0, 1).flatten(0, 2)
-    states = torch.cat([states, with_tail[:, -1].flatten(0, 1)])
-    return states, states[-batch:]
+    # A clone, as nobody expects the last state to hold the others in memory.
+    return torch.cat([states, with_tail[:, -1].flatten(0, 1)]), ends[-batch:].clone()
 
 
 def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:

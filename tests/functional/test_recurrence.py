@@ -1,10 +1,13 @@
 """The recurrence: the fast path against the loop of autograd operations, output and every gradient."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from spectral_param.functional import modrelu, recurrence_fused, recurrence_linear, rnn
 from spectral_param.functional.recurrence_fused import rnn_fused
@@ -571,19 +574,26 @@ def test_many_linear_steps_of_adversarial_matrices(W, return_output, taken) -> N
         torch.testing.assert_close(a, b, atol=1e-10 * float(b.detach().abs().max()), rtol=0)
 
 
+OVERFLOWS = {
+    # Its second unit would explode, but nothing ever reaches it.
+    "radius": torch.diag(torch.tensor([0.5, 1e20])),
+    # Its square overflows, the fourth power is zero.
+    "transient": torch.tensor([[0.0, 1e30, 0.0], [0.0, 0.0, 1e30], [0.0, 0.0, 0.0]]),
+}
+
+
 @pytest.mark.parametrize("return_output", [True, False])
-@pytest.mark.parametrize("growth", [1e20, math.nan, math.inf])
-def test_powers_that_overflow_leave_states_as_they_are(growth, return_output, taken) -> None:
-    """The second unit would explode, but nothing ever reaches it."""
-    W = torch.diag(torch.tensor([0.5, growth]))
-    x = torch.ones(1000, 1, 1)
-    args = (x, torch.zeros(1, 2), torch.tensor([[1.0], [0.0]]), W)
-    found, expected = (
-        rnn(*args, nonlinearity="identity", return_output=return_output),
-        rnn_fused(x[:, 0], *args[1:], None, "identity", [1] * 1000),
-    )
+@pytest.mark.parametrize("W", OVERFLOWS.values(), ids=OVERFLOWS)
+def test_powers_that_overflow_leave_states_as_they_are(W, return_output, taken) -> None:
+    n = len(W)
+    x, h0, U = torch.ones(1003, 1, 1), torch.zeros(1, n), torch.eye(n)[:, :1]
+    output, last = rnn(x, h0, U, W, nonlinearity="identity", return_output=return_output)
+    expected = rnn_fused(x[:, 0], h0, U, W, None, "identity", [1] * 1003)
     assert taken
-    torch.testing.assert_close(found[1], expected[1], equal_nan=True)
+    assert expected[0].isfinite().all()
+    torch.testing.assert_close(last, expected[1], rtol=0, atol=0)
+    if output is not None:
+        torch.testing.assert_close(output[:, 0], expected[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("return_output", [True, False])
@@ -616,11 +626,75 @@ def test_many_orthogonal_steps_are_as_exact_as_one_after_the_other(return_output
     assert errors[0] <= 2 * errors[1]
 
 
-def test_many_linear_steps_under_autocast(taken) -> None:
+@pytest.mark.parametrize("return_output", [True, False])
+def test_many_linear_steps_under_autocast(return_output, taken) -> None:
     x, h0, U, W, b = arguments([2] * 3000, 2, 8, torch.float32, nonlinearity="identity")
-    args = (x, h0, U, W / torch.linalg.matrix_norm(W, 2), b, "identity", [2] * 3000)
+    W = (W / torch.linalg.matrix_norm(W, 2)).detach().requires_grad_()
+    args = (x, h0, U, W, b)
+    options = {"return_output": return_output, "of": (1,)}
     with torch.autocast("cpu", torch.bfloat16):
-        found = rnn(*args, return_output=False)[1]
+        found = results(rnn, args, "identity", [2] * 3000, **options)
     assert taken
-    assert found.isfinite().all()
-    assert torch.equal(found, rnn(*args, return_output=False)[1])
+    assert all(t.isfinite().all() for t in found)
+    for a, b in zip(found, results(rnn, args, "identity", [2] * 3000, **options), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("return_output", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_many_linear_steps_in_half_precision(return_output, dtype, taken) -> None:
+    x, h0, U, W, _ = (t.detach() for t in arguments([1] * 2000, 2, 8, torch.float32, nonlinearity="identity"))
+    args = [t.to(dtype) for t in (x, h0, U, W / torch.linalg.matrix_norm(W, 2))]
+    exact = rnn_fused(*(t.double() for t in args), None, "identity", [1] * 2000)[1]
+    errors = [
+        float((run(*args, None, "identity", [1] * 2000, return_output=return_output)[1] - exact).norm())
+        for run in (rnn, rnn_fused)
+    ]
+    assert taken
+    assert errors[0] <= 2 * errors[1]
+
+
+def test_many_linear_steps_of_an_input_that_the_bias_removes(taken) -> None:
+    """With W = 1, as an integrator: U x + b is small in each step, and neither U x nor b is."""
+    noise = 1e-3 * torch.randn(4096, 1)
+    x, one = noise - 4, torch.ones(1, 1)
+    args = (x, torch.zeros(1, 1), one, one, torch.tensor([4.0]))
+    last = rnn(*args, "identity", [1] * 4096, return_output=False)[1]
+    assert taken
+    torch.testing.assert_close(last[0, 0].double(), (x.double() + 4).sum(), rtol=0, atol=1e-5)
+
+
+def test_the_last_state_is_not_part_of_all_states(taken) -> None:
+    args = arguments([2] * 3000, 2, 8, torch.float64, nonlinearity="identity")
+    output, last = rnn(*args, "identity", [2] * 3000)
+    assert taken
+    assert last.untyped_storage().nbytes() == last.nbytes
+    torch.testing.assert_close(output[-2:], last, rtol=0, atol=0)
+    last.detach_().zero_()
+    assert output[-2:].all()
+
+
+def test_long_linear_recurrences_without_numbers() -> None:
+    args = [torch.randn(3000, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        output, last = rnn(*(mode.from_tensor(t) for t in args), nonlinearity="identity")
+    assert (output.shape, last.shape) == ((3000, 1, 8), (1, 8))
+    x, *rest = args
+    traced = make_fx(lambda *args: rnn(*args, nonlinearity="identity", return_output=False)[1])(
+        x[:600], *rest
+    )
+    expected = rnn_fused(x[:600, 0], *rest, None, "identity", [1] * 600)[1]
+    torch.testing.assert_close(traced(x[:600], *rest), expected)
+
+
+def test_the_number_of_linear_steps_at_a_time_fits() -> None:
+    lengths, batches = [1, 2, 3, 10, 100, 10_000], [1, 100, 10_000, 1_000_000]
+    for steps, batch, n, wants_all in itertools.product(lengths, batches, [1, 64, 1024], [True, False]):
+        top = recurrence_linear.exponent(steps, batch, 1, n, wants_all)
+        assert top is None or 1 <= 1 << top <= steps
+
+
+def test_one_linear_step_of_many_sequences() -> None:
+    args = arguments([4000], 1, 64, torch.float64, nonlinearity="identity")
+    found = rnn(*args, "identity", [4000], return_output=False)
+    assert_same(found[1:], rnn_reference(*args, "identity", [4000])[1:], 1e-12)
