@@ -33,7 +33,11 @@ COPYING = (
     "Cross-entropy on 1,000 sequences, 4,000 steps. A guess has 10 ln(8)/(T + 20), the dashed line. The "
     "papers have figures only."
 )
-MNIST = "Accuracy on the test images. The papers report the best of all epochs, and so is it compared."
+MNIST = (
+    "Accuracy on the test images. The papers report the best of all epochs, and so is it compared. The "
+    "output is linear in the last state, except for networks without activation: their state is linear in "
+    "the image, so that a hidden layer reads it."
+)
 PTB = (
     "Bits per character, raw files, 50 symbols, the state carried over. Helfrich and Ye report the best of "
     "all epochs."

@@ -205,7 +205,8 @@ class BlockRNN(SequenceLayer):
             ``return_output``.
         return_output: Whether forward returns the last layer's states at all times. A network that is
             read out at the end needs h_n only, and with False gets None for the output: together with
-            ``checkpoint_every``, one layer then never holds all states.
+            ``checkpoint_every``, one layer then never holds all states, and without an activation it takes
+            many steps at a time.
         device: Device of the parameters.
         dtype: Their dtype; complex ones give complex states.
 
