@@ -25,7 +25,7 @@ from spectral_param.functional.recurrence_steps import Support
 from spectral_param.precision import full_precision
 
 # All in multiplications of a forward pass, with as many more for the gradient in the same time: what a step
-# takes besides its own, a doubling, everything else, and copying a number. Fitted on a CPU.
+# takes besides its own, a doubling, a setup, and copying a number. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
@@ -44,7 +44,7 @@ def exponent(steps: int, batch: int, features: int, n: int, return_output: bool)
         length, stretches = 1 << j, steps >> j
         response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (features + 1) * n
         carried = stretches * (STEP + 2 * batch * n * n)
-        again = length * STEP + steps * batch * n * (n + COPY) if return_output else 0
+        again = 2 * SETUP + length * STEP + steps * batch * n * (n + COPY) if return_output else 0
         return SETUP + response + carried + again
 
     one_by_one = steps * (STEP + batch * n * n)
