@@ -69,7 +69,7 @@ def families(n: int, rng: Rng) -> dict[str, Callable[[bool], Matrix]]:
     k = int(rng.integers(4, 13))
     strength, target = rng.uniform(1.2, 3.0), rng.uniform(0.8, 1.5)
     closing = target**k / strength ** (k - 1)
-    rest = rng.uniform(0.2, 0.6) * rng.standard_normal((n - 1 - k, n - 1 - k)) / (n - 1 - k) ** 0.5
+    rest = rng.uniform(0.2, 0.6) * rng.standard_normal((n, n)) / n**0.5
     Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
     S = Q * rng.uniform(0.2, 2.0, n)
     upper = rng.uniform(0, 1) * np.triu(rng.standard_normal((n, n)), 1) / n**0.5
@@ -131,7 +131,6 @@ def run(name: str, seed: int, n: int) -> Iterator[Matrix]:
     end = begin + int(rng.integers(1, 12))
     movement = 10 ** rng.uniform(-6, -2)
     for step in range(STEPS):
-        # Rounding and all, an eigenvalue of the quiet matrix may be quite large already.
         yield matrix_at(begin <= step < end) * (1 + movement * np.sin(step))
 
 
