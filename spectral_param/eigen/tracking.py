@@ -104,6 +104,7 @@ AUDIT_VECTORS = 16
 AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
+_REGULAR = (1e-30, 1e30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,8 @@ class State:
         effort: Factor on the number of sweeps.
         failures: Attempts that failed one after the other.
         wait: Calls without an attempt still to come.
-        followed: Whether the last triple was followed: then λ is neither zero nor defective.
+        regular: Whether the last triple was followed, not computed: then λ is neither zero nor defective; and
+            whether T is so far from the ends of the range of numbers that 1/λ is one, too.
     """
 
     right: Tensor
@@ -130,7 +132,36 @@ class State:
     effort: float = 1.0
     failures: int = 0
     wait: int = 0
-    followed: bool = False
+    regular: bool = False
+
+
+# All but the blocks.
+NUMBERS = ("separation", "step", "warm", "effort", "failures", "wait", "regular")
+
+
+def to_numbers(state: State) -> list[float]:
+    """Return all of a state but its blocks.
+
+    Args:
+        state: The state.
+    """
+    return [float(getattr(state, name)) for name in NUMBERS]
+
+
+def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
+    """Return a state; one that knows nothing for numbers that are none.
+
+    Args:
+        right: Its blocks.
+        left: Its blocks.
+        numbers: What :func:`to_numbers` returned.
+    """
+    if not all(map(math.isfinite, numbers)):
+        return State(right, left)
+    separation, step, warm, effort, failures, wait, regular = numbers
+    return State(
+        right, left, separation, int(step), warm > 0.5, effort, int(failures), int(wait), regular > 0.5
+    )
 
 
 def initial_state(T: Tensor) -> State:
@@ -170,7 +201,7 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
     wait = max(0, state.wait - 1)
-    return triple, dataclasses.replace(state, separation=outside, wait=wait, followed=False)
+    return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,7 +291,7 @@ def _attempt(
                     separation=ritz.separation,
                     effort=effort,
                     failures=0,
-                    followed=True,
+                    regular=_REGULAR[0] < entry < _REGULAR[1],
                 )
                 return _triple(right, left, ritz, scale), followed
             # What was to be projected out may not have converged: go on as far again.
