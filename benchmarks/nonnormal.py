@@ -175,7 +175,7 @@ def count(names: list[str], seeds: range, n: int) -> dict[str, int]:
                 triple, state = tracking.track(T, state)
                 rho = triple.eigenvalue.abs().item()
                 found["steps"] += 1
-                found["followed"] += state.followed
+                found["followed"] += state.regular
                 found["leader changed"] += before is not None and abs(rho / before - 1) > 0.02
                 found["wrong"] += is_wrong(T, rho)
                 before = rho

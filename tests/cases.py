@@ -22,6 +22,16 @@ def radii(W: Tensor) -> Tensor:
     return torch.linalg.eigvals(blocks_of(W)).abs().amax(dim=-1)
 
 
+def abscissae(W: Tensor) -> Tensor:
+    return torch.linalg.eigvals(blocks_of(W)).real.amax(dim=-1)
+
+
+def with_abscissa(shape: Shape, dtype: torch.dtype, abscissa: float) -> Tensor:
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    shift = abscissa - torch.linalg.eigvals(W).real.amax(dim=-1)
+    return (W + shift[..., None, None] * torch.eye(W.shape[-1], dtype=dtype)).reshape(shape)
+
+
 def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     W = blocks_of(torch.randn(shape, dtype=dtype))
     W = W * (radius / torch.linalg.eigvals(W).abs().amax(dim=-1))[..., None, None]
@@ -185,6 +195,20 @@ CASES = (
         member=lambda shape, dtype: with_radius(shape, dtype, 0.99),
         violation=lambda W: torch.relu(radii(W) - 1),
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="SpectralAbscissa",
+        make=lambda shape: sp.SpectralAbscissa(-0.5),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.5),
+        violation=lambda W: (abscissae(W) + 0.5).abs(),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
+    ),
+    Case(
+        name="SpectralAbscissa-at_most",
+        make=lambda shape: sp.SpectralAbscissa(mode="at_most"),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.1),
+        violation=lambda W: torch.relu(abscissae(W)),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
     ),
     Case(
         name="ScaledCayley",

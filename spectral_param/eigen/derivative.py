@@ -47,7 +47,7 @@ from spectral_param.eigen.dense import (
     power_of_two_scale,
 )
 from spectral_param.forward_mode import not_nested
-from spectral_param.precision import full_precision, matmul
+from spectral_param.precision import full_precision
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
@@ -73,10 +73,9 @@ def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
 
 
 def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
-    """Return x yᴴ, or its real part: one real product, without the complex matrix."""
-    if not real:
-        return x[..., :, None] * physical_conj(y)[..., None, :]
-    return matmul(torch.stack([x.real, x.imag], -1), torch.stack([y.real, y.imag], -2))
+    """Return x yᴴ, or its real part, without the complex matrix. No products that autocast could touch."""
+    x, y = x[..., :, None], y[..., None, :]
+    return torch.addcmul(x.real * y.real, x.imag, y.imag) if real else x * physical_conj(y)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -231,7 +230,6 @@ class _Value(torch.autograd.Function):
         return _value_gradient(T, eigenvalue, u, v, g, ctx.choice), None, None, None, None
 
 
-@full_precision
 def _value_gradient(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice
 ) -> Tensor:

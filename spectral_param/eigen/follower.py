@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.eigen import tracking
-from spectral_param.eigen.dense import Eigentriple, leading_eigentriple
+from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
     known_value,
     leading_value,
@@ -26,7 +26,7 @@ TRACKED_SIZE = 96
 
 
 class Follower(nn.Module):
-    """ρ of matrices that change a little from read to read.
+    """ρ, or α, of matrices that change a little from read to read.
 
     What tracking needs to go on is kept in buffers, so checkpoints, copies and compiled graphs have it:
 
@@ -41,6 +41,7 @@ class Follower(nn.Module):
 
     Args:
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
+        choice: ``"modulus"`` for ρ, ``"real"`` for the spectral abscissa, which is computed densely.
     """
 
     #: The base class of parametrizations need not compare these buffers to know whether a weight is the last one.
@@ -52,9 +53,9 @@ class Follower(nn.Module):
     triple: Tensor | None
     digest: Tensor | None
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: Solver, choice: Choice = "modulus") -> None:
         super().__init__()
-        self.solver = solver
+        self.solver, self.choice = solver, choice
         for name in _BUFFERS:
             self.register_buffer(name, None)
         # Copies of the last T and its triple. T's address and version say on a device whether comparing pays.
@@ -72,7 +73,8 @@ class Follower(nn.Module):
         Args:
             n: The size.
         """
-        return self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+        asked = self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+        return asked and self.choice == "modulus"
 
     @property
     def is_regular(self) -> bool:
@@ -101,7 +103,7 @@ class Follower(nn.Module):
             self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
 
     def forward(self, T: Tensor) -> Tensor:
-        """Return the differentiable spectral radius of each matrix, computed only if T is not the last one.
+        """Return the differentiable ρ or α of each matrix, computed only if T is not the last one.
 
         Args:
             T: Ordinary matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
@@ -109,10 +111,12 @@ class Follower(nn.Module):
         triple = self._known(T)
         if triple is None:
             triple = self._track(T.detach()) if self.tracks(T.shape[-1]) else self._solve(T)
+            # Tensors made in inference mode could not be saved for a later backward pass.
             with torch.inference_mode(False):
-                copies = (part.detach().clone() for part in triple)
-                vars(self)["_last"] = T.detach().clone(), Eigentriple(*copies)
-        return known_value(T, triple)
+                if triple.right.is_inference():
+                    triple = Eigentriple(*(part.clone() for part in triple))
+                vars(self)["_last"] = T.detach().clone(), triple
+        return known_value(T, triple, self.choice)
 
     def last(self) -> Eigentriple:
         """Return the eigentriple of the last read, without a graph."""
@@ -134,13 +138,13 @@ class Follower(nn.Module):
         return triple if alike else None
 
     def _solve(self, T: Tensor) -> Eigentriple:
-        triple, regular = leading_eigentriple(T)
+        triple, regular = leading_eigentriple(T, self.choice)
         vars(self)["_is_regular"] = regular
         return triple
 
     def _track(self, T: Tensor) -> Eigentriple:
         """Return the eigentriple of each matrix by itself, from what the last call left in the buffers."""
-        if not self._fits(T):
+        if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
             self.begin(T)
         assert self.right is not None and self.left is not None and self.numbers is not None
         if self._states is None or self._version != self.numbers._version:
@@ -167,19 +171,19 @@ class Follower(nn.Module):
             and self.right.dtype == self.left.dtype == T.dtype
             and self.right.device == self.left.device == T.device
             and self.numbers.shape == (m, len(tracking.NUMBERS))
-            and not self.numbers.is_inference()
+            and not self.numbers.is_complex()  # Module.to makes it so together with a complex weight.
         )
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ for a graph that is being recorded, where the same state is followed; and inside transforms.
+        """Return ρ or α for a graph that is being recorded, where the same state is followed; and inside transforms.
 
         Args:
             T: Matrices of shape ``(..., n, n)``.
         """
         if not is_traced(T):
-            return leading_value(T)
+            return leading_value(T, self.choice)
         if not self.tracks(T.shape[-1]) or not self._fits(T):
-            return recorded_value(T)
+            return recorded_value(T, self.choice)
         rho, gradient = _followed_radius(T.detach(), self.right, self.left, self.numbers)
         return with_gradient(T, rho, gradient)
 
@@ -191,9 +195,7 @@ class Follower(nn.Module):
         n, m = T.shape[-1], T[..., 0, 0].numel()
         if self.triple is None or self.digest is None or self.triple.shape != (m, 2 * n + 1, 2):
             return
-        if self.triple.dtype != T.real.dtype or self.digest.shape != (8,):
-            return
-        if not torch.equal(self.digest.cpu().double(), _digest(T)):
+        if self.triple.dtype != T.real.dtype or not torch.equal(self.digest.cpu(), _digest(T)):
             return
         with torch.inference_mode(False):
             parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
