@@ -31,6 +31,8 @@ Choice = Literal["modulus", "real"]
 
 # Up to this size the short way is the faster one: eigenvectors cost a third more than eigenvalues.
 SHORT_SIZE = 64
+# And up to this number of matrices: the safe way takes a batch in a few calls.
+SHORT_BATCH = 16
 # One solve reaches working accuracy from almost any start, a second one from the few others.
 _SOLVES = 2
 # Largest entries for which squares and reciprocals of everything that occurs are numbers.
@@ -124,26 +126,18 @@ def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentri
         The triple, and whether each eigenvalue is simple and (for the modulus) not zero, and each matrix of
         ordinary size.
     """
-    n = T.shape[-1]
-    T = T.detach().resolve_conj()
-    if n > SHORT_SIZE:
+    T = T.detach()
+    if T.shape[-1] > SHORT_SIZE:
         return _safe(T, choice)[0], False
-    # The one look for NaN, infinity and extreme sizes.
-    sizes = torch.linalg.vector_norm(T, math.inf, dim=(-2, -1)).reshape(-1).tolist()
-    # Wherever the matrices are, small ones are solved on the host.
-    arrays = T.cpu().numpy().reshape(-1, n, n)
-    found = [_short(*each, choice) for each in zip(arrays, sizes, strict=True)]
-    special = [i for i, triple in enumerate(found) if triple is None]
-    if special:
-        values, u, v = (part.cpu().numpy() for part in _safe(T.reshape(-1, n, n)[special], choice)[0])
-        for i, triple in zip(special, zip(values, u, v, strict=True), strict=True):
-            found[i] = triple
-    parts = [np.stack(part) if len(found) > 1 else np.asarray(part[0])[None] for part in zip(*found, strict=True)]
-    shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
-    shaped = (torch.from_numpy(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True))
-    ordinary = all(_ORDINARY[0] < size < _ORDINARY[1] for size in sizes)
-    triple = Eigentriple(*(shaped if T.device.type == "cpu" else (part.to(T.device) for part in shaped)))
-    return triple, ordinary and not special
+    if T.ndim == 2:
+        return _short(T, choice) or (_safe(T, choice)[0], False)
+    matrices = T.flatten(end_dim=-3)
+    if len(matrices) > SHORT_BATCH:
+        return _safe(T, choice)[0], False
+    # Each by itself, so that none changes a bit of another one's result.
+    triples, regular = zip(*(leading_eigentriple(matrix, choice) for matrix in matrices), strict=True)
+    parts = (torch.stack(part) for part in zip(*triples, strict=True))
+    return Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in parts)), all(regular)
 
 
 def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
@@ -155,25 +149,28 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     Returns:
         The triple, and the moduli, largest first, relative to no particular scale: ``(..., n)``.
     """
-    return _safe(T.detach().resolve_conj(), "modulus")
+    return _safe(T.detach(), "modulus")
 
 
 # The short way ------------------------------------------------------------------------------------
 
 
-def _short(A: Array, size: float, choice: Choice) -> tuple[Any, Array, Array] | None:  # A: (n, n)
-    """Return λ, u and v of one matrix; None where they are not to be believed.
+def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
+    """Return λ, u and v of one matrix, and whether it has ordinary size; None where they are not to be believed.
 
-    In numpy but for the decomposition: for arrays this small torch takes three times as long.
+    On the host, wherever the matrix is. In numpy but for the decomposition: for arrays this small torch takes
+    three times as long.
     """
-    # LAPACK's QR iteration ends the process on NaN.
+    # The one look for NaN, infinity and extreme sizes: LAPACK's QR iteration ends the process on NaN.
+    size = torch.linalg.vector_norm(T, math.inf).item()
     if not 0 < size < math.inf:
         return None
+    A = T.resolve_conj().cpu().numpy()
     # Scaled by a power of two, so that 2^k T has the same bits as T. The real numbers of a complex matrix by
     # themselves: its quotient with a subnormal number is NaN.
     real = A.real.dtype
     scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
-    A = (A.view(real) / scale).view(A.dtype)
+    A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
     values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
     # Of a pair the first, in the upper half plane.
     leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
@@ -205,7 +202,9 @@ def _short(A: Array, size: float, choice: Choice) -> tuple[Any, Array, Array] | 
         # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
         eigenvalue += correction.real if eigenvalue.imag == 0 and A.dtype.kind == "f" else correction
     with np.errstate(over="ignore"):  # Of entries next to the largest number λ may be infinite.
-        return values.dtype.type(eigenvalue) * scale, u, v / values.dtype.type(condition)
+        parts = np.asarray(values.dtype.type(eigenvalue) * scale), u, v / values.dtype.type(condition)
+    triple = Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts))
+    return triple, _ORDINARY[0] < size < _ORDINARY[1]
 
 
 # The safe way -------------------------------------------------------------------------------------
@@ -215,6 +214,7 @@ def _short(A: Array, size: float, choice: Choice) -> tuple[Any, Array, Array] | 
 def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
     """Return the triples, and the moduli of all eigenvalues, largest first and relative to no scale."""
     n = T.shape[-1]
+    T = T.resolve_conj()
     # LAPACK's QR iteration ends the process on NaN input, so it must never see any.
     finite = T.isfinite().all(dim=(-2, -1))
     T = torch.where(finite[..., None, None], T, 0)

@@ -116,7 +116,7 @@ class Follower(nn.Module):
                 if triple.right.is_inference():
                     triple = Eigentriple(*(part.clone() for part in triple))
                 vars(self)["_last"] = T.detach().clone(), triple
-        return known_value(T, triple, self.choice)
+        return known_value(T, triple, self.choice, self._is_regular)
 
     def last(self) -> Eigentriple:
         """Return the eigentriple of the last read, without a graph."""
