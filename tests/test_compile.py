@@ -16,9 +16,9 @@ def both(model, x):
     return zip(*results, strict=True)
 
 
-@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley, sp.householder, sp.singular_values])
-def test_constrained_linear(verb) -> None:
-    for a, b in both(verb(torch.nn.Linear(6, 6)), torch.randn(3, 6)):
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.ScaledCayley, sp.Householder, sp.SingularValues])
+def test_constrained_linear(make) -> None:
+    for a, b in both(sp.constrain(torch.nn.Linear(6, 6), "weight", make()), torch.randn(3, 6)):
         torch.testing.assert_close(a, b)
 
 
@@ -116,9 +116,9 @@ def test_second_derivatives_of_cayley_are_right_when_compiled() -> None:
     torch.testing.assert_close(penalty(compiled, A), penalty(sp.functional.cayley, A))
 
 
-@pytest.mark.parametrize("verb", [sp.spectral_radius, sp.scaled_cayley])
-def test_export_after_removal(verb) -> None:
-    layer = verb(torch.nn.Linear(6, 6))
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.ScaledCayley])
+def test_export_after_removal(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
     x = torch.randn(3, 6)
     expected = layer(x)
     parametrize.remove_parametrizations(layer, "weight")
