@@ -27,6 +27,10 @@ class InManifoldError(ValueError):
     """A weight was assigned that the constraint excludes."""
 
 
+class NotProvenError(ValueError):
+    """A spectral radius of a large sparse matrix of which nothing could be proven."""
+
+
 class DegenerateEigenvalueWarning(UserWarning):
     """The dominant eigenvalue has no usable derivative, or it is zero.
 
