@@ -277,8 +277,6 @@ KINDS: dict[str, Callable[[int, Rng], Matrix]] = {
     "scale-free, symmetric, signs": symmetric_signed,
     "small world": small_world,
     "weighted permutation": lambda n, rng: ring(rng.uniform(0.5, 1.5, n))[rng.permutation(n)],
-        rng.permutation(n)
-    ],
     "cycle with chords": with_chords,
     "classes in turn": in_turn,
     "nearly equal blocks": equal_blocks,
@@ -390,7 +388,7 @@ def large(kind: str, n: int, seeds: int) -> dict[str, Any]:
         seeds: Number of matrices.
 
     Returns:
-        For each matrix the radius (None where nothing is proven), seconds, and by how much one Ritz value is off.
+        For each matrix the radius (None where nothing is proven), seconds, and the error of one Ritz value.
     """
     rows = []
     for seed in range(seeds):
