@@ -211,14 +211,14 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
     A dense tensor is filled with Gaussian entries and scaled, as reservoirs are. A sparse weight keeps its
     pattern and its entries, up to the factor.
 
-    The radius of a sparse weight is that of its strong components, each exact, proven to 1e-8 or, as for a dense
-    matrix, from LAPACK. One run of Arnoldi's method for one eigenvalue (``scipy.sparse.linalg.eigs(k=1)``)
+    The radius of a sparse weight is that of its strong components: exact, proven to 1e-8, or from LAPACK as
+    that of a dense one. One run of Arnoldi's method for one eigenvalue (``scipy.sparse.linalg.eigs(k=1)``)
     often finds another one than the largest.
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex; each is scaled by itself. Or one sparse
-            matrix ``(n, n)``: a tensor, of any sparse layout, is scaled in place. A scipy sparse matrix or array
-            is left as it is, and a scaled copy of the same format returned: its dtype may be that of integers.
+            matrix ``(n, n)``. A tensor of any sparse layout is scaled in place. A scipy sparse matrix or
+            array is left as it is, and a scaled copy of the same format returned: it may hold integers.
         radius: The spectral radius. Echo state networks take 0.8 to 1.
         generator: Source of randomness. Only for dense tensors.
 
@@ -287,8 +287,8 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
         raise NotFiniteError(f"{name}: expected finite entries, got NaN or infinite ones.")
     if rho == 0:
         raise ValueError(
-            f"{name}: expected a weight with an eigenvalue other than 0, got one without, as that of an acyclic "
-            f"graph. No factor gives it the radius {radius:g}: add entries that close a cycle."
+            f"{name}: expected a weight with an eigenvalue other than 0, got one without, as an acyclic one. "
+            f"No factor gives it the radius {radius:g}: add entries that close a cycle."
         )
     if not is_tensor:
         return weight * (radius / rho)
