@@ -240,9 +240,8 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
         >>> round(spectral_param.functional.spectral_radius(W).item(), 5)
         0.9
 
-        >>> entries = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 1.0], [4.0, 0.0, 0.0]]).to_sparse_csr()
-        >>> _ = spectral_param.init.spectral_radius_(entries, radius=0.5)
-        >>> entries.values()
+        >>> cycle = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 1.0], [4.0, 0.0, 0.0]]).to_sparse()
+        >>> spectral_param.init.spectral_radius_(cycle, radius=0.5).values()
         tensor([0.5000, 0.2500, 1.0000])
     """
     if not (math.isfinite(radius) and radius > 0):
