@@ -291,8 +291,12 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
         )
     if not is_tensor:
         return weight * (radius / rho)
+    coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
     with torch.no_grad():
-        return weight.mul_(radius / rho)
+        weight.mul_(radius / rho)
+        if coalesced:  # mul_ forgets it.
+            weight._coalesced_(True)
+    return weight
 
 
 def _to_scipy(weight: Tensor) -> Any:

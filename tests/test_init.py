@@ -148,6 +148,7 @@ def test_sparse_tensors_are_scaled_in_place(layout, dtype) -> None:
         same = sp.init.spectral_radius_(W, 0.9)
         assert same is W
         assert W.is_leaf
+        assert layout != "coo" or W.is_coalesced()
         assert W.dtype == dtype
         assert radius_of(W) == pytest.approx(0.9, rel=1e-6)
         torch.testing.assert_close(W.detach().to_dense(), dense * (0.9 / radius_of(dense)))
@@ -163,6 +164,7 @@ def test_entries_at_one_place_count_as_their_sum() -> None:
     index = torch.tensor([[0, 0, 1], [1, 1, 0]])
     W = torch.sparse_coo_tensor(index, torch.tensor([1.0, 3.0, 1.0]), (2, 2), check_invariants=True)
     sp.init.spectral_radius_(W, 0.5)
+    assert not W.is_coalesced()
     assert torch.equal(W._values(), torch.tensor([0.25, 0.75, 0.25]))
 
 
