@@ -12,7 +12,7 @@ SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
 .PHONY: demo test kernels bench results lint types docs wheel clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
-	$(BIN)/python -m demo $(DEMO_ARGS)
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest $(TEST_ARGS)
@@ -27,7 +27,7 @@ bench: $(VENV)/.test  ## time the library beside its peers, write the numbers an
 	$(BIN)/python -m benchmarks.table
 
 results: $(VENV)/.test  ## write the page of results from the experiments' numbers
-	$(BIN)/python -m experiments table
+	$(BIN)/python -m examples.papers table
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(BIN)/ruff check .
