@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from examples.demo import checkpoint
 from examples.demo.pipeline import run_demo, write_results
-from examples.demo.settings import jobs
+from examples.demo.settings import rows
+from examples.papers import checkpoint
+from examples.papers.cli import number_of_threads, seed
+from examples.papers.trainer import DivergedError
 
 FIGURES = "learning_curves.png, eigenvalues.png, gradient_norms.png"
 
@@ -29,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parse(given)
     output: Path = options.output
-    chosen = jobs(options.quick)
     if output.exists() and not output.is_dir():
         print(f"error: --output: expected a folder, got the file {output}.", file=sys.stderr)
         return 1
@@ -37,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         output.mkdir(parents=True, exist_ok=True)
         with checkpoint.stop_signal() as stop:
-            runs = run_demo(chosen, output, options.seed, options.threads, options.resume, stop)
-        table = write_results(runs, output, options.seed, options.threads)
+            finished = run_demo(rows(options.quick), output, options.seed, options.resume, stop)
+        table = write_results(finished, output, options.seed)
     except checkpoint.InterruptedRunError as interruption:
         again = [*given, *([] if options.resume else ["--resume"])]
         print(f"Stopped at {interruption}. Go on with: python -m examples.demo {shlex.join(again)}")
         return 128 + interruption.signal_number
-    except (checkpoint.CheckpointError, OSError) as error:
+    except (checkpoint.CheckpointError, DivergedError, OSError) as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
     print(f"\n{table}\n\nFigures and numbers in {output}: {FIGURES}, results.json")
@@ -69,25 +70,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="a few steps only, to see whether everything runs"
     )
+    parser.add_argument("--seed", type=seed, default=0, help="of data and initial weights (%(default)s)")
     parser.add_argument(
-        "--seed", type=_at_least(0), default=0, help="of data and initial weights (%(default)s)"
-    )
-    parser.add_argument(
-        "--threads", type=_at_least(1), default=1, help="more are hardly faster (%(default)s)"
+        "--threads", type=number_of_threads, default=1, help="more are hardly faster (%(default)s)"
     )
     return parser.parse_args(arguments)
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    """Return a converter of text to an integer that is large enough."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = lowest - 1
-        if value < lowest:
-            raise argparse.ArgumentTypeError(f"expected an integer >= {lowest}, got {text!r}")
-        return value
-
-    return convert

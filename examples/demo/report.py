@@ -5,35 +5,36 @@ from __future__ import annotations
 import json
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 import spectral_param as sp
-from examples.demo.networks import spectral_radii
-from examples.demo.settings import Job
-from examples.demo.tasks import Task
-from examples.demo.train import Trained
+from examples.demo.settings import TASKS
+
+if TYPE_CHECKING:
+    from examples.demo.pipeline import Trained
 
 HEADER = ("task", "network", "test score", "baseline", "parameters", "seconds", "spectral radius")
 
 
-def record(job: Job, task: Task, trained: Trained) -> dict[str, Any]:
-    """Return the numbers of one finished run.
+def record(trained: Trained) -> dict[str, Any]:
+    """Return the numbers of a network.
 
     Args:
-        job: What was trained.
-        task: Its task.
-        trained: The result.
+        trained: The network at the end of its training.
     """
+    task = TASKS[trained.row.section]
     return {
         "task": task.title,
-        "network": job.network,
+        "network": trained.row.label,
         "metric": task.metric,
         "test": trained.test,
         "baseline": task.baseline,
-        "free_parameters": sp.num_free_parameters(trained.model),
-        "seconds": round(trained.seconds, 1),
-        "spectral_radius": spectral_radii(trained.model),
-        "curve": trained.curve,
+        "free_parameters": sp.num_free_parameters(trained.trainer.model),
+        "seconds": round(trained.trainer.seconds, 1),
+        "spectral_radius": {name: values.abs().max().item() for name, values in trained.after.items()},
+        "curve": [(point["step"], point["validation"]) for point in trained.trainer.curve],
     }
 
 
@@ -75,19 +76,24 @@ def score_text(value: float, metric: str) -> str:
     return f"accuracy {value:.1%}" if metric == "accuracy" else f"MSE {value:.5f}"
 
 
-def write_json(path: Path, settings: dict[str, Any], records: dict[str, dict[str, Any]]) -> None:
+def write_json(path: Path, finished: list[Trained], seed: int, records: dict[str, dict[str, Any]]) -> None:
     """Write settings and numbers of all runs.
 
     Args:
         path: The file.
-        settings: See :func:`examples.demo.settings.fingerprint`.
-        records: The numbers of each run by its key.
+        finished: The networks.
+        seed: Seed of the run.
+        records: The numbers of each by the name of its row.
     """
     contents = {
-        "settings": settings,
+        "settings": {
+            "seed": seed,
+            "threads": torch.get_num_threads(),
+            "rows": {trained.row.name: trained.row.settings for trained in finished},
+        },
         "versions": {
             "spectral_param": sp.__version__,
-            "torch": settings["torch"],
+            "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
         "runs": records,

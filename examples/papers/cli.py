@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from pathlib import Path
 
 import torch
 
-from examples.demo.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers import config, record, runs, scores, table
+from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
 
+# More than any machine has use for; of 100,000 the process dies without a word.
+MOST_THREADS = max(256, os.cpu_count() or 1)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -121,12 +123,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands.add_parser("table", help="write docs/results.md from the results")
     run = commands.add_parser("run", help="train one row and write its result")
     run.add_argument("row", help="name of a row, or path of a TOML file")
-    run.add_argument("--seed", type=_natural, default=0, help="(%(default)s)")
+    run.add_argument("--seed", type=seed, default=0, help="(%(default)s)")
     run.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     run.add_argument("--quick", action="store_true", help="a few steps of a tiny network on made-up data")
-    run.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    run.add_argument("--device", type=_device, default="cpu", help="cpu or cuda (%(default)s)")
     run.add_argument("--dtype", choices=DTYPES, default="float32", help="(%(default)s)")
-    run.add_argument("--threads", type=_natural, default=0, help="of the CPU; 0 for torch's choice")
+    run.add_argument("--threads", type=number_of_threads, help="of the CPU; torch's choice by default")
     run.add_argument(
         "--save-seconds",
         type=float,
@@ -138,8 +140,37 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _natural(text: str) -> int:
-    value = float(text) if text.isdecimal() else math.nan
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got {text!r}")
+def seed(text: str) -> int:
+    """Return an integer that torch takes for a seed, for argparse.
+
+    Args:
+        text: What was given.
+
+    Raises:
+        ArgumentTypeError: If it is none.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"expected an integer >= 0 of at most 18 digits, got {text!r}")
     return int(text)
+
+
+def number_of_threads(text: str) -> int:
+    """Return a number of threads, for argparse.
+
+    Args:
+        text: What was given.
+
+    Raises:
+        ArgumentTypeError: If it is no such number, or so large that threads might not be had.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= MOST_THREADS):
+        raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MOST_THREADS}, got {text!r}")
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"expected cpu or cuda, got {text!r}")
+    if text != "cpu" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError(f"expected cpu, since torch finds no CUDA here, got {text!r}")
+    return text

@@ -20,7 +20,7 @@ ROWS = Path(__file__).parent / "rows"
 TABLES = {
     "task": None,  # Its keys are the arguments of the task, which checks them.
     "network": None,
-    "training": {"epochs", "steps", "evaluate_every", "clip_norm", "clip_value", "schedule"},
+    "training": {"epochs", "steps", "evaluate_every", "measured", "clip_norm", "clip_value", "schedule"},
 }
 QUICK_STEPS, QUICK_BATCH, QUICK_SIZE = 4, 4, 8
 
@@ -38,10 +38,11 @@ class Row:
         label: What the tables call it.
         section: Which table it is in; see :data:`examples.papers.sections.SECTIONS`.
         task: ``name`` and arguments of the task.
-        network: ``name`` of a class of :mod:`spectral_param.nn` and its arguments.
+        network: ``name`` and arguments; see :func:`examples.papers.networks.build`.
         optimizer: One entry for each group of parameters; see :mod:`examples.papers.optimizers`.
         training: ``epochs`` or ``steps``; ``evaluate_every``: so many steps, 0 for never, by default an
-            epoch; ``clip_norm`` and ``clip_value``: of the gradient; ``schedule`` of the learning rates.
+            epoch; ``measured``: which held-out parts then, all by default; ``clip_norm`` and
+            ``clip_value``: of the gradient; ``schedule`` of the learning rates.
         paper: The paper's numbers: ``measure``, ``value`` with the paper's digits, ``source``.
         goal: What to reach: ``measure`` and a bound; see :func:`examples.papers.measures.reached`.
         changed: What differs from the paper's setting, for rows that do.

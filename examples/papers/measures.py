@@ -50,8 +50,9 @@ def summary(curve: list[dict[str, Any]], metric: str, baseline: float) -> dict[s
     if "validation" in curve[0]:
         finite = _finite(curve, "validation")
         chosen = best(finite, key=lambda point: point["validation"], default=None)
-        found["test at best validation"] = None if chosen is None else chosen["test"]
-    if metric in HALVED:
+        if "test" in curve[0]:
+            found["test at best validation"] = None if chosen is None else chosen["test"]
+    if metric in HALVED and "test" in curve[0]:
         passed = [point["epoch"] for point in curve if point["test"] < baseline / 2]
         found["epochs to half the baseline"] = passed[0] if passed else None
     return found

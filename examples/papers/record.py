@@ -16,6 +16,11 @@ import torch
 import spectral_param as sp
 
 RESULTS = Path(__file__).parent / "results"
+REQUIRED = {"row", "seed", "status", "environment", "metric", "wall_seconds", "summary", "curve"}
+
+
+class ResultError(ValueError):
+    """A result file is not what a run writes."""
 
 
 def environment(device: torch.device, dtype: torch.dtype, processes: int) -> dict[str, Any]:
@@ -91,6 +96,19 @@ def read_all(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(folder.glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = _read(file)
         found.setdefault(result["row"], []).append(result)
     return {row: sorted(runs, key=lambda run: run["seed"]) for row, runs in found.items()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return a result, or raise a ResultError that names the file."""
+    remedy = "Take it back from git, or run its row anew"
+    try:
+        result: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ResultError(f"{file}: expected JSON ({error}). {remedy}") from error
+    absent = sorted(REQUIRED - result.keys()) if isinstance(result, dict) else ["an object"]
+    if absent:
+        raise ResultError(f"{file}: expected a run's result, got none of: {', '.join(absent)}. {remedy}")
+    return result

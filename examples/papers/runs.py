@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ import torch
 from tqdm import tqdm
 
 import spectral_param as sp
-from examples.demo import checkpoint
-from examples.papers import measures, networks, record
+from examples.papers import checkpoint, measures, networks, record
 from examples.papers.config import Row
 from examples.papers.parallel import Processes, processes
 from examples.papers.tasks import dynamics
@@ -48,6 +47,27 @@ class Options:
     work: Path = RUNS
     save_seconds: float = 180.0
 
+    def folder(self, row: Row) -> Path:
+        """Return the folder of a row's checkpoint and metrics.
+
+        Args:
+            row: The row.
+        """
+        return self.work / f"{row.name}-seed{self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How a run went.
+
+    Attributes:
+        sessions: The environment of each start, with the step that it began from.
+        diverged: Where and how, empty if it did not.
+    """
+
+    sessions: list[dict[str, Any]]
+    diverged: str = ""
+
 
 def run(row: Row, options: Options) -> dict[str, Any] | None:
     """Run a row to its end and write the result.
@@ -59,16 +79,18 @@ def run(row: Row, options: Options) -> dict[str, Any] | None:
     Returns:
         The result; None in all processes of torchrun but the first.
     """
-    with flushed_denormals(), processes(options.device) as together:
+    with flushed_denormals(), processes(options.device) as together, checkpoint.stop_signal() as stop:
         if row.task.get("name") == "dynamics":
             result = _fit(row, together, options) if together.is_first else None
         else:
-            result = _train(row, together, options)
+            trainer = Trainer(row, options.seed, together, options.dtype)
+            course = complete(trainer, row, options, stop)
+            result = _summed_up(trainer, course, row, options) if together.is_first else None
         if together.is_first:
             assert result is not None
             record.write(record.path(options.results, row.name, options.seed), result)
         together.wait()
-        return result if together.is_first else None
+        return result
 
 
 @contextlib.contextmanager
@@ -83,6 +105,82 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
+
+
+def complete(
+    trainer: Trainer, row: Row, options: Options, stop: Callable[[], int | None], title: str = ""
+) -> Course:
+    """Train to the last step, from the checkpoint if that is asked for; log and save on the way.
+
+    Args:
+        trainer: Before its first step.
+        row: What it trains.
+        options: How to run.
+        stop: Asked after each step: the number of the signal to stop for, or None.
+        title: What the progress bar and an interruption call the run; row and seed by default.
+
+    Returns:
+        How it went.
+    """
+    title = title or f"{row.name}, seed {options.seed}"
+    together, folder = trainer.processes, options.folder(row)
+    settings = {
+        "row": json.dumps(row.settings, sort_keys=True),
+        "seed": options.seed,
+        "dtype": str(options.dtype),
+        "device": together.device.type,
+        "processes": together.size,
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+    }
+    sessions: list[dict[str, Any]] = []
+
+    def restore(state: dict[str, Any]) -> None:
+        trainer.load(state["trainer"])
+        sessions.extend(state["sessions"])
+
+    def save() -> None:
+        state = trainer.state()  # All processes take part in it.
+        if together.is_first:
+            checkpoint.save(folder, settings, {"trainer": state, "sessions": sessions})
+
+    with checkpoint.lock(folder) if together.is_first else contextlib.nullcontext():
+        if options.resume and (folder / checkpoint.CHECKPOINT).exists():
+            checkpoint.load(folder, settings, restore)
+        if not sessions or trainer.step < trainer.steps:
+            environment = record.environment(together.device, options.dtype, together.size)
+            sessions.append({"from step": trainer.step, **environment})
+        with Metrics(folder, trainer, title, together.is_first) as metrics:
+            try:
+                _loop(trainer, metrics, save, options.save_seconds, stop, title)
+            except DivergedError as divergence:
+                return Course(sessions, f"diverged at {divergence}")
+    return Course(sessions)
+
+
+def _loop(
+    trainer: Trainer,
+    metrics: Metrics,
+    save: Callable[[], None],
+    save_seconds: float,
+    stop: Callable[[], int | None],
+    title: str,
+) -> None:
+    """Train to the last step; save every so often, when asked to stop, and at the end."""
+    saved = time.monotonic()
+    while trainer.step < trainer.steps:
+        trainer.train_step()
+        metrics.log()
+        due = time.monotonic() - saved >= save_seconds or trainer.step == trainer.steps
+        number, save_now = trainer.processes.largest([stop() or 0, int(due)])
+        if number or save_now:
+            if not trainer.is_finite():
+                raise DivergedError(f"step {trainer.step}: weights that are not finite")
+            save()
+            saved = time.monotonic()
+        if number:
+            where = f"{title}, step {trainer.step:,} of {trainer.steps:,}"
+            raise checkpoint.InterruptedRunError(where, number)
 
 
 def _result(row: Row, options: Options, status: str, environment: dict[str, Any]) -> dict[str, Any]:
@@ -111,52 +209,21 @@ def _fit(row: Row, together: Processes, options: Options) -> dict[str, Any]:
     }
 
 
-def _train(row: Row, together: Processes, options: Options) -> dict[str, Any]:
-    folder = options.work / f"{row.name}-seed{options.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(row, options.seed, together, options.dtype)
-    settings = {
-        "row": json.dumps(row.settings, sort_keys=True),
-        "seed": options.seed,
-        "dtype": str(options.dtype),
-        "device": together.device.type,
-        "processes": together.size,
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-    }
-    sessions: list[dict[str, Any]] = []
-    if options.resume and (folder / checkpoint.CHECKPOINT).exists():
-        saved = checkpoint.load(folder, settings)["run"]
-        trainer.load(saved["trainer"])
-        sessions = saved["sessions"]
-    if not sessions or trainer.step < trainer.steps:
-        environment = record.environment(together.device, options.dtype, together.size)
-        sessions = [*sessions, {"from step": trainer.step, **environment}]
-    else:  # Nothing is left to train: the numbers are still those of the last session.
-        environment = {name: value for name, value in sessions[-1].items() if name != "from step"}
-
-    def save() -> None:
-        state = trainer.state()  # All processes take part in it.
-        if together.is_first:
-            checkpoint.save(folder, settings, {"run": {"trainer": state, "sessions": sessions}})
-
-    status, radii = "finished", {}
-    with Metrics(folder, trainer, f"{row.name}, seed {options.seed}", together.is_first) as metrics:
-        try:
-            _loop(trainer, together, metrics, save, options.save_seconds)
-        except DivergedError as divergence:
-            status, radii = f"diverged at {divergence}", networks.spectral_radii(trainer.model)
-    task = trainer.task
-    scores = {} if radii or not together.is_first else trainer.final_scores()
-    per_step = trainer.seconds_per_step
+def _summed_up(trainer: Trainer, course: Course, row: Row, options: Options) -> dict[str, Any]:
+    """Return the result of a run that was trained to its end, or diverged."""
+    task, per_step = trainer.task, trainer.seconds_per_step
+    # The numbers are those of the last session, also where nothing was left to train.
+    environment = {name: value for name, value in course.sessions[-1].items() if name != "from step"}
     summary = {
         **measures.summary(trainer.curve, task.metric, task.from_mean(task.baseline)),
-        **scores,
+        **({} if course.diverged else trainer.final_scores()),
         "minutes per epoch": per_step * task.steps_per_epoch / 60,
     }
+    result = _result(row, options, "diverged" if course.diverged else "finished", environment)
+    if course.diverged:
+        result |= {"diverged": course.diverged, "spectral radii": networks.spectral_radii(trainer.model)}
     return {
-        **_result(row, options, status.split(" at ")[0], environment),
-        **({"diverged": status, "spectral radii": radii} if radii else {}),
+        **result,
         "metric": task.metric,
         "baseline": task.from_mean(task.baseline),
         "parameters": sp.num_free_parameters(trainer.model),
@@ -164,28 +231,10 @@ def _train(row: Row, together: Processes, options: Options) -> dict[str, Any]:
         "epochs": trainer.epoch,
         "wall_seconds": trainer.seconds,
         "seconds_per_step": per_step,
-        "sessions": sessions,
+        "sessions": course.sessions,
         "summary": summary,
         "curve": trainer.curve,
     }
-
-
-def _loop(trainer: Trainer, together: Processes, metrics: Metrics, save: Any, save_seconds: float) -> None:
-    """Train to the last step; save every so often, when asked to stop, and at the end."""
-    saved = time.monotonic()
-    with checkpoint.stop_signal() as stop:
-        while trainer.step < trainer.steps:
-            trainer.train_step()
-            metrics.log()
-            due = time.monotonic() - saved >= save_seconds or trainer.step == trainer.steps
-            number, save_now = together.largest([stop() or 0, int(due)])
-            if number or save_now:
-                if not trainer.is_finite():
-                    raise DivergedError(f"step {trainer.step}: weights that are not finite")
-                save()
-                saved = time.monotonic()
-            if number:
-                raise checkpoint.InterruptedRunError(f"step {trainer.step:,} of {trainer.steps:,}", number)
 
 
 class Metrics(contextlib.AbstractContextManager["Metrics"]):

@@ -48,6 +48,10 @@ class Trainer:
         self._every: int = training.get("evaluate_every", self.task.steps_per_epoch)
         self._clip_norm: float = training.get("clip_norm", math.inf)
         self._clip_value: float | None = training.get("clip_value")
+        self._splits: tuple[str, ...] = tuple(training.get("measured", self.task.splits))
+        if not self._splits or not set(self._splits) <= set(self.task.splits):
+            expected = ", ".join(self.task.splits)
+            raise ValueError(f"training: measured: expected some of {expected}; got {list(self._splits)}")
         self._schedule: dict[str, Any] = training.get("schedule", {})
         optimizers.check_schedule(self._schedule)
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -129,8 +133,8 @@ class Trainer:
         return float(nn.utils.clip_grad_norm_(self._trained, self._clip_norm))
 
     def _measured(self) -> list[float]:
-        """Return the scores on the first held-out split, the lower the better."""
-        sign, split = -1 if self.task.higher_is_better else 1, self.task.splits[0]
+        """Return the scores on the first split that is measured, the lower the better."""
+        sign, split = -1 if self.task.higher_is_better else 1, self._splits[0]
         # A comparison with NaN is false, so an early one would stay the best.
         return [sign * point[split] if math.isfinite(point[split]) else math.inf for point in self.curve]
 
@@ -140,12 +144,12 @@ class Trainer:
             "epoch": round(self.epoch, 4),
             "loss": math.fsum(self._losses) / len(self._losses),
         }
-        for split in self.task.splits:
+        for split in self._splits:
             point[split] = self.evaluate(split)
         before = min(self._measured(), default=math.inf)
         self.curve.append(point)
         self._losses = []
-        if "validation" in self.task.splits and self._measured()[-1] < before:
+        if "validation" in self._splits and self._measured()[-1] < before:
             self._best = {name: value.clone() for name, value in self.model.state_dict().items()}
 
     @torch.no_grad()

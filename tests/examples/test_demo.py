@@ -18,10 +18,10 @@ import torch
 
 import spectral_param as sp
 from examples.demo import __main__ as entry
-from examples.demo import checkpoint, cli, pipeline
-from examples.demo.networks import build_network
-from examples.demo.settings import Job, jobs
-from examples.demo.tasks import adding, digits
+from examples.demo import cli, pipeline
+from examples.demo.settings import COMPARED, rows
+from examples.papers import checkpoint, networks, tasks
+from examples.papers.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG"
@@ -56,7 +56,7 @@ def assert_same_state(found: Any, expected: Any) -> None:
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key in expected:
-            if key != "seconds":
+            if key not in ("seconds", "times"):
                 assert_same_state(found[key], expected[key])
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
@@ -77,7 +77,7 @@ def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
         assert (finished / f"{name}.png").read_bytes().startswith(PNG)
     contents = numbers(finished)
     assert contents["versions"]["torch"] == str(torch.__version__)
-    assert len(contents["runs"]) == len(jobs())
+    assert list(contents["runs"]) == [row.name for row in rows()]
     for run in contents["runs"].values():
         assert run["test"] == pytest.approx(run["test"])  # not NaN
         if run["network"] != "LSTM":
@@ -87,28 +87,27 @@ def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
 def test_finished_run_prints_its_table_again_without_training(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("examples.demo.train._step", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(Trainer, "train_step", lambda _: pytest.fail("trained again"))
     before = numbers(finished)
     assert cli.main(["--quick", "--resume", "--output", str(finished)]) == 0
     assert numbers(finished) == before
     table = capsys.readouterr().out
-    assert re.search(r"Adding problem, T = \d+ +ENRNN +MSE [\d.]+ +MSE 0\.16667 +4,093 ", table)
+    assert re.search(r"Adding problem, T = 200 +ENRNN +MSE [\d.]+ +MSE 0\.16667 +221 ", table)
     assert re.search(r"Digits, pixel by pixel +LSTM +accuracy [\d.]+% +accuracy 10\.0% ", table)
 
 
-@pytest.mark.parametrize("steps", [3, 8, 13])
+@pytest.mark.parametrize("steps", [3, 4, 6])
 def test_interrupted_run_goes_on_to_the_same_state(tmp_path: Path, steps: int) -> None:
-    # Two networks of eight steps: stopped within the first, between them, and within the second.
-    chosen = [job for job in jobs(quick=True) if job.task == "digits"][::2]
-    assert [(job.network, job.steps) for job in chosen] == [("ENRNN", 8), ("LSTM", 8)]
+    # Two networks of four steps: stopped within the first, at its end, and within the second.
+    chosen = [row for row in rows(quick=True) if row.section == "digits"][::2]
+    assert [(row.label, row.training["steps"]) for row in chosen] == [("ENRNN", 4), ("LSTM", 4)]
 
     def states(output: Path, resume: bool, stop: Callable[[], int | None]) -> list[Any]:
-        output.mkdir(exist_ok=True)
-        runs = pipeline.run_demo(chosen, output, 0, 1, resume, stop)
-        return [trained.state() for _, _, trained in runs]
+        finished = pipeline.run_demo(chosen, output, 0, resume, stop)
+        return [trained.trainer.state() for trained in finished]
 
     expected = states(tmp_path / "whole", False, lambda: None)
-    with pytest.raises(checkpoint.InterruptedRunError, match=r"step \d of 8"):
+    with pytest.raises(checkpoint.InterruptedRunError, match=r"step \d of 4"):
         states(tmp_path / "parts", False, after(steps))
     assert_same_state(states(tmp_path / "parts", True, lambda: None), expected)
 
@@ -157,13 +156,13 @@ def test_interruption_leaves_the_exit_code_and_the_command(
     assert f"python -m examples.demo --output {tmp_path} --seed 3 --resume" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("task", ["adding-200", "digits-64"])
-def test_networks_of_a_task_have_equally_many_parameters(task: str) -> None:
-    def count(job: Job) -> int:
-        features = (2, 1) if job.task == "adding" else (1, 10)
-        return sp.num_free_parameters(build_network(job.network, job.sizes, *features, seed=0))
-
-    counts = [count(job) for job in jobs() if job.key.startswith(task)]
+@pytest.mark.parametrize("section", ["adding-200", "digits"])
+def test_networks_of_a_task_have_equally_many_parameters(section: str) -> None:
+    counts = []
+    for row in COMPARED:
+        if row.section == section:
+            task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, 0)
+            counts.append(sp.num_free_parameters(networks.build(row.network, task, 0, torch.float32)))
     assert len(counts) == 3
     assert max(counts) <= 1.02 * min(counts)
 
@@ -171,9 +170,11 @@ def test_networks_of_a_task_have_equally_many_parameters(task: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--threads", "0"], "--threads: expected an integer >= 1, got '0'"),
-        (["--seed", "-1"], "--seed: expected an integer >= 0, got '-1'"),
-        (["--seed", "one"], "--seed: expected an integer >= 0, got 'one'"),
+        (["--threads", "0"], "--threads: expected an integer from 1 to "),
+        (["--threads", "100000"], ", got '100000'"),
+        (["--seed", "-1"], "--seed: expected an integer >= 0 of at most 18 digits, got '-1'"),
+        (["--seed", "one"], "--seed: expected an integer >= 0 of at most 18 digits, got 'one'"),
+        (["--seed", "9" * 20], "of at most 18 digits, got '9999"),
         (["--fast"], "unrecognized arguments: --fast"),
     ],
 )
@@ -193,13 +194,17 @@ def test_resuming_needs_a_checkpoint_of_the_same_settings(
         return capsys.readouterr().err
 
     assert "no checkpoint" in error("--output", str(tmp_path))
-    assert "seed 0 instead of 5" in error("--quick", "--seed", "5", "--output", str(finished))
-    assert "other networks (--quick" in error("--output", str(finished))
-    # The experiments say the same, whose folders have other options.
+    assert "another row (its file has changed, or --quick)" in error("--output", str(finished))
     assert "choose another folder, or run without --resume" in error("--output", str(finished))
-    (tmp_path / checkpoint.CHECKPOINT).write_bytes(b"no checkpoint")
-    assert "cannot read" in error("--output", str(tmp_path))
-    assert "expected a folder" in error("--output", str(tmp_path / checkpoint.CHECKPOINT))
+    assert "no checkpoint" in error("--quick", "--seed", "5", "--output", str(finished))
+    (tmp_path / "file").touch()
+    assert "expected a folder" in error("--output", str(tmp_path / "file"))
+
+
+def test_folder_of_a_run_under_way_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with checkpoint.lock(tmp_path):
+        assert cli.main(["--quick", "--output", str(tmp_path)]) == 1
+    assert f"error: another run is writing to {tmp_path}; " in capsys.readouterr().err
 
 
 def test_missing_packages_are_named_with_the_extra(
@@ -210,21 +215,3 @@ def test_missing_packages_are_named_with_the_extra(
     assert entry.main() == 1
     expected = "The demo needs scikit-learn: pip install -e '.[demo]'\n"
     assert capsys.readouterr().err == expected
-
-
-def test_adding_problem_marks_one_number_in_each_half() -> None:
-    task = adding(20, 50, seed=0)
-    inputs, sums = task.batch(3)
-    numbers, marks = inputs.unbind(-1)
-    assert torch.equal(marks[:10].sum(dim=0), torch.ones(50))
-    assert torch.equal(marks[10:].sum(dim=0), torch.ones(50))
-    assert torch.allclose((numbers * marks).sum(dim=0), sums)
-    guess = torch.ones(len(task.test[1]), 1)
-    assert task.score(guess, task.test[1]).item() == pytest.approx(task.baseline, rel=0.1)
-
-
-def test_batches_depend_on_seed_and_step_alone() -> None:
-    for make in (lambda seed: adding(20, 50, seed), lambda seed: digits(50, seed)):
-        assert torch.equal(make(1).batch(30)[0], make(1).batch(30)[0])
-        assert not torch.equal(make(1).batch(30)[0], make(1).batch(31)[0])
-        assert not torch.equal(make(1).batch(30)[0], make(2).batch(30)[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 from examples.papers.tasks.adding import Adding
 from examples.papers.tasks.copying import Copying
+from examples.papers.tasks.digits import Digits
 from examples.papers.tasks.mnist import PixelMNIST
 from examples.papers.tasks.ptb import PTBCharacters
 from examples.papers.tasks.speech import Speech
@@ -14,6 +15,7 @@ from examples.papers.tasks.task import Batch, Task
 TASKS: dict[str, type[Task]] = {
     "adding": Adding,
     "copying": Copying,
+    "digits": Digits,
     "mnist": PixelMNIST,
     "ptb": PTBCharacters,
     "speech": Speech,

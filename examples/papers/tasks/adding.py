@@ -24,6 +24,8 @@ class Adding(Task):
         length: T.
         batch_size: Sequences in each step.
         seed: Seed of data and order.
+        validation: Number of sequences held out beside those of the test; the papers have none.
+        test: Number of sequences of the test.
         tiny: Whether to make a few short sequences only.
     """
 
@@ -31,15 +33,27 @@ class Adding(Task):
     last = True
     metric = "MSE"
     baseline = 1 / 6
-    splits = ("test",)
 
-    def __init__(self, length: int, batch_size: int, seed: int, tiny: bool = False) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        validation: int = 0,
+        test: int = TEST,
+        tiny: bool = False,
+    ) -> None:
         if length < 4:
             raise ValueError(f"length: expected at least 4, got {length}")
         self.length = min(length, 20) if tiny else length
-        train, test = (32, 12) if tiny else (TRAIN, TEST)
+        train = 32 if tiny else TRAIN
+        sizes = {"validation": validation, "test": test}
+        self.splits = tuple(split for split, count in sizes.items() if count)
         self._train = self._make(train, generator(seed, "train"))
-        self._test = self._make(test, generator(seed, "test"))
+        self._held_out = {
+            split: self._make(min(sizes[split], 12) if tiny else sizes[split], generator(seed, split))
+            for split in self.splits
+        }
         self._order = Order(train, batch_size, seed)
         self.steps_per_epoch = self._order.steps_per_epoch
 
@@ -64,8 +78,8 @@ class Adding(Task):
         return self._batch(numbers[:, chosen], marked[:, chosen])
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """Return the test sequences in pieces; see :meth:`Task.evaluation`."""
-        numbers, marked = (tensor.split(EVALUATION_BATCH, dim=1) for tensor in self._test)
+        """Return held-out sequences in pieces; see :meth:`Task.evaluation`."""
+        numbers, marked = (tensor.split(EVALUATION_BATCH, dim=1) for tensor in self._held_out[split])
         yield from (self._batch(*piece) for piece in zip(numbers, marked, strict=True))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:

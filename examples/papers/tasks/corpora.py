@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import wave
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +44,7 @@ def an4() -> Audio:
     try:
         with np.load(path) as archive:
             pcm, offsets, names, is_test = (archive[k] for k in ("pcm", "offsets", "names", "is_test"))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise data.DataError(f"{path}: expected {AN4_SOURCE} ({error})") from error
     data.check(path, "type of pcm", "int16", str(pcm.dtype))
     data.check(path, "last offset", len(pcm), int(offsets[-1]))

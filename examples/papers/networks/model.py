@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
+from examples.papers.networks import gated
 from examples.papers.tasks import Task
 
+BASELINES: dict[str, Callable[..., nn.Module]] = {"GRU": gated.GRU, "LSTM": gated.LSTM}
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
 
 State = Any
@@ -70,7 +73,8 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     """Return a new network; the same seed gives the same initial weights.
 
     Args:
-        settings: ``name`` of a class of :mod:`spectral_param.nn` and its arguments. Besides:
+        settings: ``name`` of a class of :mod:`spectral_param.nn`, or of a network here that those are
+            compared with, and its arguments. Besides:
             ``embedding``, the dimension of embedded symbols, by default the hidden size;
             ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C);
             ``readout_size`` and ``readout_dropout``, of a hidden layer before the output.
@@ -83,8 +87,10 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     """
     arguments = dict(settings)
     name = arguments.pop("name", None)
-    if name not in sp.nn.__all__:
-        raise ValueError(f"network: expected a class of spectral_param.nn, got {name!r}")
+    kind = BASELINES.get(name) or (getattr(sp.nn, name) if name in sp.nn.__all__ else None)
+    if kind is None:
+        known = ", ".join(BASELINES)
+        raise ValueError(f"network: expected {known} or a class of spectral_param.nn, got {name!r}")
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
     embedded = arguments.pop("embedding", None)
     readout = {key: arguments.pop(key) for key in ("readout_size", "readout_dropout") if key in arguments}
@@ -103,7 +109,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
             # It stands for an input map. How those start, the papers do not say; ours start so.
             nn.init.xavier_uniform_(embedding.weight)
         try:
-            recurrent = getattr(sp.nn, name)(size, **arguments)
+            recurrent = kind(size, **arguments)
         except TypeError as error:
             raise ValueError(f"network {name}: {error}") from error
         if truncated:
@@ -125,13 +131,13 @@ def _coupling(cell: Any) -> Tensor:
 
 
 @torch.no_grad()
-def spectral_radii(model: nn.Module) -> dict[str, float | None]:
-    """Return the spectral radius of each recurrent weight, block by block; None where it is not finite.
+def recurrent_blocks(model: nn.Module) -> dict[str, Tensor]:
+    """Return the square blocks of each recurrent weight by name: its diagonal blocks, or its gates.
 
     Args:
         model: The network.
     """
-    radii: dict[str, float | None] = {}
+    found: dict[str, Tensor] = {}
     for prefix, part in model.named_modules():
         names = [name for name, _ in part.named_parameters(recurse=False) if name.startswith("weight_hh")]
         if is_parametrized(part, "weight_hh"):
@@ -141,12 +147,23 @@ def spectral_radii(model: nn.Module) -> dict[str, float | None]:
             rows, n = W.shape
             sizes = getattr(part, "block_sizes", (n,))
             blocks = (
-                [W[i * n : (i + 1) * n] for i in range(rows // n)]
+                W.split(n)
                 if rows > n
-                else [W[sum(sizes[:i]) :, sum(sizes[:i]) :][:k, :k] for i, k in enumerate(sizes)]
+                else [row.split(sizes, 1)[i] for i, row in enumerate(W.split(list(sizes)))]
             )
             for i, block in enumerate(blocks):
-                key = f"{prefix}.{name}[{i}]" if len(blocks) > 1 else f"{prefix}.{name}"
-                finite = bool(block.isfinite().all())  # LAPACK may kill the process otherwise.
-                radii[key] = float(torch.linalg.eigvals(block).abs().max()) if finite else None
-    return radii
+                found[f"{prefix}.{name}[{i}]" if len(blocks) > 1 else f"{prefix}.{name}"] = block
+    return found
+
+
+def spectral_radii(model: nn.Module) -> dict[str, float | None]:
+    """Return the spectral radius of each block of the recurrent weights; None where it is not finite.
+
+    Args:
+        model: The network.
+    """
+    return {
+        # LAPACK may kill the process for what is not finite.
+        name: float(torch.linalg.eigvals(block).abs().max()) if block.isfinite().all() else None
+        for name, block in recurrent_blocks(model).items()
+    }
