@@ -100,7 +100,7 @@ def _check_folders(row: Row, results: Path, work: Path) -> None:
 
 
 def _list() -> int:
-    found = record.read_all()
+    found = record.read_all(record.RESULTS)
     for row in config.load_all():
         seeds = [
             f"{run['seed']}{'' if run['status'] == 'finished' else ' ' + run['status']}"

@@ -172,5 +172,5 @@ def _waiting(rows: list[Row]) -> str:
 
 def write() -> None:
     """Write the page."""
-    PAGE.write_text(page(config.load_all(), record.read_all()), encoding="utf-8")
+    PAGE.write_text(page(config.load_all(), record.read_all(record.RESULTS)), encoding="utf-8")
     print(f"Written: {PAGE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import wave
 from pathlib import Path
@@ -102,6 +103,12 @@ def test_bad_archives_are_named(folder) -> None:
     put(folder, "an4_8k/an4_8k.npz", b"no archive")
     with pytest.raises(data.DataError, match="expected CMU AN4"):
         corpora.an4()
+    whole = io.BytesIO()
+    np.savez_compressed(whole, pcm=np.arange(10_000, dtype=np.int16))
+    for size in (100, len(whole.getvalue()) - 10):  # Within the data, and within the table of contents.
+        put(folder, "an4_8k/an4_8k.npz", whole.getvalue()[:size])
+        with pytest.raises(data.DataError, match=r"an4_8k\.npz: expected CMU AN4"):
+            corpora.an4()
     arrays = {
         "pcm": np.zeros(20, np.int16),
         "names": np.array(["a/1", "b/1"]),

@@ -38,66 +38,62 @@ clip_norm = 1.0
 """
 
 
-# One of the processes is asked to stop after step 8; both have to.
-STOPPED = """
+# One start of torchrun for all: speech, and characters that stop and go on. One of the processes is asked to
+# stop after step 8; both have to.
+SCRIPT = """
 import os, signal, sys
 from examples.papers import cli
 from examples.papers.trainer import Trainer
+speech, characters = (sys.argv[i].split("|") for i in (1, 2))
+assert cli.main(speech) == 0
 step = Trainer.train_step
 def stopped(self):
     step(self)
     if self.step == 8 and self.processes.rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
 Trainer.train_step = stopped
-sys.exit(cli.main())
+assert cli.main(characters) == 128 + signal.SIGTERM
+Trainer.train_step = step
+assert cli.main([*characters, "--resume"]) == 0
 """
+TEXTS = {"characters": CHARACTERS, "speech": SPEECH}
 
 
-def torchrun(*command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory):
+    """What torchrun printed, and the curves of one process and of two."""
+    folder = tmp_path_factory.mktemp("parallel")
+    one, two = folder / "one", folder / "two"
+    # The characters' rates are so high that training amplifies float32's rounding errors beyond 1e-5.
+    dtypes = {"characters": "float64", "speech": "float32"}
+    given = {}
+    for name, text in TEXTS.items():
+        row = write_row(folder, text, name)
+        assert cli.main(arguments(one, row, "--dtype", dtypes[name])) == 0
+        given[name] = arguments(two, row, "--dtype", dtypes[name])
+    (folder / "script.py").write_text(SCRIPT)
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*start, *command],
-        env=environment,
+    command = [*start, str(folder / "script.py"), "|".join(given["speech"]), "|".join(given["characters"])]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
+    assert done.returncode == 0, done.stderr
+    return done, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
 
 
-def assert_same(found, expected) -> None:
+@pytest.mark.parametrize("name", TEXTS)
+def test_two_processes_give_the_curve_of_one(name, curves) -> None:
+    expected, found = curves[1][name]
     assert len(found) == len(expected) > 1
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, abs=1e-5, rel=1e-5)
 
 
-# The characters' rates are so high that training amplifies float32's rounding errors beyond 1e-5.
-@pytest.mark.parametrize(
-    ("text", "dtype"), [(CHARACTERS, "float64"), (SPEECH, "float32")], ids=["characters", "speech"]
-)
-def test_two_processes_give_the_curve_of_one(text, dtype, tmp_path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    row = write_row(tmp_path, text)
-    assert cli.main(arguments(one, row, "--dtype", dtype)) == 0
-    done = torchrun("-m", "examples.papers", *arguments(two, row, "--dtype", dtype))
-    assert done.returncode == 0, done.stderr
-    assert_same(read_curve(two), read_curve(one))
-
-
-def test_two_processes_stop_together_and_go_on(tmp_path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    row = write_row(tmp_path, CHARACTERS)
-    assert cli.main(arguments(one, row, "--dtype", "float64")) == 0
-    (tmp_path / "stopped.py").write_text(STOPPED)
-    options = arguments(two, row, "--dtype", "float64")
-    stopped = torchrun(str(tmp_path / "stopped.py"), *options)
-    assert stopped.stdout.count("Stopped at step 8 of 16.") == 1, stopped.stderr
-    done = torchrun("-m", "examples.papers", *options, "--resume")
-    assert done.returncode == 0, done.stderr
-    assert_same(read_curve(two), read_curve(one))
+def test_two_processes_stop_together(curves) -> None:
+    assert curves[0].stdout.count("step 8 of 16. Go on with: torchrun") == 1

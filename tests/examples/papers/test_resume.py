@@ -11,8 +11,7 @@ import sys
 import pytest
 import torch
 
-from examples.demo import checkpoint
-from examples.papers import cli, config, record, runs
+from examples.papers import checkpoint, cli, config, record, runs
 from examples.papers.trainer import Trainer
 
 from .helpers import CHARACTERS, ROOT, arguments, read_curve, write_row
@@ -28,7 +27,7 @@ def killed(self):
     if self.step == 11:
         os.kill(os.getpid(), signal.SIGKILL)
 def early(folder, settings, results):
-    if results["run"]["trainer"]["step"] <= 7:
+    if results["trainer"]["step"] <= 7:
         save(folder, settings, results)
 Trainer.train_step, runs.checkpoint.save = killed, early
 cli.main(sys.argv[1:])
@@ -48,7 +47,7 @@ def alone(tmp_path_factory):
 
 def saved_trainer(folder):
     """Return the state of the trainer in a run's checkpoint."""
-    return torch.load(folder / checkpoint.CHECKPOINT, weights_only=True)["results"]["run"]["trainer"]
+    return torch.load(folder / checkpoint.CHECKPOINT, weights_only=True)["state"]["trainer"]
 
 
 def test_run_killed_half_way_gives_the_same_curve_when_resumed(alone, tmp_path) -> None:
@@ -81,7 +80,10 @@ def test_run_that_is_asked_to_stop_saves_and_goes_on(number, alone, tmp_path, mo
 
     monkeypatch.setattr(Trainer, "train_step", interrupted)
     assert cli.main(options) == 128 + number
-    assert "Stopped at step 8 of 16. Go on with: python -m examples.papers run" in capsys.readouterr().out
+    assert (
+        "Stopped at row, seed 0, step 8 of 16. Go on with: python -m examples.papers run"
+        in capsys.readouterr().out
+    )
     monkeypatch.undo()
     assert cli.main([*options, "--resume"]) == 0
     assert read_curve(tmp_path) == alone
@@ -106,7 +108,63 @@ def test_checkpoint_of_another_row_is_refused(tmp_path, capsys) -> None:
     assert cli.main(arguments(tmp_path, row)) == 0
     write_row(tmp_path, CHARACTERS)
     assert cli.main([*arguments(tmp_path, row), "--resume"]) == 1
-    assert "has different settings: row" in capsys.readouterr().err
+    assert "has different settings: another row (its file has changed" in capsys.readouterr().err
+
+
+def test_other_settings_are_named(tmp_path, capsys) -> None:
+    row = write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 1"))
+    assert cli.main(arguments(tmp_path, row)) == 0
+    assert cli.main([*arguments(tmp_path, row), "--dtype", "float64", "--resume"]) == 1
+    assert "different settings: dtype torch.float32 instead of torch.float64" in capsys.readouterr().err
+
+
+def _saved(change):
+    def write(path):
+        saved = torch.load(path, weights_only=True)
+        change(saved)
+        torch.save(saved, path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(b"no checkpoint"), "cannot read {path}"),
+        (lambda path: path.write_bytes(path.read_bytes()[:2000]), "cannot read {path}"),
+        (lambda path: torch.save([1, 2], path), "{path} is no checkpoint of a run"),
+        (_saved(lambda saved: saved.pop("state")), "{path} is no checkpoint of a run"),
+        (_saved(lambda saved: saved["state"].pop("sessions")), "{path} has another structure"),
+        (
+            _saved(lambda saved: saved["state"]["trainer"]["model"].popitem()),
+            "{path} has another structure than this version's (RuntimeError: Error(s) in loading",
+        ),
+        (
+            _saved(lambda saved: saved["state"]["trainer"]["optimizers"].pop()),
+            "{path} has another structure than this version's (ValueError: zip()",
+        ),
+    ],
+    ids=["text", "truncated", "list", "no state", "no sessions", "other network", "other optimizer"],
+)
+def test_broken_checkpoint_is_named(spoil, message, tmp_path, capsys) -> None:
+    options = arguments(tmp_path, write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 1")))
+    assert cli.main(options) == 0
+    path = tmp_path / "row-seed0" / checkpoint.CHECKPOINT
+    spoil(path)
+    capsys.readouterr()
+    assert cli.main([*options, "--resume"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"error: {message.format(path=path)}" in error
+    assert error.endswith("run without --resume to begin anew.")
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, capsys) -> None:
+    options = arguments(tmp_path, write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 1")))
+    with checkpoint.lock(tmp_path / "row-seed0"):
+        assert cli.main(options) == 1
+    message = f"error: another run is writing to {tmp_path / 'row-seed0'}; wait for its end, stop it, or"
+    assert message in capsys.readouterr().err
+    assert cli.main(options) == 0
 
 
 @pytest.mark.parametrize(

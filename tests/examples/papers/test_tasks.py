@@ -19,6 +19,7 @@ def build(name, seed=0, **arguments):
 SETTINGS = {
     "adding": {"length": 20},
     "copying": {"length": 8},
+    "digits": {},
     "mnist": {"permutation_seed": 1},
     "ptb": {"length": 10},
     "speech": {"corpus": "an4"},
@@ -180,7 +181,7 @@ def test_missing_packages_leave_their_scores_out(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "sorting"}, "expected one of adding, copying, mnist, ptb, speech, got 'sorting'"),
+        ({"name": "sorting"}, "expected one of adding, copying, digits, mnist, ptb, speech, got 'sorting'"),
         ({"name": "adding", "length": 20, "batch": 4}, "task adding: .*batch"),
         ({"name": "adding", "length": 2, "batch_size": 4}, "length: expected at least 4, got 2"),
         ({"name": "copying", "length": 8, "batch_size": 4, "markers": 3}, "markers: expected 1 or 2, got 3"),

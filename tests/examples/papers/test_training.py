@@ -9,7 +9,7 @@ import torch
 
 import spectral_param as sp
 from examples.papers import __main__ as entry
-from examples.papers import cli, config, networks, optimizers, runs, tasks
+from examples.papers import cli, config, networks, optimizers, record, runs, tasks
 from examples.papers.parallel import Processes
 from examples.papers.trainer import Trainer
 
@@ -138,7 +138,7 @@ def test_last_state_is_that_of_the_output() -> None:
 def test_same_seed_same_network() -> None:
     one, two = model(), model()
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
-    with pytest.raises(ValueError, match=r"expected a class of spectral_param\.nn, got 'Transformer'"):
+    with pytest.raises(ValueError, match=r"or a class of spectral_param\.nn, got 'Transformer'"):
         model("Transformer", hidden_size=6)
     with pytest.raises(ValueError, match=r"network ScoRNN: .*size"):
         model("ScoRNN", size=6)
@@ -181,8 +181,39 @@ def test_quick_run_stays_away_from_the_results(tmp_path, capsys) -> None:
 def test_errors_are_one_line(capsys) -> None:
     assert cli.main(["run", "no-such-row"]) == 1
     assert capsys.readouterr().err.startswith("error: no-such-row: no such row")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "-1"], "--seed: expected an integer >= 0"),
+        (["--threads", "100000"], "--threads: expected an integer from 1 to "),
+        (["--device", "gpu"], "--device: expected cpu or cuda, got 'gpu'"),
+    ],
+)
+def test_wrong_options_are_named(options, message, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["run", "franka", "--seed", "-1"])
+        cli.main(["run", "franka", *options])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "table"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"row": "franka"', "expected JSON (Expecting"),
+        ('{"row": "franka", "seed": 0}', "expected a run's result, got none of: curve, environment"),
+        ("[]", "expected a run's result, got none of: an object"),
+        ("\xff\xfe", "expected JSON ("),
+    ],
+)
+def test_broken_results_are_named(command, content, message, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "franka-seed0.json").write_bytes(content.encode("latin-1"))
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    assert cli.main([command]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'franka-seed0.json'}: {message}")
+    assert "run its row anew" in error
 
 
 def test_missing_packages_are_named_with_the_extra(capsys, monkeypatch) -> None:
