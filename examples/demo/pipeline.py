@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 import spectral_param as sp
 from examples.demo import figures, report
+from examples.demo.report import Trained
 from examples.demo.settings import TASKS
 from examples.papers import checkpoint, runs
 from examples.papers.config import Row
@@ -23,25 +23,6 @@ SAVE_EVERY_SECONDS = 10.0
 
 # Of the recurrent weights, in the order of their blocks. An LSTM's gates lie below each other so.
 BLOCKS = {"ENRNN": ("W(L)", "W(S)"), "ScoRNN": ("W",), "LSTM": ("i", "f", "g", "o")}
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A network at the end of its training.
-
-    Attributes:
-        row: What was trained.
-        trainer: The network and its curve.
-        test: Score on the test data.
-        before: Eigenvalues of each recurrent block before training, by its name.
-        after: The same after training.
-    """
-
-    row: Row
-    trainer: Trainer
-    test: float
-    before: figures.Spectra
-    after: figures.Spectra
 
 
 def run_demo(

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import spectral_param as sp
 from examples.demo.settings import TASKS
-
-if TYPE_CHECKING:
-    from examples.demo.pipeline import Trained
+from examples.papers.config import Row
+from examples.papers.trainer import Trainer
 
 HEADER = ("task", "network", "test score", "baseline", "parameters", "seconds", "spectral radius")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A network at the end of its training.
+
+    Attributes:
+        row: What was trained.
+        trainer: The network and its curve.
+        test: Score on the test data.
+        before: Eigenvalues of each recurrent block before training, by its name.
+        after: The same after training.
+    """
+
+    row: Row
+    trainer: Trainer
+    test: float
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
 
 
 def record(trained: Trained) -> dict[str, Any]:
