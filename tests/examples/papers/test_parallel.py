@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 
@@ -45,18 +47,31 @@ import os, signal, sys
 from examples.papers import cli
 from examples.papers.trainer import Trainer
 speech, characters = (sys.argv[i].split("|") for i in (1, 2))
-assert cli.main(speech) == 0
+ports = iter(sys.argv[3:])
+def main(options):
+    # Each run meets at a port of its own: torchrun's store still has the keys of the run before.
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=next(ports))
+    return cli.main(options)
+assert main(speech) == 0
 step = Trainer.train_step
 def stopped(self):
     step(self)
     if self.step == 8 and self.processes.rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
 Trainer.train_step = stopped
-assert cli.main(characters) == 128 + signal.SIGTERM
+assert main(characters) == 128 + signal.SIGTERM
 Trainer.train_step = step
-assert cli.main([*characters, "--resume"]) == 0
+assert main([*characters, "--resume"]) == 0
 """
 TEXTS = {"characters": CHARACTERS, "speech": SPEECH}
+
+
+def free_ports(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +88,8 @@ def curves(tmp_path_factory):
         given[name] = arguments(two, row, "--dtype", dtypes[name])
     (folder / "script.py").write_text(SCRIPT)
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, str(folder / "script.py"), "|".join(given["speech"]), "|".join(given["characters"])]
+    both = ["|".join(given[name]) for name in ("speech", "characters")]
+    command = [*start, str(folder / "script.py"), *both, *free_ports(3)]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
