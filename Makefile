@@ -9,17 +9,13 @@ SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test kernels bench results lint types docs wheel clean help
+.PHONY: demo test bench results lint types docs wheel clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest $(TEST_ARGS)
-
-kernels: $(VENV)/.test  ## test the CUDA kernels in Triton's interpreter
-	$(INSTALL) 'triton>=3.2'
-	$(BIN)/python -m pytest tests/kernels
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

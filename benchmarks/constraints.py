@@ -32,7 +32,7 @@ def normalised_step(n: int, batch: int | None = None) -> Case:
         torch.manual_seed(0)
         layer = Product()
         if solver != "none":
-            sp.spectral_radius(layer, solver=solver)
+            sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver=solver))
         optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
         x = torch.randn(n, 32)
 
@@ -90,7 +90,7 @@ def orthogonal_step(n: int) -> Case:
 
     by_torch = nn.utils.parametrizations.orthogonal
     contenders = {
-        "ScaledCayley": reading(sp.scaled_cayley(linear())),
+        "ScaledCayley": reading(sp.constrain(linear(), "weight", sp.ScaledCayley())),
         "geotorch, cayley": reading(by_geotorch("cayley")),
         "torch, cayley": reading(by_torch(linear(), orthogonal_map="cayley")),
     }

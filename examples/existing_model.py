@@ -64,7 +64,7 @@ plain = SequenceClassifier()
 model = copy.deepcopy(plain)
 print(f"{'spectral radius of gate':26}     input    forget      cell    output")
 print_radii("before", model)
-spectral_param.spectral_radius(model.lstm, "weight_hh_l0", radius=0.95)  # The one line.
+spectral_param.constrain(model.lstm, "weight_hh_l0", spectral_param.SpectralRadiusNorm(radius=0.95))  # The one line.
 print_radii("constrained", model)
 print("outputs:", *(f"{tuple(out.shape)} {out.dtype}" for out in (plain(x), model(x))), sep="  ")
 
@@ -80,7 +80,7 @@ file = io.BytesIO()
 torch.save(model.state_dict(), file)
 file.seek(0)
 loaded = SequenceClassifier()
-spectral_param.spectral_radius(loaded.lstm, "weight_hh_l0", radius=0.95)
+spectral_param.constrain(loaded.lstm, "weight_hh_l0", spectral_param.SpectralRadiusNorm(radius=0.95))
 loaded.load_state_dict(torch.load(file))
 print("loaded, same outputs:", torch.equal(loaded(x), model(x)))
 

@@ -9,18 +9,8 @@
 """
 
 from spectral_param import analysis, errors, functional, init, nn, optim, testing
-from spectral_param.constraints import (
-    block_triangular,
-    fourier_unitary,
-    givens,
-    householder,
-    scaled_cayley,
-    schur_form,
-    singular_values,
-    skew_exponential,
-    spectral_radius,
-)
-from spectral_param.optim import param_groups
+from spectral_param._constrain import constrain
+from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
 from spectral_param.parametrizations import (
     BlockTriangular,
     FourierUnitary,
@@ -29,12 +19,10 @@ from spectral_param.parametrizations import (
     Parametrization,
     ScaledCayley,
     SchurForm,
+    SignPattern,
     SingularValues,
     SkewExponential,
     SpectralRadiusNorm,
-    num_free_parameters,
-    penalty,
-    rebase,
 )
 
 __version__ = "0.1.0"
@@ -47,16 +35,14 @@ __all__ = [
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
+    "SignPattern",
     "SingularValues",
     "SkewExponential",
     "SpectralRadiusNorm",
     "analysis",
-    "block_triangular",
+    "constrain",
     "errors",
-    "fourier_unitary",
     "functional",
-    "givens",
-    "householder",
     "init",
     "nn",
     "num_free_parameters",
@@ -64,10 +50,5 @@ __all__ = [
     "param_groups",
     "penalty",
     "rebase",
-    "scaled_cayley",
-    "schur_form",
-    "singular_values",
-    "skew_exponential",
-    "spectral_radius",
     "testing",
 ]

@@ -6,6 +6,15 @@ what to do about it.
 
 from __future__ import annotations
 
+__all__ = [
+    "DegenerateEigenvalueWarning",
+    "InManifoldError",
+    "NotAMatrixError",
+    "NotFiniteError",
+    "NotSquareError",
+    "UnsupportedDtypeError",
+]
+
 
 class NotAMatrixError(ValueError):
     """A tensor with fewer than two dimensions, or an empty one, where matrices are needed."""

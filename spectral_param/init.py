@@ -1,6 +1,7 @@
 """Initialisations, in the manner of ``torch.nn.init``: each fills a tensor in place and returns it.
 
-They fill the *weight*. Give one to a verb as ``init=``, or call it before the constraint is registered.
+They fill the *weight*. Give one to :func:`spectral_param.constrain` as ``init=``, or call it before the
+constraint is registered.
 """
 
 from __future__ import annotations
@@ -12,15 +13,10 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import NotAMatrixError
-from spectral_param.functional.checks import check_gate_blocks, check_matrix, check_real
+from spectral_param.functional.checks import check_matrix, check_real, square_blocks
 from spectral_param.functional.spectral_radius import spectral_radius
 
-
-def _square_blocks(tensor: Tensor, name: str) -> Tensor:
-    """Return a view of a weight (..., k n, n) as its k square blocks."""
-    check_gate_blocks(tensor, name)
-    rows, n = tensor.shape[-2:]
-    return tensor if rows == n else tensor.unflatten(-2, (rows // n, n))
+__all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_", "truncated_orthogonal_"]
 
 
 def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:
@@ -82,7 +78,7 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
         >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
         True
     """
-    blocks = _square_blocks(tensor, "cayley_")
+    blocks = square_blocks(tensor, "cayley_")
     n = tensor.shape[-1]
     if isinstance(negative_ones, bool) or not isinstance(negative_ones, int) or not 0 <= negative_ones <= n:
         raise ValueError(f"negative_ones: expected an integer, 0 <= count <= n = {n}, got {negative_ones}.")
@@ -113,7 +109,7 @@ def henaff_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
         >>> torch.allclose(W @ W.mT, torch.eye(5), atol=1e-6)
         True
     """
-    blocks = _square_blocks(tensor, "henaff_")
+    blocks = square_blocks(tensor, "henaff_")
     _rotations_(blocks, _uniform(blocks, tensor.shape[-1] // 2, -math.pi, math.pi, generator))
     return tensor
 
@@ -146,7 +142,7 @@ def disc_(
         >>> bool(spectral_param.functional.spectral_radius(T) <= 1)
         True
     """
-    blocks = _square_blocks(tensor, "disc_")
+    blocks = square_blocks(tensor, "disc_")
     if uniform not in ("modulus", "area"):
         raise ValueError(f"uniform: expected 'modulus' or 'area', got {uniform!r}.")
     n = tensor.shape[-1]
@@ -215,7 +211,7 @@ def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Gener
         >>> round(spectral_param.functional.spectral_radius(W).item(), 5)
         0.9
     """
-    blocks = _square_blocks(tensor, "spectral_radius_")
+    blocks = square_blocks(tensor, "spectral_radius_")
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     with torch.no_grad():

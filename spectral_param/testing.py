@@ -10,10 +10,10 @@ it, each with the shapes and dtypes that what it checks depends on:
 ...     def constrain(self, T):
 ...         return T.triu(1) - T.triu(1).mT
 ...
-...     def unconstrain(self, W, project):
+...     def unconstrain(self, W, *, eps, project):
 ...         return W.triu(1)
 ...
-...     def paper_start(self, like):
+...     def start(self, like):
 ...         return torch.zeros_like(like)
 ...
 ...     def free_parameters(self, T):
@@ -52,7 +52,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.nn.utils import parametrize
 
-from spectral_param.constraints import constrain
+from spectral_param._constrain import constrain
 from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.base import real_entries
@@ -132,8 +132,8 @@ def holder(case: Case, weight: Tensor) -> Holder:
         weight: Start.
     """
     module = Holder(weight.clone())
-    parametrize.register_parametrization(module, "weight", case.make(tuple(weight.shape)))
-    return module
+    rows, n = weight.shape[-2:]
+    return constrain(module, "weight", case.make(tuple(weight.shape)), gates=rows // n)
 
 
 def assignable(case: Case, module: Holder) -> Tensor:
@@ -291,13 +291,15 @@ def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))
-    constrain(module, "weight", parametrization, init="paper")
+    constrain(module, "weight", parametrization, init="paper", gates=shape[-2] // shape[-1])
+    constraint = _list_of(module)[0]
+    assert isinstance(constraint, Parametrization)
     W = module.weight
     assert W.shape == shape, f"expected shape {shape} at the paper's start, got {tuple(W.shape)}"
     assert W.dtype == dtype, f"expected {dtype} at the paper's start, got {W.dtype}"
     _assert_inside(case, W, "weight at the paper's start")
     tensors = originals(module)
-    count, entries = parametrization.free_parameters(*tensors), sum(map(real_entries, tensors))
+    count, entries = constraint.free_parameters(*tensors), sum(map(real_entries, tensors))
     assert 0 <= count <= entries, f"expected 0 to {entries} free parameters, got {count}"
 
 
@@ -397,7 +399,7 @@ def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     layer = LAYERS[rows // n](2, n, dtype=dtype)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(case.member(shape, dtype))
-    parametrize.register_parametrization(layer, "weight_hh_l0", case.make(shape))
+    constrain(layer, "weight_hh_l0", case.make(shape))
     x = torch.randn(3, 1, 2, dtype=dtype)
     expected = layer(x)[0]
     actual = copy.deepcopy(layer)(x)[0]

@@ -106,6 +106,47 @@ def stability_violation(W: Tensor) -> Tensor:
     return torch.maximum(torch.relu(radii(W) / 0.9 - 1), torch.relu(departure / 36 - 1))
 
 
+def annulus_member(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Eigenvalues of modulus 0.6 to 0.8, not normal."""
+    n = shape[-1]
+    S = 0.3 * blocks_of(torch.randn(shape, dtype=dtype)).triu(1)
+    S = S + torch.linspace(0.6, 0.8, n, dtype=dtype).diag_embed()
+    Q = blocks_of(orthogonal(shape, dtype))
+    return (Q @ S @ Q.mT).reshape(shape)
+
+
+def annulus_violation(W: Tensor) -> Tensor:
+    moduli = torch.linalg.eigvals(blocks_of(W)).abs()
+    return torch.maximum(stability_violation(W), torch.relu(1 - moduli.amin(dim=-1) / 0.5))
+
+
+def abscissas(W: Tensor) -> Tensor:
+    return torch.linalg.eigvals(blocks_of(W)).real.amax(dim=-1)
+
+
+def with_abscissa(shape: Shape, dtype: torch.dtype, abscissa: float) -> Tensor:
+    W = torch.randn(shape, dtype=dtype)
+    shift = abscissa - abscissas(W)
+    return (blocks_of(W) + shift[..., None, None] * torch.eye(shape[-1], dtype=dtype)).reshape(shape)
+
+
+def checkered(n: int) -> Tensor:
+    """Columns of one sign each, by turns; zeros below the diagonal, one row free."""
+    pattern = torch.ones(n, n)
+    pattern[:, 1::2] = -1
+    pattern = pattern.triu()
+    pattern[0] = torch.nan
+    return pattern
+
+
+def signed(W: Tensor) -> Tensor:
+    """W with zeros where the pattern forbids its sign."""
+    shape, pattern = W.shape, checkered(W.shape[-1])
+    W = blocks_of(W)
+    wrong = ((pattern == 0) & (W != 0)) | (pattern.nan_to_num(0) * W < 0)
+    return torch.where(wrong, 0, W).reshape(shape)
+
+
 CASES = (
     Case(
         name="SpectralRadiusNorm",
@@ -220,6 +261,30 @@ CASES = (
         member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
         violation=stability_violation,
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-annulus",
+        make=lambda shape: sp.SchurForm(radius=(0.5, 0.9), departure=6.0),
+        member=annulus_member,
+        violation=annulus_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SchurForm-abscissa",
+        make=lambda shape: sp.SchurForm(abscissa=-0.1),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
+        violation=lambda W: torch.relu(abscissas(W) + 0.1),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="SignPattern",
+        make=lambda shape: sp.SignPattern(checkered(shape[-1])),
+        member=lambda shape, dtype: signed(torch.randn(shape, dtype=dtype)),
+        violation=lambda W: (signed(W) - W).abs().amax(dim=(-2, -1)),
+        outside=lambda shape, dtype: torch.randn(shape, dtype=dtype),
         dtypes=(torch.float32, torch.float64),
     ),
     Case(

@@ -85,7 +85,7 @@ def test_traced_network(checkpoint_every) -> None:
 
 
 def test_training_step_sees_each_new_weight() -> None:
-    layer = sp.spectral_radius(torch.nn.Linear(6, 6))
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.SpectralRadiusNorm())
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True)
     x = torch.randn(3, 6)
@@ -127,7 +127,7 @@ def test_export_after_removal(verb) -> None:
 
 
 def test_autocast_keeps_orthogonality_in_training() -> None:
-    layer = sp.scaled_cayley(torch.nn.Linear(32, 32))
+    layer = sp.constrain(torch.nn.Linear(32, 32), "weight", sp.ScaledCayley())
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
     for _ in range(20):
         x = torch.randn(8, 32)

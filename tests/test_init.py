@@ -86,7 +86,7 @@ def test_gate_blocks(fill) -> None:
     W = filled(torch.empty(16, 4))
     assert orthogonality_defect(W).max() < 1e-6
     assert not torch.equal(W[:4], W[4:8])
-    lstm = sp.scaled_cayley(torch.nn.LSTM(2, 4), "weight_hh_l0", init=filled)
+    lstm = sp.constrain(torch.nn.LSTM(2, 4), "weight_hh_l0", sp.ScaledCayley(), init=filled)
     torch.testing.assert_close(lstm.weight_hh_l0, W, atol=1e-5, rtol=0)
 
 

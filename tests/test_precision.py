@@ -63,7 +63,7 @@ def test_products_of_eigentriples(reduced) -> None:
 
 @needs_setting
 def test_products_of_tracking(reduced) -> None:
-    layer = sp.spectral_radius(nn.Linear(40, 40, bias=False), solver="tracking")
+    layer = sp.constrain(nn.Linear(40, 40, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking"))
     with Products() as products:
         for _ in range(3):
             layer.weight.sum().backward()
@@ -112,7 +112,7 @@ def test_the_setting_comes_back_when_the_last_thread_leaves(reduced) -> None:
 
 def test_tracking_under_autocast() -> None:
     """Products in bfloat16 would leave every step to LAPACK."""
-    layer = sp.spectral_radius(nn.Linear(120, 120, bias=False))
+    layer = sp.constrain(nn.Linear(120, 120, bias=False), "weight", sp.SpectralRadiusNorm())
     memory = layer.parametrizations.weight[0]._eigentriples
     followed = 0
     for _ in range(8):
@@ -131,7 +131,7 @@ def test_a_setting_that_is_inherited_stays_so(parent) -> None:
     try:
         SETTINGS.fp32_precision = "none"
         parent.fp32_precision = "bf16"
-        layer = sp.scaled_cayley(nn.Linear(4, 4))
+        layer = sp.constrain(nn.Linear(4, 4), "weight", sp.ScaledCayley())
         with Products() as products:
             layer.weight.sum().backward()
         assert set(products.precisions) == {"ieee"}

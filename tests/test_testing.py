@@ -18,10 +18,10 @@ class Skew(sp.Parametrization):
     def constrain(self, T):
         return T.triu(1) - T.triu(1).mT
 
-    def unconstrain(self, W, project):
+    def unconstrain(self, W, *, eps, project):
         return W.triu(1)
 
-    def paper_start(self, like):
+    def start(self, like):
         return torch.zeros_like(like)
 
     def free_parameters(self, T):
@@ -51,12 +51,12 @@ class StartsOutside(Skew):
     def constrain(self, T):
         return super().constrain(T) + T.tril()
 
-    def paper_start(self, like):
+    def start(self, like):
         return torch.eye(like.shape[-1], dtype=like.dtype)
 
 
 class StartsAtNaN(Skew):
-    def paper_start(self, like):
+    def start(self, like):
         return torch.full_like(like, torch.nan)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import as_double, check_steps, norm_2, square_blocks, without_nan
+from spectral_param.analysis.matrices import as_double, check_steps, norm_2, square_matrices, without_nan
 from spectral_param.analysis.spectra import eigenvalues
 
 # 2^50 terms: enough for a spectral radius of 1 - 1e-13.
@@ -50,7 +50,7 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
         tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
     """
     check_steps(steps, "fisher_memory")
-    W = square_blocks(W, "fisher_memory")
+    W = square_matrices(W, "fisher_memory")
     if v.ndim < 1 or v.shape[-1] != W.shape[-1]:
         raise ValueError(
             f"fisher_memory: expected v of shape (..., n) with n = {W.shape[-1]}, got {tuple(v.shape)}."
@@ -132,7 +132,7 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
         tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
     """
     check_steps(steps, "fisher_memory_bound")
-    Theta = square_blocks(Theta, "fisher_memory_bound")
+    Theta = square_matrices(Theta, "fisher_memory_bound")
     n = Theta.shape[-1]
     gain = Theta.diagonal(offset=-1, dim1=-2, dim2=-1)
     if Theta.is_complex() or n < 2 or bool((Theta.triu() != 0).any() | ~(gain > 0).all()):

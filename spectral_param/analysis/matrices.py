@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_gate_blocks
-from spectral_param.parametrizations.base import split_gates
+from spectral_param.functional.checks import square_blocks
 
 
 def as_double(X: Tensor) -> Tensor:
@@ -18,7 +17,7 @@ def as_double(X: Tensor) -> Tensor:
     return X.detach().resolve_conj().to(torch.complex128 if X.is_complex() else torch.float64)
 
 
-def square_blocks(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
+def square_matrices(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
     """Return the square matrices of a weight in double precision.
 
     Args:
@@ -30,8 +29,7 @@ def square_blocks(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n,
         NotSquareError: If W is neither square nor a stack of square blocks.
         UnsupportedDtypeError: If W is not floating point or complex.
     """
-    check_gate_blocks(W, name)
-    return as_double(split_gates(W))
+    return as_double(square_blocks(W, name))
 
 
 def without_nan(M: Tensor) -> tuple[Tensor, Tensor]:

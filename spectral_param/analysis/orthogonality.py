@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import square_blocks
+from spectral_param.analysis.matrices import square_matrices
 
 
 def orthogonality_error(W: Tensor) -> Tensor:
@@ -29,13 +29,13 @@ def orthogonality_error(W: Tensor) -> Tensor:
         UnsupportedDtypeError: If W is not floating point or complex.
 
     Example:
-        >>> layer = spectral_param.scaled_cayley(torch.nn.Linear(64, 64))
+        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 64), "weight", spectral_param.ScaledCayley())
         >>> spectral_param.analysis.orthogonality_error(layer.weight).item() < 1e-5
         True
         >>> spectral_param.analysis.orthogonality_error(2 * torch.eye(4)).item()
         6.0
     """
-    W = square_blocks(W, "orthogonality_error")
+    W = square_matrices(W, "orthogonality_error")
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity)
     return error

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import square_blocks, without_nan
+from spectral_param.analysis.matrices import square_matrices, without_nan
 
 
 class LowerSchur(NamedTuple):
@@ -54,7 +54,7 @@ def lower_schur(W: Tensor) -> LowerSchur:
         from scipy.linalg import schur
     except ImportError as error:
         raise ImportError("lower_schur: expected scipy to be installed. pip install scipy") from error
-    W = square_blocks(W, "lower_schur")
+    W = square_matrices(W, "lower_schur")
     n = W.shape[-1]
     safe, finite = without_nan(W)
     pairs = [schur(M, output="real") for M in safe.mH.resolve_conj().reshape(-1, n, n).cpu().numpy()]
@@ -88,7 +88,7 @@ def schur_eigenvalues(Theta: Tensor) -> Tensor:
         >>> spectral_param.analysis.schur_eigenvalues(Theta)
         tensor([0.0000+1.j, 0.0000-1.j, 0.5000+0.j], dtype=torch.complex128)
     """
-    Theta, finite = without_nan(square_blocks(Theta, "schur_eigenvalues"))
+    Theta, finite = without_nan(square_matrices(Theta, "schur_eigenvalues"))
     b = Theta.diagonal(offset=1, dim1=-2, dim2=-1)
     pair = b != 0
     if bool((Theta.triu(2) != 0).any() | (pair[..., 1:] & pair[..., :-1]).any()):
@@ -128,7 +128,7 @@ def subdiagonal_magnitudes(Theta: Tensor) -> Tensor:
         >>> spectral_param.analysis.subdiagonal_magnitudes(Theta)
         tensor([2.0000, 0.5000], dtype=torch.float64)
     """
-    magnitudes = square_blocks(Theta, "subdiagonal_magnitudes").abs()
+    magnitudes = square_matrices(Theta, "subdiagonal_magnitudes").abs()
     n = magnitudes.shape[-1]
     if n < 2:
         raise ValueError("subdiagonal_magnitudes: expected matrices with n >= 2, got n = 1.")

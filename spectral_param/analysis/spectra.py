@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import square_blocks, without_nan
+from spectral_param.analysis.matrices import square_matrices, without_nan
 
 
 def eigenvalues(W: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def eigenvalues(W: Tensor) -> Tensor:
         >>> spectral_param.analysis.eigenvalues(torch.tensor([[2.0, 1.0], [0.0, -3.0]]))
         tensor([-3.+0.j,  2.+0.j], dtype=torch.complex128)
     """
-    W, finite = without_nan(square_blocks(W, "eigenvalues"))
+    W, finite = without_nan(square_matrices(W, "eigenvalues"))
     values = torch.linalg.eigvals(W)
     # LAPACK has the upper one of a pair first, and their moduli are equal to the last bit.
     order = values.abs().argsort(dim=-1, descending=True, stable=True)
@@ -55,7 +55,7 @@ def singular_values(W: Tensor) -> Tensor:
         >>> spectral_param.analysis.singular_values(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
         tensor([10.,  0.], dtype=torch.float64)
     """
-    W, finite = without_nan(square_blocks(W, "singular_values"))
+    W, finite = without_nan(square_matrices(W, "singular_values"))
     return torch.where(finite[..., None], torch.linalg.svdvals(W), torch.nan)
 
 
@@ -99,7 +99,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         >>> departure(torch.tensor([[0.5, 3.0], [0.0, 0.5]])).item()
         3.0
     """
-    W, finite = without_nan(square_blocks(W, "departure_from_normality"))
+    W, finite = without_nan(square_matrices(W, "departure_from_normality"))
     # A power of two that keeps the squares of very large or small entries in range, and is in range itself:
     # the largest entries have an exponent of 1024.
     scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()

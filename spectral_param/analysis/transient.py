@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import check_steps, norm_2, square_blocks
+from spectral_param.analysis.matrices import check_steps, norm_2, square_matrices
 from spectral_param.analysis.spectra import eigenvalues
 
 # The grid on which the search for the supremum starts: uniform angles beside those of the largest
@@ -71,7 +71,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
         (tensor(15.1181, dtype=torch.float64), tensor(3), tensor(True))
     """
     check_steps(steps, "transient_growth")
-    W = square_blocks(W, "transient_growth")
+    W = square_matrices(W, "transient_growth")
     finite = W.isfinite().all(dim=(-2, -1))
     power = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)
     curve = [torch.ones_like(finite, dtype=torch.float64)]
@@ -114,7 +114,7 @@ def kreiss_constant(W: Tensor) -> Tensor:
         >>> spectral_param.analysis.kreiss_constant(W)
         tensor(4.0625, dtype=torch.float64)
     """
-    blocks = square_blocks(W, "kreiss_constant")
+    blocks = square_matrices(W, "kreiss_constant")
     n = blocks.shape[-1]
     # Rounding to half precision is not taken for noise: it can make a stable matrix unstable.
     rounding = 10 * n * min(torch.finfo(W.dtype).eps, torch.finfo(torch.float32).eps)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
+
+# Modes of PyTorch that record a graph, or that compute without values.
+_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -102,15 +107,19 @@ def check_finite(X: Tensor, name: str) -> None:
         )
 
 
-def check_gate_blocks(X: Tensor, name: str) -> None:
-    """Raise unless X holds matrices of shape (k·n, n): k square blocks on top of each other.
+def square_blocks(X: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
+    """Return a view of X as square matrices: itself, or k blocks on top of each other as a batch.
+
+    For functions that are given a weight alone. A constraint knows its number of gates.
 
     Args:
-        X: The tensor to check.
-        name: What the message calls the function or parametrization that was asked for.
+        X: Matrices of shape ``(..., n, n)`` or ``(..., k·n, n)``.
+        name: What the message calls the function that was asked for.
 
     Raises:
-        NotSquareError: If the rows are no multiple of the columns, or X holds several columns alone.
+        NotAMatrixError: If X has fewer than two dimensions or no entries.
+        NotSquareError: If the rows are no multiple of the columns.
+        UnsupportedDtypeError: If X is not floating point or complex.
     """
     check_matrix(X, name)
     rows, n = X.shape[-2:]
@@ -118,15 +127,9 @@ def check_gate_blocks(X: Tensor, name: str) -> None:
         raise NotSquareError(
             f"{name}: expected a square weight (..., n, n), or (..., k*n, n) as the recurrent weights "
             f"of LSTM and GRU are, got shape {tuple(X.shape)}: {rows} is no multiple of {n}. "
-            "Eigenvalues exist for square matrices only; constrain the recurrent weight, not the "
-            "input weight."
+            "Eigenvalues exist for square matrices only."
         )
-    if n == 1 < rows and X.ndim > 2:
-        # Read as gates of one unit, each number would be constrained by itself.
-        raise NotSquareError(
-            f"{name}: expected square weights (..., n, n), or (..., k*n, n), got shape {tuple(X.shape)}, "
-            "as a convolution of kernel size 1 has. Constrain a recurrent or a linear layer."
-        )
+    return X if rows == n else X.unflatten(-2, (rows // n, n))
 
 
 def finfo_eps(dtype: torch.dtype) -> float:
@@ -134,15 +137,27 @@ def finfo_eps(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps)
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are ordinary tensors, whose values can be looked at and kept.
-
-    They are not while torch.compile or torch.export traces, or inside torch.func's transforms.
+def is_traced(*tensors: Tensor) -> bool:
+    """Return whether a graph is recorded, or the tensors have no values: both ask for operators without choices.
 
     Args:
         tensors: The tensors to look at.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+        return True
+    return any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether these are ordinary tensors, whose values can be looked at and kept.
+
+    They are not while a graph is recorded, inside torch.func's transforms, or in forward-mode differentiation.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(type(t) in (Tensor, torch.nn.Parameter) and not wrapped(t) for t in tensors)
+    return all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)

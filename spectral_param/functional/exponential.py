@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_real, check_square, finfo_eps
+from spectral_param.functional.checks import check_real, check_square, finfo_eps, is_traced
 from spectral_param.precision import full_precision, matmul
 
 _DEGREE = 16
@@ -65,7 +65,7 @@ def exponential(A: Tensor) -> Tensor:
     """
     check_square(A, "exponential")
     check_real(A, "exponential", "torch.linalg.matrix_exp takes complex ones.")
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(A):
+    if is_traced(A) or torch._C._functorch.is_functorch_wrapped_tensor(A):
         # Neither can choose s by the value of A. A batch of two keeps away from the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]

@@ -55,8 +55,8 @@ def rnn_fused(
     """
     tensors = (x, h0, weight_ih, weight_hh, bias)
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    # On a GPU one kernel may do all steps.
-    at_once = len(batch_sizes) if weight_hh.is_cuda else _steps_in_cache(batch_sizes[0], weight_hh)
+    # Elsewhere all at once: more segments are more launches of kernels.
+    at_once = _steps_in_cache(batch_sizes[0], weight_hh) if weight_hh.is_cpu else len(batch_sizes)
     plan = _Plan(
         segments(batch_sizes, checkpoint_every or at_once),
         nonlinearity,
@@ -75,7 +75,7 @@ def _pays(weight_hh: Tensor, support: Support) -> bool:
     with 40 blocks of 8 rows half as much again.
     """
     n = len(weight_hh)
-    return not weight_hh.is_cuda and n >= BLOCKWISE_SIZE and n >= BLOCKWISE_ROWS * len(support)
+    return weight_hh.is_cpu and n >= BLOCKWISE_SIZE and n >= BLOCKWISE_ROWS * len(support)
 
 
 def _everywhere(weight_hh: Tensor) -> Support:

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from spectral_param.functional.recurrence_reference import Named
 from spectral_param.functional.recurrence_segments import Segment
-from spectral_param.kernels import select
 
 Support = Sequence[tuple[slice, slice]]
 """Rows and columns outside of which a matrix is zero: pairs whose rows follow each other from 0 to n."""
@@ -117,11 +116,6 @@ class Steps:
             torch.mm(x, self.weight_ih.mT, out=h)
         if self.bias is not None and self.nonlinearity != "modrelu":
             h += self.bias
-        if (kernel := select.choose(h, sizes[0])) != "torch":
-            threshold = self.bias if self.nonlinearity == "modrelu" else None
-            walk = select.load(kernel).forward
-            walk(h, start[: sizes[0]], self.weight_hh, threshold, self.nonlinearity, sizes)
-            return
         product = BlockProduct(self.weight_hh, self.support)
         state, running = start, len(start)
         for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
@@ -240,12 +234,8 @@ class Gradients:
             segment.last_step(delta).add_(self.start)
         room = self._factor[: len(h)]
         conjugates = None if moduli is None else torch.empty_like(delta)
-        if (kernel := select.choose(h, segment.sizes[0])) != "torch":
-            walk = select.load(kernel).backward
-            self.start = walk(h, delta, self._weight_hh, self._steps.nonlinearity, segment.sizes)
-        else:
-            factors = self._steps.adjoint(h, moduli, room)
-            self.start = self._walk_back(delta, conjugates, *factors, segment.sizes)
+        factors = self._steps.adjoint(h, moduli, room)
+        self.start = self._walk_back(delta, conjugates, *factors, segment.sizes)
 
         first = segment.sizes[0]
         if self.weight_hh is not None:

@@ -2,7 +2,9 @@ r"""The real Schur form V = P(Λ + T)Pᵀ in terms of moduli, angles and shears.
 
 Notation: P orthogonal; Λ block-diagonal with blocks of sizes 1 and 2; T strictly lower. ``pairs`` says
 where the blocks of size 2 start: ``pairs[i]`` is true when rows i and i + 1 form one. Every quantity
-of a block (γ, θ, log s) is the entry of the row where the block starts; others are not read.
+of a block (γ, θ, log s) is the entry of the row where the block starts; others are not read. The code has
+a block by the parts of its eigenvalue, γ cosθ and γ sinθ: a bound on γ or on the real part is then a map of
+what is trained, before anything else is computed.
 
 Derivation
 ----------
@@ -34,9 +36,11 @@ the eigenvalues as they are.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
+from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param.precision import full_precision, matmul
@@ -46,8 +50,8 @@ class SchurBlocks(NamedTuple):
     """What Λ + T is made of; the paper's form does not read ``log_shear``."""
 
     T: Tensor  # (..., n, n)
-    gamma: Tensor  # (..., n)
-    theta: Tensor  # (..., n)
+    real: Tensor  # (..., n): γ cosθ, or the real eigenvalue γ
+    imag: Tensor  # (..., n): γ sinθ; 0 where no block of size 2 starts
     log_shear: Tensor  # (..., n)
     pairs: Tensor  # (..., n), bool
 
@@ -63,22 +67,12 @@ def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
     return pairs
 
 
-def block_diagonal(gamma: Tensor, theta: Tensor, log_shear: Tensor, pairs: Tensor) -> Tensor:
-    """Return Λ.
-
-    Args:
-        gamma: Moduli, signed, ``(..., n)``.
-        theta: Angles.
-        log_shear: Logarithms of the shears.
-        pairs: Where the blocks of size 2 start.
-
-    Returns:
-        Tensor of shape ``(..., n, n)``.
-    """
-    one = torch.where(pairs, gamma * theta.cos(), gamma)
-    other = torch.where(pairs, gamma * theta.sin(), 0)[..., :-1]
-    shear = torch.where(pairs, log_shear, 0)[..., :-1].exp()
-    diagonal = torch.where(pairs.roll(1, -1), one.roll(1, -1), one)
+def _block_diagonal(blocks: SchurBlocks) -> Tensor:
+    """Return Λ."""
+    pairs = blocks.pairs
+    shear = torch.where(pairs, blocks.log_shear, 0)[..., :-1].exp()
+    diagonal = torch.where(pairs.roll(1, -1), blocks.real.roll(1, -1), blocks.real)
+    other = blocks.imag[..., :-1]
     return diagonal.diag_embed() - (other * shear).diag_embed(1) + (other / shear).diag_embed(-1)
 
 
@@ -123,12 +117,32 @@ def schur_form(
                 [ 1.7321,  1.0000,  0.0000],
                 [ 1.0000,  1.0000,  0.5000]])
     """
+    real, imag = polar_parts(gamma, theta, pairs)
     if log_shear is None:
-        lower = strictly_lower(T)
-        log_shear = torch.zeros_like(gamma)
-    else:
-        lower = strictly_lower(T, pairs)
-    S = block_diagonal(gamma, theta, log_shear, pairs) + lower
+        return assemble(P, SchurBlocks(T, real, imag, torch.zeros_like(gamma), pairs), exact=False)
+    return assemble(P, SchurBlocks(T, real, imag, log_shear, pairs), exact=True)
+
+
+def polar_parts(gamma: Tensor, theta: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return real and imaginary part of the eigenvalue of each block.
+
+    Args:
+        gamma: Signed moduli ``(..., n)``.
+        theta: Angles of the blocks of size 2, ``(..., n)``.
+        pairs: Where these blocks start.
+    """
+    return torch.where(pairs, gamma * theta.cos(), gamma), torch.where(pairs, gamma * theta.sin(), 0)
+
+
+def assemble(P: Tensor, blocks: SchurBlocks, exact: bool) -> Tensor:
+    """Return V = P(Λ + T)Pᵀ.
+
+    Args:
+        P: Orthogonal matrices ``(..., n, n)``.
+        blocks: What Λ + T is made of.
+        exact: Whether T has zeros inside the blocks; else the paper's literal form.
+    """
+    S = _block_diagonal(blocks) + strictly_lower(blocks.T, blocks.pairs if exact else None)
     return matmul(matmul(P, S), P.mT)
 
 
@@ -141,8 +155,7 @@ def departure(blocks: SchurBlocks) -> Tensor:
     Returns:
         Tensor of shape ``(..., 1)``: torch.func's dual numbers promote a tensor without dimensions.
     """
-    inside = 2 * blocks.gamma * blocks.theta.sin() * blocks.log_shear.sinh()
-    inside = torch.where(blocks.pairs, inside, 0)
+    inside = 2 * blocks.imag * torch.where(blocks.pairs, blocks.log_shear, 0).sinh()
     below = strictly_lower(blocks.T, blocks.pairs)
     return below.square().sum(dim=(-2, -1))[..., None] + inside.square().sum(dim=-1, keepdim=True)
 
@@ -162,6 +175,25 @@ def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
     return blocks._replace(T=T, log_shear=log_shear)
 
 
+def fold(x: Tensor, low: float, high: float) -> Tensor:
+    """Return x reflected at both ends into [low, high]: x itself inside, with slope 1 or -1 everywhere.
+
+    So a bound is reached, and the derivative does not vanish there, as it does for every smooth map onto the
+    interval. ``low`` may be -∞.
+
+    Args:
+        x: Any numbers.
+        low: Lower end.
+        high: Upper end.
+    """
+    if low == -math.inf:
+        return torch.where(x <= high, x, 2 * high - x)
+    width = high - low
+    inside = (x - low) - 2 * width * ((x - low) / (2 * width)).floor()
+    reflected = low + torch.where(inside <= width, inside, 2 * width - inside)
+    return torch.where((x >= low) & (x <= high), x, reflected)
+
+
 def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
     """Return orthogonal P and block lower triangular S with W = PSPᵀ, in float64 on the host.
 
@@ -172,17 +204,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         P and S.
-
-    Raises:
-        ImportError: If scipy is not installed.
     """
-    try:
-        from scipy.linalg import schur
-    except ImportError as error:
-        raise ImportError(
-            "SchurForm: expected scipy, whose real Schur decomposition reads the form off a given weight. "
-            "Install it with: pip install scipy. Starting with init='paper' does without."
-        ) from error
     vectors, forms = [], []
     for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
@@ -200,14 +222,13 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     """Return what S = Λ + T is made of.
 
-    |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the digits
-    that a large shear needs. A block with |b| ≤ eps·|c| is taken for two real eigenvalues: that changes S
+    A block with |b| ≤ eps·|c| is taken for two real eigenvalues: that changes S
     by a rounding error, and keeps the shears below eps^(-1/2).
 
     Args:
         S: As :func:`real_schur` returns it.
         eps: Relative rounding error of the matrix behind S.
-        exact: Whether for the exact form; else for the paper's, where γ and θ are only what fits.
+        exact: Whether for the exact form; else for the paper's, whose blocks have what fits.
 
     Returns:
         The blocks.
@@ -218,20 +239,16 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     b = torch.cat([S.diagonal(1, -2, -1), pad], dim=-1)
     c = torch.cat([S.diagonal(-1, -2, -1), pad], dim=-1)
     pairs = b.abs() > eps * c.abs()
-    sign = torch.where(a < 0, -1.0, 1.0).to(S.dtype)
     # γ sinθ: from bc in the exact form, from b alone in the paper's.
     sine = c.sign() * b.abs().sqrt() * c.abs().sqrt() if exact else -b
     sine = torch.where(pairs, sine, 0)
-    gamma = sign * torch.hypot(a, sine)
-    theta = torch.atan2(sign * sine, a.abs())
-    log_shear = torch.zeros_like(a)
     if exact:
         log_shear = torch.where(pairs, (b.abs().log() - c.abs().log()) / 2, 0)
-        return SchurBlocks(strictly_lower(S, pairs), gamma, theta, log_shear, pairs)
+        return SchurBlocks(strictly_lower(S, pairs), a, sine, log_shear, pairs)
     # The entry inside a block is γ sinθ + t.
     inside = torch.where(pairs, sine, 0)[..., : n - 1]
     T = strictly_lower(S) - inside.diag_embed(-1)
-    return SchurBlocks(T, gamma, theta, log_shear, pairs)
+    return SchurBlocks(T, a, sine, torch.zeros_like(a), pairs)
 
 
 def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
@@ -245,9 +262,9 @@ def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, Sc
     Returns:
         The new P and blocks.
     """
-    sign = torch.ones_like(blocks.gamma)
+    sign = torch.ones_like(blocks.real)
     sign[..., -1] = torch.where(where, -1.0, 1.0)
-    theta = blocks.theta.clone()
-    theta[..., -2:-1] *= sign[..., -1:]
+    imag = blocks.imag.clone()
+    imag[..., -2:-1] *= sign[..., -1:]
     T = blocks.T * sign[..., :, None] * sign[..., None, :]
-    return P * sign[..., None, :], blocks._replace(T=T, theta=theta)
+    return P * sign[..., None, :], blocks._replace(T=T, imag=imag)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from spectral_param import constraints
 from spectral_param import init as init_
+from spectral_param._constrain import Init, constrain
+from spectral_param._model import originals_of
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.functional.recurrence import (
     CheckpointEvery,
@@ -24,7 +25,6 @@ from spectral_param.functional.recurrence import (
 )
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import Parametrization
-from spectral_param.parametrizations.base import originals_of
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 from spectral_param.precision import without_autocast
 
@@ -77,7 +77,7 @@ class BlockRNNCell(nn.Module):
         nonlinearity: Nonlinearity = "modrelu",
         bias: bool = True,
         input_map: InputMap = "linear",
-        init: constraints.Init = "paper",
+        init: Init = "paper",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class BlockRNNCell(nn.Module):
         # Where a block's parametrization has no start of its own: a rotation, which is in most sets.
         rotations = [init_.henaff_(torch.empty(k, k, dtype=dtype)) for k in self.block_sizes]
         self.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
-        constraints.constrain(self, "weight_hh", constraint, init)
+        constrain(self, "weight_hh", constraint, init=init)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
@@ -239,7 +239,7 @@ class BlockRNN(SequenceLayer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         input_map: InputMap = "linear",
-        init: constraints.Init = "paper",
+        init: Init = "paper",
         real_output: bool = False,
         checkpoint_every: CheckpointEvery = None,
         return_output: bool = True,

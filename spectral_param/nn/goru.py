@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param import constraints
 from spectral_param import init as init_
+from spectral_param._constrain import Init, constrain
 from spectral_param.functional.goru import goru
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import BlockTriangular, ScaledCayley
@@ -59,7 +59,7 @@ class GORUCell(nn.Module):
         hidden_size: int,
         parametrization: nn.Module | None = None,
         bias: bool = True,
-        init: constraints.Init = "paper",
+        init: Init = "paper",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class GORUCell(nn.Module):
         # Where the parametrization has no start of its own, it starts from this.
         self.weight_hh = nn.Parameter(init_.henaff_(torch.empty(n, n, device=device, dtype=dtype)))
         orthogonal = ScaledCayley() if parametrization is None else parametrization
-        constraints.constrain(self, "weight_hh", BlockTriangular([(n, orthogonal)]), init)
+        constrain(self, "weight_hh", BlockTriangular([(n, orthogonal)]), init=init)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
@@ -172,7 +172,7 @@ class GORU(SequenceLayer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        init: constraints.Init = "paper",
+        init: Init = "paper",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

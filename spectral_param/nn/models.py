@@ -22,7 +22,7 @@ from spectral_param.parametrizations import (
     Stiefel,
 )
 from spectral_param.parametrizations.schur_form import Form
-from spectral_param.parametrizations.skew_exponential import Start
+from spectral_param.parametrizations.skew_exponential import Angles
 from spectral_param.parametrizations.spectral_radius import Mode
 
 
@@ -263,7 +263,7 @@ class ExpRNN(BlockRNN):
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        start: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
+        angles: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
         kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -278,10 +278,10 @@ class ExpRNN(BlockRNN):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        start: Start = "henaff",
+        angles: Angles = "henaff",
         **kwargs: Any,
     ) -> None:
-        super().__init__(input_size, [(hidden_size, SkewExponential(start))], num_layers, **kwargs)
+        super().__init__(input_size, [(hidden_size, SkewExponential(angles))], num_layers, **kwargs)
 
 
 class NNRNN(BlockRNN):
@@ -295,7 +295,7 @@ class NNRNN(BlockRNN):
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        P: The parametrization of the orthogonal matrix; None for ``SkewExponential(start="cayley")``.
+        P: The parametrization of the orthogonal matrix; None for ``SkewExponential("cayley")``.
         form: ``"exact"``, or ``"paper"`` for its literal form, whose eigenvalues leave γ e^{±iθ} in
             training.
         radius: Bound of the spectral radius, or None.

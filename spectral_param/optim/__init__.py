@@ -1,6 +1,6 @@
-"""What training needs to know about constrained weights: parameter groups and StiefelRMSprop."""
+"""Optimizers for weights that are kept in their set by the step, not by a parametrization."""
 
-from spectral_param.optim.groups import param_groups, stiefel_groups
+from spectral_param.optim.groups import stiefel_groups
 from spectral_param.optim.stiefel_rmsprop import StiefelRMSprop
 
-__all__ = ["StiefelRMSprop", "param_groups", "stiefel_groups"]
+__all__ = ["StiefelRMSprop", "stiefel_groups"]

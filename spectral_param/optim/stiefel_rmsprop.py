@@ -8,9 +8,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_gate_blocks
+from spectral_param.functional.checks import square_blocks
 from spectral_param.functional.stiefel import stiefel_step
-from spectral_param.parametrizations.base import at_least_float32, join_gates, split_gates
+from spectral_param.parametrizations.base import at_least_float32
 
 
 class StiefelRMSprop(torch.optim.Optimizer):
@@ -92,7 +92,7 @@ class StiefelRMSprop(torch.optim.Optimizer):
                     raise ValueError(f"{name}: expected a number {expected}, got {group[name]}.")
             if group["stiefel"]:
                 for matrix in group["params"]:
-                    check_gate_blocks(matrix, "StiefelRMSprop")
+                    square_blocks(matrix, "StiefelRMSprop")
         except ValueError:
             self.param_groups.pop()
             raise
@@ -132,8 +132,8 @@ class StiefelRMSprop(torch.optim.Optimizer):
             return
         if group["normalize"]:
             gradient = self._normalize(parameter, gradient, group)
-        blocks, gradients = (split_gates(at_least_float32(X)) for X in (parameter, gradient))
-        parameter.copy_(join_gates(stiefel_step(blocks, gradients, group["lr"]), like=parameter.shape))
+        W, G = (at_least_float32(square_blocks(X, "StiefelRMSprop")) for X in (parameter, gradient))
+        parameter.copy_(stiefel_step(W, G, group["lr"]).reshape(parameter.shape))
 
     def _normalize(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the gradient divided by the root of the running mean of its squares."""

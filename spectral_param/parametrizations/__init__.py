@@ -1,14 +1,15 @@
-"""Parametrizations for ``torch.nn.utils.parametrize``, one file each."""
+"""Constraints for ``torch.nn.utils.parametrize``, one file each. Their names stand at the top level."""
 
-from spectral_param.parametrizations.base import Parametrization, num_free_parameters
+from spectral_param.parametrizations.base import Parametrization
 from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.fourier_unitary import FourierUnitary
 from spectral_param.parametrizations.givens import Givens
 from spectral_param.parametrizations.householder import Householder
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
-from spectral_param.parametrizations.schur_form import SchurForm, penalty
+from spectral_param.parametrizations.schur_form import SchurForm
+from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.singular_values import SingularValues
-from spectral_param.parametrizations.skew_exponential import SkewExponential, rebase
+from spectral_param.parametrizations.skew_exponential import SkewExponential
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 from spectral_param.parametrizations.stiefel import Stiefel
 
@@ -20,11 +21,9 @@ __all__ = [
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
+    "SignPattern",
     "SingularValues",
     "SkewExponential",
     "SpectralRadiusNorm",
     "Stiefel",
-    "num_free_parameters",
-    "penalty",
-    "rebase",
 ]

@@ -1,40 +1,478 @@
-"""What all parametrizations of this library share."""
+"""What all constraints share: gates, precision, starts, assignment, and one evaluation per forward pass."""
 
 from __future__ import annotations
 
 import abc
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.functional.checks import check_gate_blocks, finfo_eps, is_plain
+from spectral_param.errors import InManifoldError, NotSquareError
+from spectral_param.functional.checks import check_matrix, finfo_eps, is_plain
 from spectral_param.precision import full_precision
 
 
-def split_gates(W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n); square: unchanged
-    """Return the k square blocks of a weight of shape (..., k·n, n) as a batch.
+class _Read(NamedTuple):
+    """The last evaluation of a constraint: what it depended on, and what came out."""
 
-    Args:
-        W: The weight. A square one (k = 1) is returned as it is.
+    edits: tuple[int, ...]  # How often attributes have been set, of this constraint and of nested ones.
+    marks: tuple[tuple[int, int] | None, ...]  # Addresses and versions of the originals and buffers,
+    values: tuple[Tensor, ...]  # copies of them,
+    weight: Tensor  # and a copy of the weight.
+
+
+class Parametrization(nn.Module, abc.ABC):
+    """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
+
+    Used with :func:`spectral_param.constrain` or with
+    :func:`torch.nn.utils.parametrize.register_parametrization`, one instance for each weight. The first
+    weight that it is given, at registration, is projected onto the set; a weight assigned later has to be
+    in it, and to have the same shape, dtype and device.
+
+    A subclass writes :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
+    They see square matrices ``(..., n, n)`` in float32 or better, with autocast off: the gates of an LSTM or
+    GRU are a batch dimension, made and undone here. What a user calls is final.
+
+    Attributes:
+        gates: Number k of square blocks in a weight ``(..., k·n, n)``, each constrained by itself. 1, the
+            default, for square weights. :func:`spectral_param.constrain` sets it from the module.
     """
-    rows, n = W.shape[-2:]
-    return W if rows == n else W.unflatten(-2, (rows // n, n))
+
+    _like: Tensor
+    _like_real: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = 1
+        # The weight's shape, known from registration on. Its dtype and device are those of an empty
+        # buffer, which Module.to and its kin convert as they do the weight; another one stands for
+        # originals that are real beside a complex weight.
+        self._shape: torch.Size | None = None
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self.register_buffer("_like_real", torch.empty(0), persistent=False)
+        self._from_paper = False
+        self._is_behind = False
+        self._last: _Read | None = None
+        self._outputs: list[weakref.ref[Tensor]] = []
+        # The modules whose buffers and attributes the weight depends on: this one and nested ones.
+        self._members: list[nn.Module] | None = None
+
+    # What a subclass writes ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Map the unconstrained tensors to the constrained matrices ``(..., n, n)``.
+
+        Args:
+            originals: The tensors the optimizer trains, as :meth:`unconstrain` shaped them.
+        """
+
+    @abc.abstractmethod
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return unconstrained tensors that :meth:`constrain` maps to W. They share no memory with W.
+
+        Args:
+            W: Matrices ``(..., n, n)``.
+            eps: Relative rounding error that W may have: that of the dtype it was given in.
+            project: Whether to take the nearest weight in the set for one outside it, instead of
+                raising :class:`~spectral_param.errors.InManifoldError`.
+        """
+
+    @abc.abstractmethod
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return new unconstrained tensors with the start that the constraint's paper uses.
+
+        Args:
+            like: Matrices ``(..., n, n)`` with the shape, dtype and device that are wanted.
+        """
+
+    @abc.abstractmethod
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return how many independent real numbers the constrained weight has, frozen originals left out.
+
+        Args:
+            originals: The tensors the optimizer trains, at least one of them.
+        """
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the originals that a matrix stands for, where the constraint acts behind another one.
+
+        By default the matrix is the only original. A constraint with other originals reads them out of its
+        entries, so that each works behind any parametrization.
+
+        Args:
+            X: Matrices ``(..., n, n)``.
+        """
+        return (X,)
+
+    #: Whether a weight can be assigned where the constraint acts behind another one.
+    assignable_behind = False
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return the constraints that this one is made of, itself alone or nested ones, too.
+
+        Args:
+            originals: The tensors the optimizer trains.
+
+        Returns:
+            Pairs of a parametrization and the originals that it reads.
+        """
+        return [(self, originals)]
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return the function h -> h Wᵀ on rows ``(batch, n)`` where it is faster than a product with W.
+
+        For a recurrence, where W acts once in each time step. None, the default, where W itself is faster.
+
+        Args:
+            originals: The tensors the optimizer trains.
+        """
+        return None
+
+    # What PyTorch and users call ----------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weight; known from registration on."""
+        return self._like.dtype
+
+    def forward(self, *originals: Tensor) -> Tensor:
+        """Return the constrained weight, in the dtype and on the device of the originals.
+
+        The constraint is evaluated when the originals have changed since the last read. Otherwise the
+        weight is known, and only its backward pass evaluates the constraint.
+
+        Args:
+            originals: The tensors the optimizer trains; or the one weight that another parametrization,
+                registered before, returns.
+
+        Raises:
+            NotAMatrixError: If it is such a weight, and has fewer than two dimensions or no entries.
+            NotSquareError: If it is such a weight, and not square.
+            UnsupportedDtypeError: If it is such a weight, and not floating point or complex.
+        """
+        if self._shape is None:
+            if not self._is_behind:
+                self._is_behind = True
+            check_matrix(originals[0], type(self).__name__)
+            self._check_shape(originals[0])
+        if not is_plain(*originals):
+            return self._evaluate(*originals)
+        W = self._known(originals)
+        if W is None:
+            W = self._evaluate(*originals)
+            edits, marks, tensors = self._dependencies(originals)
+            # A tensor made in inference mode could not be saved for a later backward pass.
+            with torch.inference_mode(False):
+                values = tuple(t.detach().clone() for t in tensors)
+                vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+        outputs = [ref for ref in self._outputs if ref() is not None]
+        vars(self)["_outputs"] = [*outputs, weakref.ref(W)]
+        return W
+
+    @full_precision
+    def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return unconstrained tensors for the weight W.
+
+        Args:
+            W: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
+
+        Raises:
+            NotAMatrixError: If W has fewer than two dimensions or no entries.
+            NotSquareError: If W is not square, or not the stack of square blocks that ``gates`` says.
+            UnsupportedDtypeError: If W is not floating point or complex.
+            InManifoldError: If W is outside the set, except at registration; there only where a part of the
+                set was asked for that nothing near W is in (:class:`spectral_param.ScaledCayley`).
+            NotImplementedError: If the constraint acts behind another parametrization and its originals
+                cannot be written into one matrix.
+            ValueError: If W differs from the weight in shape, dtype or device; if it comes from
+                ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
+        """
+        name = type(self).__name__
+        check_matrix(W, name)
+        self._check_same_kind(W)
+        self._check_shape(W)
+        if self._is_behind and not isinstance(W, nn.Parameter):
+            return self._assign_behind(W)
+        is_first = self._shape is None
+        if is_first:
+            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
+        eps = finfo_eps(W.dtype)
+        if W.is_meta:
+            originals = self._start_on_meta(W)
+        elif self._from_paper:
+            originals = self.start(self._split(at_least_float32(W.detach())))
+        else:
+            matrices = self._split(at_least_float32(W.detach()))
+            try:
+                originals = self.unconstrain(matrices, eps=eps, project=is_first)
+            except InManifoldError as error:
+                raise InManifoldError(f"{error}{'' if is_first else _FUNCTIONAL_CALL}") from None
+        self._shape, self._from_paper, self._is_behind = W.shape, False, False
+        if isinstance(originals, Tensor):
+            return originals.to(W.dtype).contiguous()
+        like = (self._like_real.dtype, self._like.dtype)
+        return tuple(t.to(like[t.is_complex()]).contiguous() for t in originals)
+
+    def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
+        """Return whether X is in the set, up to rounding. The protocol of geotorch.
+
+        Args:
+            X: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
+            eps: Relative rounding error that X may have; by default that of its dtype. Of constraints that
+                cannot be inverted (few layers of :class:`spectral_param.Givens`,
+                :class:`spectral_param.FourierUnitary`) only weights whose originals can be found count.
+        """
+        trial = copy.deepcopy(self)
+        try:
+            check_matrix(X, type(self).__name__)
+            self._check_shape(X)
+            matrices = self._split(at_least_float32(X.detach()))
+            trial.unconstrain(matrices, eps=finfo_eps(X.dtype) if eps is None else eps, project=False)
+        except ValueError:
+            return False
+        return True
+
+    @torch.no_grad()
+    def sample(self) -> Tensor:
+        """Return a weight of the set, drawn as the constraint's paper starts. The protocol of geotorch.
+
+        Raises:
+            ValueError: Before registration, when the shape is not known yet.
+        """
+        if self._shape is None:
+            raise ValueError(
+                f"{type(self).__name__}.sample: expected a registered constraint, whose weight has a shape, "
+                "got one that is not registered. Register it first."
+            )
+        trial = copy.deepcopy(self)
+        originals = trial.start(trial._split(_new_like(self._like, self._shape)))
+        return trial._evaluate(*((originals,) if isinstance(originals, Tensor) else originals))
+
+    @torch.no_grad()
+    def restart(self, *originals: Tensor) -> None:
+        """Start anew, as the constraint's paper does, in the tensors that the optimizer trains.
+
+        For ``reset_parameters`` of a layer, after ``to_empty`` of one that was built on the meta device for
+        instance.
+
+        Args:
+            originals: The tensors the optimizer trains. Their values are replaced.
+
+        Raises:
+            ValueError: Before registration, when the shape is not known yet.
+        """
+        if self._shape is None:
+            raise ValueError(
+                f"{type(self).__name__}.restart: expected a registered constraint, got one that is not "
+                "registered. Register it first."
+            )
+        found = self.start(self._split(_new_like(self._like, self._shape)))
+        for original, value in zip(
+            originals, (found,) if isinstance(found, Tensor) else found, strict=True
+        ):
+            original.copy_(value)
+
+    # How ----------------------------------------------------------------------------------------------
+
+    @full_precision
+    def _evaluate(self, *originals: Tensor) -> Tensor:
+        exact = tuple(map(at_least_float32, originals))
+        if self._is_behind:
+            exact = self.from_matrix(self._split(exact[0]))
+        W = self.constrain(*exact)
+        if self.gates > 1:
+            W = W.flatten(-3, -2)
+        dtype = originals[0].dtype
+        if W.is_complex() and not dtype.is_complex:
+            # Originals that are all real do not say which complex dtype the weight has: Module.double
+            # converts them, but not a complex weight.
+            dtype = self._like.dtype if self._like.is_complex() else W.dtype
+        return W.to(dtype)
+
+    def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
+        """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
+        last = self._last
+        if last is None:
+            return None
+        edits, marks, tensors = self._dependencies(originals)
+        # Another version or address says that the values may be new: evaluating again is always right. The
+        # same ones do not say that they are old, since edits through `.data` leave them alone.
+        if edits != last.edits or marks != last.marks or not all(map(_same, tensors, last.values)):
+            return None
+        if torch.is_grad_enabled() and any(t.requires_grad for t in originals):
+            W: Tensor = _ReadAgain.apply(self, last.weight, *originals)  # type: ignore[no-untyped-call]
+            return W
+        return last.weight.clone()
+
+    def _dependencies(
+        self, originals: tuple[Tensor, ...]
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, int] | None, ...], list[Tensor]]:
+        """Return all that the weight depends on; see :class:`_Read`."""
+        tensors = list(originals)
+        edits = []
+        if self._members is None:
+            members = [part for part in self.modules() if not getattr(part, "is_memory", False)]
+            vars(self)["_members"] = members
+        for part in self._members or ():
+            edits.append(vars(part).get("_edits", 0))
+            tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
+        marks = tuple(None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors)
+        return tuple(edits), marks, tensors
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _members=None)
+
+    def _split(self, W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n)
+        return W if self.gates == 1 else W.unflatten(-2, (self.gates, W.shape[-1]))
+
+    def _start_on_meta(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals without values, of the shapes that a start has; see :meth:`restart`."""
+        originals = self.start(self._split(at_least_float32(torch.zeros_like(W, device="cpu"))))
+        self.to("meta")
+        if isinstance(originals, Tensor):
+            return originals.to("meta")
+        return tuple(t.to("meta") for t in originals)
+
+    def _assign_behind(self, W: Tensor) -> Tensor:
+        name = type(self).__name__
+        if not self.assignable_behind:
+            raise NotImplementedError(
+                f"{name}: expected a weight to be read, got an assignment, which cannot be undone through a "
+                f"parametrization before {name}. Assign the original tensors instead, or register {name} "
+                "first."
+            )
+        originals = self.unconstrain(
+            self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
+        )
+        assert isinstance(originals, Tensor)
+        return originals.reshape(W.shape).to(W.dtype)
+
+    def _check_no_gates(self) -> None:
+        """Raise where there is no product with one matrix."""
+        if self.gates > 1:
+            raise ValueError(
+                f"{type(self).__name__}.operator: expected a square weight, got one of stacked gates of "
+                f"shape {tuple(self._shape or ())}. Multiply by the weight instead."
+            )
+
+    def _check_shape(self, W: Tensor) -> None:
+        """Raise unless W holds the square blocks that ``gates`` says."""
+        name = type(self).__name__
+        rows, n = W.shape[-2:]
+        if self.gates > 1 and rows != self.gates * n:
+            raise NotSquareError(
+                f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*n, n), got shape "
+                f"{tuple(W.shape)}. Pass the number of rows over the number of columns as gates."
+            )
+        if self.gates == 1 and rows != n:
+            remedy = (
+                f"If its rows are {rows // n} gates, as those of weight_hh of LSTM and GRU are, use "
+                "spectral_param.constrain, which knows them, or pass it gates=" + f"{rows // n}."
+                if rows % n == 0
+                else "Eigenvalues exist for square matrices only; constrain the recurrent weight, not the "
+                "input weight."
+            )
+            raise NotSquareError(
+                f"{name}: expected a square weight (..., n, n), got shape {tuple(W.shape)}. {remedy}"
+            )
+        if n == 1 and W.ndim > 2:
+            # Read as a batch, each number would be constrained by itself.
+            raise NotSquareError(
+                f"{name}: expected square weights (..., n, n), got shape {tuple(W.shape)}, as a convolution "
+                "of kernel size 1 has. Constrain a recurrent or a linear layer."
+            )
+
+    def _check_same_kind(self, W: Tensor) -> None:
+        """Raise before anything changes, where PyTorch would only notice afterwards."""
+        name = type(self).__name__
+        if torch._C._functorch.is_functorch_wrapped_tensor(W):
+            raise ValueError(
+                f"{name}: expected the tensors behind the weight, got the weight itself inside a transform "
+                f"of torch.func.{_FUNCTIONAL_CALL}"
+            )
+        if self._shape is None and (W.is_conj() or W.is_neg()):
+            # register_parametrization exchanges the storage of the parameter, not these marks.
+            raise ValueError(
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
+                "view, which PyTorch would conjugate or negate once more. Make the parameter of "
+                "W.resolve_conj() or W.resolve_neg()."
+            )
+        if self._shape is not None and W.shape != self._shape:
+            raise ValueError(
+                f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
+                "the parametrization to change the shape."
+            )
+        if self._shape is not None and (W.dtype, W.device) != (self._like.dtype, self._like.device):
+            raise ValueError(
+                f"{name}: expected a weight of {self._like.dtype} on {self._like.device}, got {W.dtype} on "
+                f"{W.device}. "
+                "Convert it first with .to(), or convert the module."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_outputs": [], "_last": None, "_members": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
+        _give_classes_of_their_own(memo)
+        # torch.nn.RNN keeps the weight that it read last in a list of its own, and a tensor with a
+        # graph cannot be deep-copied. Parametrizations are copied before that list, so it is enough
+        # to say here what the copy of such a weight is: its value, until the next forward pass.
+        for ref in self._outputs:
+            W = ref()
+            if W is not None and id(W) not in memo:
+                memo[id(W)] = W.detach().clone()
+                memo.setdefault(id(memo), []).append(W)
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
+        clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return clone
 
 
-def join_gates(W: Tensor, like: torch.Size) -> Tensor:  # the inverse of split_gates
-    """Return the blocks of ``split_gates`` as one weight again.
+_FUNCTIONAL_CALL = (
+    " (torch.func.functional_call takes the tensors behind a constrained weight: name "
+    "'parametrizations.weight.original' instead of 'weight'.)"
+)
 
-    Args:
-        W: Square matrices.
-        like: Shape of the weight.
-    """
-    return W if W.shape == like else W.flatten(-3, -2)
+
+class _ReadAgain(torch.autograd.Function):
+    """The weight of originals for which it is known. Backward evaluates the constraint, once it is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, constraint: Parametrization, weight: Tensor, *originals: Tensor) -> Tensor:
+        ctx.constraint = constraint
+        ctx.save_for_backward(*originals)
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        create_graph = torch.is_grad_enabled()
+        needed = ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            # Aliases: only what goes through this read belongs into its gradient.
+            originals = [
+                t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
+                for t, wanted in zip(ctx.saved_tensors, needed, strict=True)
+            ]
+            W = ctx.constraint._evaluate(*originals)
+        wanted = [t for t, is_needed in zip(originals, needed, strict=True) if is_needed]
+        found = iter(torch.autograd.grad(W, wanted, G, create_graph=create_graph, allow_unused=True))
+        return None, None, *(next(found) if is_needed else None for is_needed in needed)
+
+
+def _same(X: Tensor, Y: Tensor) -> bool:
+    return X.dtype == Y.dtype and X.device == Y.device and torch.equal(X, Y)
+
+
+def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
+    """Return a weight without values, float32 or better."""
+    return at_least_float32(like.new_zeros(shape))
 
 
 def at_least_float32(X: Tensor) -> Tensor:
@@ -97,277 +535,106 @@ def is_trained(X: Tensor) -> bool:
     return X.requires_grad or not isinstance(X, nn.Parameter)
 
 
-def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
-    """Return the tensors that a parametrized weight is computed from, be they parameters or buffers.
+# A constraint inside another one: a block, a P, a left or right factor. One of another library, of geotorch
+# for instance, has ``forward`` and ``right_inverse``, and if it refuses a matrix, ``sample``.
+
+
+def nested_originals(part: nn.Module, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+    """Return the originals of a nested constraint for matrices W.
 
     Args:
-        weight: The list of its parametrizations.
+        part: The constraint, of this library or another.
+        W: Matrices ``(..., n, n)``.
+        eps: Relative rounding error that W may have.
+        project: Whether W may be outside the set. One of another library that refuses it then starts from
+            its ``sample()``.
     """
-    if weight.is_tensor:
-        return (weight.original,)
-    return tuple(getattr(weight, f"original{i}") for i in range(weight.ntensors))
+    found: Any
+    if isinstance(part, Parametrization):
+        found = part.unconstrain(W, eps=eps, project=project)
+    else:
+        found = foreign_originals(part, W, project=project)
+    return (found,) if isinstance(found, Tensor) else tuple(found)
 
 
-def constraints_of(module: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Yield each constraint in a model, nested ones too, with the originals that it reads.
+def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
+    """Return ``part.right_inverse(W)`` for a parametrization of another library.
 
     Args:
-        module: Any model.
+        part: The parametrization. Without ``right_inverse`` W itself is its original, as PyTorch has it.
+        W: The weight.
+        project: Whether W may be outside the set; ``part`` then starts from its ``sample()`` if it refuses W.
     """
-    for weight in module.modules():
-        if isinstance(weight, ParametrizationList) and isinstance(weight[0], Parametrization):
-            yield from weight[0].parts(*originals_of(weight))
-
-
-def num_free_parameters(module: nn.Module) -> int:
-    """Return how many independent real numbers a model trains.
-
-    Tensors constrained by this library count as what their set has, as the papers count: an
-    orthogonal n x n matrix as n(n-1)/2. Everything else counts its entries. Frozen parameters and
-    shared ones do not count again.
-
-    Args:
-        module: Any model.
-
-    Example:
-        >>> layer = spectral_param.scaled_cayley(torch.nn.Linear(6, 6))
-        >>> spectral_param.num_free_parameters(layer)  # 15 for the weight, 6 for the bias
-        21
-    """
-    total = 0
-    counted: set[Tensor] = set()
-    for part in module.modules():
-        if isinstance(part, ParametrizationList) and isinstance(part[0], Parametrization):
-            originals = originals_of(part)
-            if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
-                total += part[0].free_parameters(*originals)
-            counted.update(originals)
-    for parameter in module.parameters():
-        if parameter.requires_grad and parameter not in counted:
-            total += real_entries(parameter)
-    return total
-
-
-class Parametrization(nn.Module, abc.ABC):
-    """Abstract parametrization: ``forward(right_inverse(W)) == W`` for every W in the set.
-
-    Used with :func:`torch.nn.utils.parametrize.register_parametrization`, one instance for each
-    weight. The first weight it is given, at registration, is projected onto the set; a weight assigned
-    later has to be in it, and to have the same shape, dtype and device.
-
-    A subclass writes :meth:`constrain`, :meth:`unconstrain`, :meth:`paper_start` and
-    :meth:`free_parameters`. What a user calls is final.
-    """
-
-    _like: Tensor
-    _like_real: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        # The weight's shape, known from registration on. Its dtype and device are those of an empty
-        # buffer, which Module.to and its kin convert as they do the weight; another one stands for
-        # originals that are real beside a complex weight.
-        self._shape: torch.Size | None = None
-        self.register_buffer("_like", torch.empty(0), persistent=False)
-        self.register_buffer("_like_real", torch.empty(0), persistent=False)
-        # Precision of the weight being assigned, which decides what rounding may do to it.
-        self._eps = 0.0
-        self._from_paper = False
-        self._outputs: list[weakref.ref[Tensor]] = []
-
-    @abc.abstractmethod
-    def constrain(self, *originals: Tensor) -> Tensor:
-        """Map the unconstrained tensors to the constrained weight.
-
-        Args:
-            originals: The tensors the optimizer trains, as :meth:`unconstrain` shaped them.
-        """
-
-    @abc.abstractmethod
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return unconstrained tensors that :meth:`constrain` maps to W. They share no memory with W.
-
-        Args:
-            W: The weight, in its own shape, float32 or better.
-            project: Whether to take the nearest weight in the set for one outside it, instead of
-                raising :class:`~spectral_param.errors.InManifoldError`.
-        """
-
-    @abc.abstractmethod
-    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return new unconstrained tensors with the start that the paper uses.
-
-        Args:
-            like: A weight with the shape, dtype and device that are wanted.
-        """
-
-    @abc.abstractmethod
-    def free_parameters(self, *originals: Tensor) -> int:
-        """Return how many independent real numbers the constrained weight has, frozen originals left out.
-
-        Args:
-            originals: The tensors the optimizer trains, at least one of them.
-        """
-
-    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return the parametrizations that this one is made of, itself alone or nested ones, too.
-
-        Args:
-            originals: The tensors the optimizer trains.
-
-        Returns:
-            Pairs of a parametrization and the originals that it reads.
-        """
-        return [(self, originals)]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weight; known from registration on."""
-        return self._like.dtype
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return the function h -> h Wᵀ on rows ``(batch, n)`` where it is faster than a product with W.
-
-        For a recurrence, where W acts once in each time step. None, the default, where W itself is faster.
-
-        Args:
-            originals: The tensors the optimizer trains.
-        """
-        return None
-
-    def start_from_paper(self) -> None:
-        """Ignore the next weight except for its shape, and start as the paper does.
-
-        Called before registration; ``init="paper"`` of the verbs does it.
-        """
-        self._from_paper = True
-
-    def forward(self, *originals: Tensor) -> Tensor:
-        """Return the constrained weight, in the dtype and on the device of the originals.
-
-        Args:
-            originals: The tensors the optimizer trains.
-        """
-        W = self.constrain(*map(at_least_float32, originals))
-        dtype = originals[0].dtype
-        if W.is_complex() and not dtype.is_complex:
-            # Originals that are all real do not say which complex dtype the weight has: Module.double
-            # converts them, but not a complex weight.
-            dtype = self._like.dtype if self._like.is_complex() else W.dtype
-        W = W.to(dtype)
-        if is_plain(W):
-            self._outputs = [ref for ref in self._outputs if ref() is not None]
-            self._outputs.append(weakref.ref(W))
+    inverse: Any = getattr(part, "right_inverse", None)
+    if inverse is None:
         return W
+    try:
+        return inverse(W)
+    except ValueError:
+        sample: Any = getattr(part, "sample", None)
+        if not project or sample is None:
+            raise
+        return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
 
-    @full_precision
-    def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return unconstrained tensors for the weight W.
 
-        Args:
-            W: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` as LSTM and GRU hold it: k
-                blocks, each constrained by itself.
+def nested_weight(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
+    """Return the matrices of a nested constraint.
 
-        Raises:
-            NotAMatrixError: If W has fewer than two dimensions or no entries.
-            NotSquareError: If W is neither square nor a stack of square blocks.
-            UnsupportedDtypeError: If W is not floating point or complex.
-            InManifoldError: If W is outside the set, except at registration; there only where a part of the
-                set was asked for that nothing near W is in (:class:`spectral_param.ScaledCayley`).
-            ValueError: If W is on the meta device, or differs from the weight in shape, dtype or device; at
-                registration, if it is a lazily conjugated or negated view.
-        """
-        check_gate_blocks(W, type(self).__name__)
-        self._check_same_kind(W)
-        originals = self.invert(W, finfo_eps(W.dtype))
-        if isinstance(originals, Tensor):
-            return originals
-        return tuple(o.to((self._like if o.is_complex() else self._like_real).dtype) for o in originals)
+    Args:
+        part: The constraint.
+        originals: What :func:`nested_originals` returned.
+    """
+    W: Tensor = part.constrain(*originals) if isinstance(part, Parametrization) else part(*originals)
+    return W
 
-    def invert(self, W: Tensor, eps: float) -> Tensor | tuple[Tensor, ...]:
-        """Do what :meth:`right_inverse` does, for a weight that is accurate to eps only.
 
-        Args:
-            W: The weight.
-            eps: Relative rounding error that W may have: that of the dtype it was given in.
+def nested_start(part: nn.Module, like: Tensor) -> tuple[Tensor, ...]:
+    """Return the originals with which a nested constraint starts as its paper does.
 
-        Returns:
-            Unconstrained tensors.
-        """
-        self._eps = eps
-        if self._shape is None:
-            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
-        weight = at_least_float32(W.detach())
-        if self._from_paper:
-            originals = self.paper_start(weight)
-        else:
-            originals = self.unconstrain(weight, project=self._shape is None)
-        self._shape = W.shape
-        self._from_paper = False
-        if isinstance(originals, Tensor):
-            return originals.to(W.dtype)
-        return tuple(o.to(W.dtype) if o.is_complex() == W.is_complex() else o for o in originals)
+    Args:
+        part: The constraint. One of another library starts from ``like``.
+        like: Matrices ``(..., n, n)``.
+    """
+    if isinstance(part, Parametrization):
+        found = part.start(like)
+        return (found,) if isinstance(found, Tensor) else found
+    return nested_originals(part, like, eps=finfo_eps(like.dtype), project=True)
 
-    def _check_no_gates(self) -> None:
-        """Raise where there is no product with one matrix.
 
-        Raises:
-            ValueError: If the weight is a stack of gates.
-        """
-        if self._has_gates():
-            raise ValueError(
-                f"{type(self).__name__}.operator: expected a square weight, got one of stacked gates of "
-                f"shape {tuple(self._shape or ())}. Multiply by the weight instead."
-            )
+def nested_count(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
+    """Return the free parameters of a nested constraint, frozen originals left out.
 
-    def _has_gates(self) -> bool:
-        """Return whether the weight is a stack of gates; not known, so False, before registration."""
-        return self._shape is not None and self._shape[-2] != self._shape[-1]
+    Args:
+        part: The constraint. Of one of another library all entries count.
+        originals: Its originals.
+    """
+    if not any(map(is_trained, originals)):
+        return 0
+    if isinstance(part, Parametrization):
+        return part.free_parameters(*originals)
+    return sum(real_entries(t) for t in originals if is_trained(t))
 
-    def _check_same_kind(self, W: Tensor) -> None:
-        """Raise before anything changes, where PyTorch would only notice afterwards."""
-        name = type(self).__name__
-        if W.is_meta:
-            raise ValueError(
-                f"{name}: expected a weight with values, got one on the meta device. Materialise and "
-                "initialise the module first, then register the constraint."
-            )
-        if self._shape is None and (W.is_conj() or W.is_neg()):
-            # register_parametrization exchanges the storage of the parameter, not these marks.
-            raise ValueError(
-                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
-                "view, which PyTorch would conjugate or negate once more. Make the parameter of "
-                "W.resolve_conj() or W.resolve_neg()."
-            )
-        if self._shape is not None and W.shape != self._shape:
-            raise ValueError(
-                f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
-                "the parametrization to change the shape."
-            )
-        if self._shape is not None and (W.dtype, W.device) != (self._like.dtype, self._like.device):
-            raise ValueError(
-                f"{name}: expected a weight of {self._like.dtype} on {self._like.device}, got {W.dtype} on "
-                f"{W.device}. "
-                "Convert it first with .to(), or convert the module."
-            )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_outputs": []}
+def nested_parts(
+    part: nn.Module, originals: tuple[Tensor, ...]
+) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return the parametrizations that a nested constraint is made of.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
-        _give_classes_of_their_own(memo)
-        # torch.nn.RNN keeps the weight that it read last in a list of its own, and a tensor with a
-        # graph cannot be deep-copied. Parametrizations are copied before that list, so it is enough
-        # to say here what the copy of such a weight is: its value, until the next forward pass.
-        for ref in self._outputs:
-            W = ref()
-            if W is not None and id(W) not in memo:
-                memo[id(W)] = W.detach().clone()
-                memo.setdefault(id(memo), []).append(W)
-        clone = type(self).__new__(type(self))
-        memo[id(self)] = clone
-        clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        return clone
+    Args:
+        part: The constraint.
+        originals: Its originals.
+    """
+    return part.parts(*originals) if isinstance(part, Parametrization) else [(part, originals)]
+
+
+def nested_from_matrix(part: nn.Module, X: Tensor) -> tuple[Tensor, ...]:
+    """Return the originals that a matrix stands for.
+
+    Args:
+        part: The constraint.
+        X: Matrices ``(..., n, n)``.
+    """
+    return part.from_matrix(X) if isinstance(part, Parametrization) else (X,)
 
 
 def _give_classes_of_their_own(memo: dict[int, Any]) -> None:

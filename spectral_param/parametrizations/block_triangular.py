@@ -5,13 +5,21 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
-from spectral_param.parametrizations.base import Parametrization, is_trained, real_entries, split_gates
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    is_trained,
+    nested_count,
+    nested_from_matrix,
+    nested_originals,
+    nested_parts,
+    nested_start,
+    nested_weight,
+    real_entries,
+)
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
 Coupling = bool | Sequence[tuple[int, int]]
@@ -26,7 +34,7 @@ class BlockTriangular(Parametrization):
 
     The originals are ``original0``, ``original1``, …: those of the blocks from top to bottom, then the
     couplings row by row. So each block can have its own learning rate, and the zeros take no memory
-    in the optimizer. A weight of shape ``(k·n, n)`` is k such matrices.
+    in the optimizer.
 
     Registration takes the blocks from the weight, projects each onto its set, and drops what stands
     where a zero has to be.
@@ -64,9 +72,8 @@ class BlockTriangular(Parametrization):
             nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
         )
         self.coupling = self._check_coupling(coupling)
-        # Known after registration: how many originals each block has, and how many gates the weight.
+        # Known after registration: how many originals each block has.
         self._counts: tuple[int, ...] = ()
-        self._gates = 1
 
     @property
     def support(self) -> list[tuple[slice, slice]]:
@@ -81,11 +88,10 @@ class BlockTriangular(Parametrization):
 
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return the block matrix."""
-        tensors = iter(originals)
-        diagonal = [
-            block(*(next(tensors) for _ in range(count)))
-            for block, count in zip(self.blocks, self._counts, strict=True)
-        ]
+        own, tensors = self._divide(originals)
+        diagonal = [nested_weight(block, each) for block, each in zip(self.blocks, own, strict=True)]
+        if len(diagonal) == 1:
+            return diagonal[0]
         couplings = dict(zip(self.coupling, tensors, strict=True))
         rows = []
         for i, height in enumerate(self.sizes):
@@ -98,60 +104,50 @@ class BlockTriangular(Parametrization):
                 else:
                     row.append(diagonal[i].new_zeros(*diagonal[i].shape[:-2], height, width))
             rows.append(torch.cat(row, dim=-1))
-        W = torch.cat(rows, dim=-2)
-        return W.flatten(-3, -2) if self._gates > 1 else W
+        return torch.cat(rows, dim=-2)
 
-    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the originals of the blocks, then the couplings."""
-        n = sum(self.sizes)
-        if W.shape[-1] != n:
-            raise ValueError(
-                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
-                f"{self.sizes}, got shape {tuple(W.shape)}."
-            )
-        gates = W.shape[-2] // n
-        W = split_gates(W)
+        self._check_size(W)
         if not project:
             self._check_zeros(W)
-        # A block that accepts its part changes state (D, a latch), and is registered from then on. If a later
-        # block refuses, undo it.
+        # A block that accepts its part changes state (D, a latch). If a later block refuses, undo it.
         before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
-        shapes = [getattr(block, "_shape", None) for block in self.blocks]
         try:
-            found = [self._invert(block, self._part(W, i, i)) for i, block in enumerate(self.blocks)]
+            found = [
+                nested_originals(block, self._part(W, i, i), eps=eps, project=project)
+                for i, block in enumerate(self.blocks)
+            ]
         except ValueError:
             self.blocks.load_state_dict(before, strict=False)
-            for block, shape in zip(self.blocks, shapes, strict=True):
-                if isinstance(block, Parametrization):
-                    block._shape = shape
             raise
-        self._counts, self._gates = tuple(map(len, found)), gates
-        couplings = tuple(self._part(W, i, j) for i, j in self.coupling)
-        return (*itertools.chain.from_iterable(found), *couplings)
+        self._counts = tuple(map(len, found))
+        return *itertools.chain.from_iterable(found), *self._couplings(W)
 
-    def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Start each block as its paper does; couplings Glorot uniform (ENRNN, section 4)."""
-        for block in self.blocks:
-            if isinstance(block, Parametrization):
-                block.start_from_paper()
-        originals = self.unconstrain(like, project=True)
-        for coupling in originals[sum(self._counts) :]:
+        self._check_size(like)
+        found = [nested_start(block, self._part(like, i, i)) for i, block in enumerate(self.blocks)]
+        self._counts = tuple(map(len, found))
+        couplings = self._couplings(like)
+        for coupling in couplings:
             for matrix in coupling.reshape(-1, *coupling.shape[-2:]):
                 nn.init.xavier_uniform_(matrix)
-        return originals
+        return *itertools.chain.from_iterable(found), *couplings
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return what the blocks of the matrix stand for."""
+        self._check_size(X)
+        found = [nested_from_matrix(block, self._part(X, i, i)) for i, block in enumerate(self.blocks)]
+        if not self._counts:
+            self._counts = tuple(map(len, found))
+        return *itertools.chain.from_iterable(found), *self._couplings(X)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the sum over the blocks and couplings, frozen ones left out."""
-        tensors = iter(originals)
-        total = 0
-        for block, count in zip(self.blocks, self._counts, strict=True):
-            own = [next(tensors) for _ in range(count)]
-            if any(map(is_trained, own)):
-                if isinstance(block, Parametrization):
-                    total += block.free_parameters(*own)
-                else:
-                    total += sum(map(real_entries, own))
-        return total + sum(real_entries(coupling) for coupling in tensors if is_trained(coupling))
+        own, couplings = self._divide(originals)
+        total = sum(nested_count(block, each) for block, each in zip(self.blocks, own, strict=True))
+        return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return the parametrizations of the blocks, each with its originals; couplings have none.
@@ -162,17 +158,14 @@ class BlockTriangular(Parametrization):
         Returns:
             Pairs of a parametrization and the originals that it reads.
         """
-        tensors = iter(originals)
-        parts: list[tuple[nn.Module, tuple[Tensor, ...]]] = []
-        for block, count in zip(self.blocks, self._counts, strict=True):
-            own = tuple(next(tensors) for _ in range(count))
-            parts += block.parts(*own) if isinstance(block, Parametrization) else [(block, own)]
-        return parts
+        own, _ = self._divide(originals)
+        pairs = zip(self.blocks, own, strict=True)
+        return list(itertools.chain.from_iterable(nested_parts(block, each) for block, each in pairs))
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return that of the block, if there is only one."""
         block = self.blocks[0]
-        if len(self.blocks) > 1 or self._gates > 1 or not isinstance(block, Parametrization):
+        if len(self.blocks) > 1 or self.gates > 1 or not isinstance(block, Parametrization):
             return None
         return block.fast_operator(*originals)
 
@@ -196,13 +189,22 @@ class BlockTriangular(Parametrization):
             raise ValueError(f"coupling: expected each pair once, got {chosen}.")
         return chosen
 
-    def _invert(self, block: nn.Module, part: Tensor) -> tuple[Tensor, ...]:
-        if isinstance(block, Parametrization):
-            found = block.invert(part, self._eps)
-        else:
-            inverse: Any = getattr(block, "right_inverse", None)
-            found = part if inverse is None else inverse(part)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+    def _divide(self, originals: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], list[Tensor]]:
+        """Return the originals of each block, and the couplings."""
+        tensors = iter(originals)
+        own = [tuple(itertools.islice(tensors, count)) for count in self._counts]
+        return own, list(tensors)
+
+    def _check_size(self, W: Tensor) -> None:
+        n = sum(self.sizes)
+        if W.shape[-1] != n:
+            raise ValueError(
+                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
+                f"{self.sizes}, got {W.shape[-1]} columns. Change the sizes, or the layer's."
+            )
+
+    def _couplings(self, W: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._part(W, i, j) for i, j in self.coupling)
 
     def _part(self, W: Tensor, i: int, j: int) -> Tensor:
         """Return a copy of block (i, j)."""

@@ -15,11 +15,9 @@ from spectral_param.parametrizations.base import (
     as_real,
     at_least_float32,
     is_trained,
-    join_gates,
     on_rows,
-    split_gates,
 )
-from spectral_param.parametrizations.memory import Memory, present_originals
+from spectral_param.parametrizations._present import Present
 
 
 class FourierUnitary(Parametrization):
@@ -32,8 +30,7 @@ class FourierUnitary(Parametrization):
     vector.
 
     The vectors v (complex, shape ``(..., 2, n)``) are ``original0``, the phases (shape ``(..., 3, n)``)
-    ``original1``. A zero vector reflects nothing. Complex weights ``(..., n, n)``, or ``(k·n, n)`` for k
-    blocks.
+    ``original1``. A zero vector reflects nothing. Complex weights ``(..., n, n)``.
 
     No way from a matrix back to its parameters is known. *Registration drops the weight for the paper's
     start*, which is random, and of assignments only the weight that was read last is accepted.
@@ -52,20 +49,19 @@ class FourierUnitary(Parametrization):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("permutation", None)
-        self._memory = Memory()
+        self._present = Present()
 
     def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W; v has shape (..., 2, n), phases (..., 3, n)."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
-        self._memory.store((v, phases), ())
+        self._present.keep(v, phases)
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        W = fourier_apply(identity, v, phases, self.permutation).mT
-        return W if self._shape is None else join_gates(W, like=self._shape)
+        return fourier_apply(identity, v, phases, self.permutation).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
         v = originals[0]
-        pays = v.shape[-1] >= 512 and v.device.type == "cpu" and not self._has_gates()
+        pays = v.shape[-1] >= 512 and v.device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
@@ -83,11 +79,11 @@ class FourierUnitary(Parametrization):
         phases = as_real(phases).to(v.real.dtype)
         return on_rows(fourier_operator(v, phases, self.permutation), v.dtype)
 
-    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the paper's start at registration, then the tensors that W was read from last."""
         if project:
-            return self.paper_start(W)
-        originals = present_originals(self._memory, self.constrain, W, 10 * W.shape[-1] * self._eps)
+            return self.start(W)
+        originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
         if originals is None:
             raise InManifoldError(
                 "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
@@ -96,19 +92,25 @@ class FourierUnitary(Parametrization):
             )
         return originals
 
-    def paper_start(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return reflection vectors uniform in [-1, 1] and phases uniform in [-π, π], as the paper."""
         if not like.is_complex():
             raise UnsupportedDtypeError(
                 f"FourierUnitary: expected a complex weight, got {like.dtype}. Use a complex dtype, for "
                 "example dtype=torch.complex64 for the layer; for real weights there is Givens."
             )
-        blocks = split_gates(like)
         n = like.shape[-1]
         self.permutation = torch.randperm(n, device=like.device)
         # Uniform real and imaginary parts.
-        v = torch.view_as_complex(blocks.real.new_empty((*blocks.shape[:-2], 2, n, 2)).uniform_(-1, 1))
-        return v, blocks.real.new_empty((*blocks.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
+        v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
+        return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the first two rows as vectors, the real parts of the next three as phases."""
+        if self.permutation is None:
+            self.start(X)
+        rows = torch.arange(5, device=X.device) % X.shape[-1]
+        return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
 
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
         """Return 7n for each matrix, as the paper counts: what is trained.

@@ -10,26 +10,24 @@ from torch import Tensor
 
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
-from spectral_param.functional.clements import eliminate
 from spectral_param.functional.givens import (
     ORDERS,
     Order,
+    eliminate,
     givens_apply,
     givens_operator,
     max_layers,
     num_rotations,
 )
+from spectral_param.parametrizations._orthogonal import polar_factor
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
     at_least_float32,
     is_trained,
-    join_gates,
     on_rows,
-    split_gates,
 )
-from spectral_param.parametrizations.memory import Memory, present_originals
-from spectral_param.parametrizations.orthogonal import polar_factor
+from spectral_param.parametrizations._present import Present
 
 
 class Givens(Parametrization):
@@ -45,8 +43,7 @@ class Givens(Parametrization):
     - Complex weight: rotations by θ with phases φ, D = diag(exp iω). θ, φ and ω are ``original0`` to
       ``original2``, all real.
 
-    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
-    each orthogonal. Registration at full capacity starts from the nearest orthogonal weight, which is
+    Weights of shape ``(..., n, n)``. Registration at full capacity starts from the nearest orthogonal weight, which is
     found again exactly. A smaller set is not convex, and no way to its nearest member is known. A weight
     that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation is
     lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the paper's
@@ -88,24 +85,23 @@ class Givens(Parametrization):
         self.layers = layers
         self.order: Order = order
         self.register_buffer("signs", None)
-        self._memory = Memory()
+        self._present = Present()
 
     def constrain(  # type: ignore[override]
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Tensor:
         """Return W; theta and phi have one entry for each rotation, omega one for each row."""
         angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
-        self._memory.store(tuple(angles), ())
+        self._present.keep(*angles)
         theta, phi, d = self._rotations(*angles)
         identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
-        W = givens_apply(identity, theta, phi, d, order=self.order).mT
-        return W if self._shape is None else join_gates(W, like=self._shape)
+        return givens_apply(identity, theta, phi, d, order=self.order).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
         n = self._shape[-1] if self._shape is not None else 0
         few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
-        pays = n >= 1024 and few and originals[0].device.type == "cpu" and not self._has_gates()
+        pays = n >= 1024 and few and originals[0].device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(
@@ -126,25 +122,35 @@ class Givens(Parametrization):
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return θ, for a complex W also φ and ω."""
         check_finite(W, "Givens")
-        blocks = split_gates(W)
         found = []
-        for matrix in blocks.reshape(-1, *blocks.shape[-2:]):
-            rotations, error = self._recover(matrix, project)
-            if error > 10 * W.shape[-1] * self._eps:
+        for matrix in W.reshape(-1, *W.shape[-2:]):
+            rotations, error = self._recover(matrix, project, eps)
+            if error > 10 * W.shape[-1] * eps:
                 if not project:
-                    return self._present(W, error)
+                    return self._present_originals(W, error, eps)
                 rotations = self._random(matrix)
             found.append(rotations)
         theta, phi, d = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return self._originals(blocks, theta, phi, d)
+        return self._originals(W, theta, phi, d)
 
-    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
-        blocks = split_gates(like)
-        return self._originals(blocks, *self._random(blocks))
+        return self._originals(like, *self._random(like))
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the entries below the diagonal as θ (imaginary parts as φ), and the diagonal as ω."""
+        n = X.shape[-1]
+        count = num_rotations(n, self._num_layers(n), self.order)
+        rows, columns = torch.tril_indices(n, n, -1, device=X.device)
+        below = X[..., rows[:count], columns[:count]]
+        if not X.is_complex():
+            if self.signs is None:
+                self.signs = torch.ones_like(X[..., 0])
+            return (below,)
+        return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(  # type: ignore[override]
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
@@ -165,7 +171,7 @@ class Givens(Parametrization):
         """Return θ, φ and the diagonal."""
         if omega is not None:
             return theta, phi, torch.polar(torch.ones_like(omega), omega)
-        assert self.signs is not None, "a real weight gets its signs at registration"
+        assert self.signs is not None, "known from registration or the first matrix on"
         return theta, None, self.signs.to(theta.device, theta.dtype)
 
     def _num_layers(self, n: int) -> int:
@@ -176,12 +182,14 @@ class Givens(Parametrization):
             )
         return most if self.layers is None else self.layers
 
-    def _recover(self, W: Tensor, project: bool) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+    def _recover(
+        self, W: Tensor, project: bool, eps: float
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
         """Return θ, φ and d of one matrix, and how far their product is from it."""
         n = W.shape[-1]
         layers = self._num_layers(n)
         rotations = num_rotations(n, layers, self.order)
-        if rotations == n * (n - 1) // 2 and (project or self._eps > torch.finfo(W.dtype).eps):
+        if rotations == n * (n - 1) // 2 and (project or eps > torch.finfo(W.dtype).eps):
             W = polar_factor(W)
         W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
         theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
@@ -211,14 +219,13 @@ class Givens(Parametrization):
         self.signs = d.to(like.device, like.dtype).reshape(*batch, -1)
         return theta
 
-    def _present(self, W: Tensor, error: float) -> Tensor | tuple[Tensor, ...]:
+    def _present_originals(self, W: Tensor, error: float, eps: float) -> Tensor | tuple[Tensor, ...]:
         """Return the originals that were read last if W is their weight.
 
         Raises:
             InManifoldError: If it is not.
         """
-        atol = 10 * W.shape[-1] * self._eps
-        originals = present_originals(self._memory, self.constrain, W, atol)
+        originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
         if originals is None:
             raise InManifoldError(
                 f"Givens: expected an orthogonal (unitary) weight that {self._num_layers(W.shape[-1])} "

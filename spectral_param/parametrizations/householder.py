@@ -11,21 +11,21 @@ from torch import Tensor
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import (
+    all_reflections,
+    few_reflections,
     householder,
     householder_apply,
     householder_factors,
     unit_columns,
 )
-from spectral_param.functional.reflections import all_reflections, few_reflections
+from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
     at_least_float32,
     is_trained,
     on_rows,
-    split_gates,
 )
-from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
 
 
 class Householder(Parametrization):
@@ -46,8 +46,7 @@ class Householder(Parametrization):
     d_i = exp(iθ_i), θ trained, without which reflections would not reach all of these sets. The vectors
     are then ``original0``, θ is ``original1``.
 
-    Weights of shape ``(..., n, n)``; one of shape ``(m·n, n)``, as LSTM and GRU hold, is m blocks, each
-    orthogonal, and its vectors have shape ``(m, n, k)``. Registration takes the orthogonal matrix that is
+    Weights of shape ``(..., n, n)``. Registration takes the orthogonal matrix that is
     nearest (the polar factor), and with k < n the nearest to that one in the set. Costs three products of
     n × k matrices; with small k a recurrence is cheaper through :meth:`operator`.
 
@@ -90,15 +89,13 @@ class Householder(Parametrization):
         """Return W; the vectors have shape (..., n, k), the angles (complex weights) (..., k)."""
         tau, d = self._coefficients(vectors, angles)
         W = householder(vectors.tril(), tau)
-        if d is not None:
-            W = W * d[..., None, :]
-        return W.flatten(-3, -2) if self._has_gates() else W
+        return W if d is None else W * d[..., None, :]
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
         vectors = originals[0]
         n, k = vectors.shape[-2:]
-        pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and not self._has_gates()
+        pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
@@ -115,7 +112,8 @@ class Householder(Parametrization):
             ValueError: If the weight consists of gates.
 
         Example:
-            >>> layer = spectral_param.householder(torch.nn.Linear(64, 64, bias=False), reflections=4)
+            >>> layer = torch.nn.Linear(64, 64, bias=False)
+            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.Householder(reflections=4))
             >>> of_weight = layer.parametrizations.weight
             >>> apply = of_weight[0].operator(of_weight.original)
             >>> h = torch.randn(5, 64)
@@ -158,15 +156,14 @@ class Householder(Parametrization):
             raise ValueError(f"reflections: expected at most n = {n}, got {count}.")
         return count
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the vectors, and the angles for a complex W."""
-        W = split_gates(W)
         n = W.shape[-1]
         count = self.count(n)
         check_finite(W, "Householder")
         if not project:
-            self._check_member(W, count)
-        if project or self._eps > torch.finfo(W.dtype).eps:
+            self._check_member(W, count, eps)
+        if project or eps > torch.finfo(W.dtype).eps:
             W = polar_factor(W)
         if count < n:
             vectors, d = few_reflections(W, count)
@@ -177,12 +174,11 @@ class Householder(Parametrization):
         self.signs = d
         return vectors
 
-    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return normally distributed vectors of norm 1, as the authors' code does.
 
         Complex weights start with reflections, too, so θ is 0 for k = n and π otherwise.
         """
-        like = split_gates(like)
         n = like.shape[-1]
         count = self.count(n)
         vectors = unit_columns(torch.randn_like(like[..., :count]).tril())
@@ -204,6 +200,14 @@ class Householder(Parametrization):
             return matrices * (k * (2 * n - k - 1) // 2)
         return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
 
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the first k columns as vectors; phases of a complex matrix stay what :meth:`start` makes them."""
+        n = X.shape[-1]
+        count = self.count(n)
+        if not X.is_complex():
+            return (X[..., :count],)
+        return X[..., :count], torch.full_like(X[..., 0, :count].real, 0 if count == n else math.pi)
+
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"reflections={self.reflections}"
@@ -223,14 +227,14 @@ class Householder(Parametrization):
         n, k = vectors.shape[-2:]
         return (None, d) if k == n else (1 - d, None)
 
-    def _check_member(self, W: Tensor, count: int) -> None:
-        check_orthogonal(W, self._eps, "Householder")
+    def _check_member(self, W: Tensor, count: int, eps: float) -> None:
+        check_orthogonal(W, eps, "Householder")
         n = W.shape[-1]
         if count == n:
             return
         identity = torch.eye(n, dtype=W.dtype, device=W.device)
         moved = float(torch.linalg.svdvals(identity - W)[..., count].max())
-        if moved > 10 * n * self._eps:
+        if moved > 10 * n * eps:
             raise InManifoldError(
                 f"Householder: expected a weight that {count} reflections can reach, so that I - W has at "
                 f"most {count} singular values above 0, got one where the next is {moved:.1e}. Take more "

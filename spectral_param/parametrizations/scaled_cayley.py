@@ -9,12 +9,16 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param.errors import InManifoldError
-from spectral_param.functional.cayley import cayley_inverse, scaled_cayley
+from spectral_param.functional.cayley import (
+    cayley_inverse,
+    choose_signs,
+    pivot_phases,
+    scaled_cayley,
+    skew_part_of,
+)
 from spectral_param.functional.checks import check_finite
-from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
-from spectral_param.parametrizations.base import Parametrization, is_trained, join_gates, split_gates
-from spectral_param.parametrizations.memory import Memory
-from spectral_param.parametrizations.orthogonal import check_orthogonal
+from spectral_param.parametrizations._orthogonal import check_orthogonal
+from spectral_param.parametrizations.base import Parametrization, as_real, is_trained
 
 
 class ScaledCayley(Parametrization):
@@ -28,8 +32,7 @@ class ScaledCayley(Parametrization):
       ``original``.
     - Complex weight: D = diag(exp iθ), θ trained. T and θ are ``original0`` and ``original1``.
 
-    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks,
-    each orthogonal. Registration starts from the nearest orthogonal weight (the polar factor). D is
+    Weights of shape ``(..., n, n)``. Registration starts from the nearest orthogonal weight (the polar factor). D is
     chosen for the weight so that ``(I + A)`` is far from any trouble: ``|a_ij| ≤ 1`` (Kahan 2006) for a
     real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
     eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
@@ -69,64 +72,50 @@ class ScaledCayley(Parametrization):
             )
         self.negative_ones = negative_ones
         self.register_buffer("signs", None)
-        self._memory = Memory()
 
     def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W; T has the shape of the weight, theta (complex weights) that without columns."""
-        shape = T.shape
-        T = split_gates(T)
+        """Return W for T ``(..., n, n)`` and, of complex weights, the phases θ ``(..., n)``."""
         A = (T - T.mH) / 2
         if theta is not None:
-            # Module.to makes real parameters of a complex module complex, Module.double leaves T.
-            phases = (theta.real if theta.is_complex() else theta).to(T.real.dtype).reshape(T.shape[:-1])
-            d = torch.polar(torch.ones_like(phases), phases)
-        else:
-            d = torch.ones_like(T[..., 0])
-            if self.signs is not None:
-                d = self.signs.to(T.device, T.dtype).reshape(T.shape[:-1])
-        known = self._memory.recall(A, d)
-        W = scaled_cayley(A, d, known=None if known is None else known[0])
-        if known is None:
-            self._memory.store((A, d), (W,))
-        return join_gates(W, like=shape)
+            phases = as_real(theta).to(T.real.dtype)
+            return scaled_cayley(A, torch.polar(torch.ones_like(phases), phases))
+        if self.signs is None:
+            return scaled_cayley(A, torch.ones_like(T[..., 0]))
+        return scaled_cayley(A, self.signs.to(T.device, T.dtype))
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return A, and the phases of D for a complex W."""
-        shape = W.shape
-        W = split_gates(W)
         if W.is_complex():
             self._check_no_count()
         check_finite(W, "ScaledCayley")
         if not project:
-            check_orthogonal(W, self._eps, "ScaledCayley")
-        W = self._nearest_orthogonal(W) if project or self._eps > torch.finfo(W.dtype).eps else W
+            check_orthogonal(W, eps, "ScaledCayley")
+        W = self._nearest_orthogonal(W) if project or eps > torch.finfo(W.dtype).eps else W
         matrices = W.reshape(-1, *W.shape[-2:])
         choose = pivot_phases if W.is_complex() else self._choose_signs
         d = torch.stack([choose(matrix) for matrix in matrices]).reshape(W.shape[:-1])
-        A = join_gates(skew_part_of(W, d), like=shape)
-        d = d.reshape(shape[:-1])
+        A = skew_part_of(W, d)
         if W.is_complex():
             return A, d.angle()
         self.signs = d
         return A
 
-    def paper_start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return section 4.2's A: rotations by angles uniform in [0, π/2].
 
         The -1s stand at the end of D; ``negative_ones=None`` means n/2 of them, which spreads the
         eigenvalues over the whole circle. The phases of a complex D are uniform.
         """
-        A = cayley_inverse(init.cayley_(torch.empty_like(split_gates(like))))
-        T = join_gates(A, like=like.shape)
+        A = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():
             self._check_no_count()
-            return T, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)
+            return A, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)
         n = like.shape[-1]
         count = self._count(n)
         d = torch.ones_like(A[..., 0])
         d[..., n - (n // 2 if count is None else count) :] = -1
-        self.signs = d.reshape(like.shape[:-1])
-        return T
+        self.signs = d
+        return A
 
     def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
         """Return n(n-1)/2 for each real matrix, n² + n for each complex one: A and the phases.
@@ -138,6 +127,10 @@ class ScaledCayley(Parametrization):
         if theta is None:
             return matrices * (n * (n - 1) // 2)
         return matrices * (n * n * is_trained(T) + n * is_trained(theta))
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return T, and for a complex matrix the real parts of its diagonal as phases, which A does not read."""
+        return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -181,6 +174,6 @@ class ScaledCayley(Parametrization):
             )
             raise InManifoldError(
                 f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one {reason}. Use "
-                "negative_ones=None, or the verb's init='paper' to start elsewhere."
+                "negative_ones=None, or spectral_param.constrain with init='paper' to start elsewhere."
             )
         return d

@@ -10,28 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param.eigen import dominant_eigentriple
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real, finfo_eps
 from spectral_param.functional.schur import (
     SchurBlocks,
+    assemble,
     departure,
     flip_last,
+    fold,
     paper_pairs,
+    polar_parts,
     read_blocks,
     real_schur,
     scale_departure,
-    schur_form,
 )
-from spectral_param.functional.spectral_radius import condition_reciprocal, degenerate_threshold
+from spectral_param.functional.spectral_radius import degenerate_threshold
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
-    constraints_of,
     is_trained,
-    join_gates,
-    real_entries,
-    split_gates,
+    nested_count,
+    nested_from_matrix,
+    nested_originals,
+    nested_parts,
+    nested_start,
+    nested_weight,
 )
 from spectral_param.parametrizations.skew_exponential import SkewExponential
 
@@ -39,8 +42,9 @@ Form = Literal["exact", "paper"]
 
 _COMPLEX = "Its Schur form is another; take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Where a bounded quantity starts that would be outside its bound, relative to it. On the bound
-# itself the derivative is zero; here that of γ = r sin(g) is a tenth of r.
+# Where what would be outside a bound starts, relative to it. Of several eigenvalues on the bound itself
+# rounding makes a Jordan block, whose eigenvalues it moves across; and the bound of the departure is reached
+# in the limit only.
 _INSIDE = 0.995
 
 
@@ -63,23 +67,25 @@ class SchurForm(Parametrization):
     registered or assigned and stays fixed in training, so two real eigenvalues do not become a complex
     pair, nor the other way round: with ``init="paper"`` all are pairs, and for odd n one is real.
 
-    Weights of shape ``(..., n, n)``, real; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k such
-    matrices. Registration and assignment take any real matrix, through scipy (the extra ``schur``);
-    ``init="paper"`` does without. Costs what P costs, and two matrix products forward, four backward.
+    Weights of shape ``(..., n, n)``, real. Registration and assignment take any real matrix, through LAPACK's
+    real Schur form. Costs what P costs, and two matrix products forward, four backward.
 
     Args:
         P: The parametrization of P: of this library or another, with a ``right_inverse``. It is copied,
-            so the given instance stays unused. ``None``: ``SkewExponential(start="cayley")``, the
-            paper's expRNN as its authors start it; ``SkewExponential(start="henaff")`` is its other start.
+            so the given instance stays unused. ``None``: ``SkewExponential("cayley")``, the
+            paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
-        radius: Bounds the spectral radius, with ``form="exact"``: γ = radius · sin(g), and g is trained
-            instead of γ. On the bound the derivative vanishes, but only as the root of the distance:
-            half a percent inside it is a tenth of the radius. There eigenvalues start that would be
-            outside. Those on the bound are kept, and leave it slowly, or by an optimizer that divides
-            by the size of the gradient, as Adam and RMSprop do. ``None``: no bound. It is a bound up to
+        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for |λ| ≤ r, a pair for
+            low ≤ |λ| ≤ high, memory that neither dies nor explodes. What is trained in place of γ is
+            reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound, so
+            that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign (buffer
+            ``negative``). ``None``: no bound. It is a bound up to
             rounding, to which the eigenvalues of a matrix far from normal are very sensitive: training can
             take a float32 weight of 64 rows beyond 1 from a bound of 0.9. Where the bound matters,
             bound the departure, too.
+        abscissa: Bounds the real parts of the eigenvalues, Re λ ≤ abscissa, in the same way and with the same
+            remark: for dynamics in continuous time, dh/dt = V h. γ and θ are then the real and the imaginary
+            part of an eigenvalue. Not together with ``radius``.
         departure: Bounds the departure from normality, with ``form="exact"``: the Frobenius norm of
             everything in Λ + T that is not normal, T and the shears. It limits how much a stable weight
             may grow a state for a while: :math:`‖V‖_2 ≤ ρ + departure`. ``None``: no bound.
@@ -104,16 +110,30 @@ class SchurForm(Parametrization):
         P: nn.Module | None = None,
         form: Form = "exact",
         *,
-        radius: float | None = None,
+        radius: float | tuple[float, float] | None = None,
+        abscissa: float | None = None,
         departure: float | None = None,
         delta: float = 1e-4,
     ) -> None:
         super().__init__()
         if form not in get_args(Form):
             raise ValueError(f"form: expected one of {', '.join(get_args(Form))}, got {form!r}.")
-        for name, bound in (("radius", radius), ("departure", departure)):
-            if bound is not None and not (math.isfinite(bound) and bound > 0):
-                raise ValueError(f"{name}: expected a finite positive number or None, got {bound!r}.")
+        low, high = radius if isinstance(radius, tuple | list) else (0.0, radius)
+        if high is not None and not (math.isfinite(high) and 0 <= low < high):
+            raise ValueError(
+                "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or None, "
+                f"got {radius!r}."
+            )
+        if abscissa is not None and not math.isfinite(abscissa):
+            raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
+        if radius is not None and abscissa is not None:
+            raise ValueError(
+                f"radius, abscissa: expected one of them, got {radius!r} and {abscissa!r}. radius= is for "
+                "discrete time, abscissa= for continuous time."
+            )
+        if departure is not None and not (math.isfinite(departure) and departure > 0):
+            raise ValueError(f"departure: expected a finite positive number or None, got {departure!r}.")
+        for name, bound in (("radius", radius), ("abscissa", abscissa), ("departure", departure)):
             if bound is not None and form == "paper":
                 raise ValueError(
                     f"{name}: expected None with form='paper', whose γ are not the moduli of the eigenvalues "
@@ -121,7 +141,7 @@ class SchurForm(Parametrization):
                 )
         if not (math.isfinite(delta) and delta >= 0):
             raise ValueError(f"delta: expected a finite number >= 0, got {delta!r}.")
-        self.P = SkewExponential(start="cayley") if P is None else copy.deepcopy(P)
+        self.P = SkewExponential("cayley") if P is None else copy.deepcopy(P)
         if not callable(getattr(self.P, "right_inverse", None)):
             raise ValueError(
                 "P: expected a parametrization of orthogonal matrices with a right_inverse, got "
@@ -129,9 +149,11 @@ class SchurForm(Parametrization):
             )
         self.form = form
         self.radius = radius
+        self.abscissa = abscissa
         self.departure = departure
         self.delta = delta
         self.register_buffer("pairs", None)
+        self.register_buffer("negative", None)
 
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return V."""
@@ -139,59 +161,55 @@ class SchurForm(Parametrization):
         if self.departure is not None:
             excess = departure(blocks) / self.departure**2
             blocks = scale_departure(blocks, (1 + excess).rsqrt())
-        T, gamma, theta, log_shear, pairs = blocks
-        shear = log_shear if self.form == "exact" else None
-        V = schur_form(self.P(*P_originals), T, gamma, theta, shear, pairs)
-        return join_gates(V, like=originals[0].shape)
+        return assemble(nested_weight(self.P, P_originals), blocks, self.form == "exact")
 
-    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
         check_real(W, "SchurForm", _COMPLEX)
         check_finite(W, "SchurForm")
-        matrices = split_gates(W)
-        P, S = real_schur(matrices)
-        blocks = self._unbounded(read_blocks(S, self._eps, self.form == "exact"), matrices, project)
-        blocks, P_originals = self._invert_P(P, blocks, like=matrices)
-        self.pairs = blocks.pairs.reshape(W.shape[:-1]).to(W.device)
-        T, *vectors = (X.to(W.device, W.dtype) for X in blocks[: self._count])
-        return (
-            join_gates(T, like=W.shape),
-            *(vector.reshape(W.shape[:-1]) for vector in vectors),
-            *P_originals,
-        )
+        P, S = real_schur(W)
+        blocks = self._inside(read_blocks(S, eps, self.form == "exact"), W, eps, project)
+        blocks, P_originals = self._invert_P(P, blocks, W, eps)
+        self.pairs = blocks.pairs.to(W.device)
+        gamma, theta = self._trained_parts(blocks)
+        own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
+        return *(X.to(W.device, W.dtype) for X in own), *P_originals
 
-    def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return section 4's start: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as its own paper does.
 
-        γ is less where the radius asks for it. The authors' code has T = 0; the paper does not say. A P of
-        another library starts from rotations by angles uniform in [-π, π).
+        Bounds move eigenvalues that would be outside. The authors' code has T = 0; the paper does not say. A
+        P of another library starts from rotations by angles uniform in [-π, π).
         """
         check_real(like, "SchurForm", _COMPLEX)
-        matrices = split_gates(like)
-        if isinstance(self.P, Parametrization):
-            self.P.start_from_paper()
-        P_originals = self._invert(init.henaff_(torch.empty_like(matrices)))
-        gamma = torch.ones_like(like[..., 0])
-        self.pairs = paper_pairs(matrices[..., 0]).reshape(gamma.shape)
-        if self.radius is not None:
-            gamma = (gamma / self.radius).clamp(max=_INSIDE).asin()
-        theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
-        own = (torch.zeros_like(like), gamma, theta, torch.zeros_like(gamma))
-        return (*own[: self._count], *P_originals)
+        P_originals = nested_start(self.P, init.henaff_(torch.empty_like(like)))
+        ones = torch.ones_like(like[..., 0])
+        pairs = paper_pairs(ones)
+        real, imag = polar_parts(ones, torch.empty_like(ones).uniform_(0, 2 * math.pi), pairs)
+        blocks = self._moved_inside(SchurBlocks(torch.zeros_like(like), real, imag, 0 * ones, pairs))
+        self.pairs = pairs
+        own = (blocks.T, *self._trained_parts(blocks), blocks.log_shear)
+        return *own[: self._count], *P_originals
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return what is below the diagonal as T, what is above it as P, and their edges as γ, θ and log s."""
+        if self.pairs is None:
+            self.pairs = paper_pairs(X[..., 0])
+            self.negative = torch.zeros_like(self.pairs, dtype=X.dtype)
+        edge = torch.zeros_like(X[..., :1, 0])
+        theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
+        own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
+        return *own[: self._count], *nested_from_matrix(self.P, X.mT)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return n² for each matrix, if P counts as n(n-1)/2; frozen originals are left out."""
         blocks, P_originals = self._blocks(originals)
         n = blocks.T.shape[-1]
-        rows, pairs = blocks.gamma.numel(), int(blocks.pairs.sum())
+        rows, pairs = blocks.real.numel(), int(blocks.pairs.sum())
         inside = pairs if self.form == "exact" else 0
         counts = (rows * (n - 1) // 2 - inside, rows - pairs, pairs, pairs)[: self._count]
         total = sum(count for count, X in zip(counts, originals, strict=False) if is_trained(X))
-        if any(map(is_trained, P_originals)):
-            if isinstance(self.P, Parametrization):
-                return total + self.P.free_parameters(*P_originals)
-            total += sum(map(real_entries, P_originals))
-        return total
+        return total + nested_count(self.P, P_originals)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return this parametrization, and P with its own originals.
@@ -202,21 +220,24 @@ class SchurForm(Parametrization):
         Returns:
             Pairs of a parametrization and the originals that it reads.
         """
-        own = originals[self._count :]
-        nested = self.P.parts(*own) if isinstance(self.P, Parametrization) else [(self.P, own)]
-        return [(self, originals), *nested]
+        return [(self, originals), *nested_parts(self.P, originals[self._count :])]
 
     def penalty(self, *originals: Tensor) -> Tensor:
         r"""Return :math:`δ\, ‖1 - |γ|‖_2^2`, which holds the eigenvalues near the unit circle.
 
-        For all weights of a model at once: :func:`spectral_param.penalty`.
+        With ``abscissa``, δ times the squared distances of the real parts from it. For all weights of a model
+        at once: :func:`spectral_param.penalty`.
 
         Args:
             originals: The tensors the optimizer trains.
         """
         blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
+        if self.abscissa is not None:
+            distance = self.abscissa - blocks.real
+        else:
+            distance = 1 - self._moduli(originals).to(blocks.real.dtype)
         second = blocks.pairs.roll(1, -1)
-        return self.delta * torch.where(second, 0, (1 - blocks.gamma.abs()).square()).sum()
+        return self.delta * torch.where(second, 0, distance.square()).sum()
 
     @torch.no_grad()
     def eigenvalues(self, *originals: Tensor) -> Tensor:
@@ -226,30 +247,28 @@ class SchurForm(Parametrization):
             originals: The tensors the optimizer trains.
 
         Returns:
-            Complex tensor of the weight's shape without columns, conjugate ones side by side.
+            Complex tensor ``(..., n)``, conjugate ones side by side; ``(..., k, n)`` for k gates.
 
         Example:
-            >>> layer = spectral_param.schur_form(torch.nn.Linear(4, 4), init="paper")
+            >>> layer = torch.nn.Linear(4, 4)
+            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SchurForm(), init="paper")
             >>> weight = layer.parametrizations.weight
             >>> weight[0].eigenvalues(*weight.parameters(recurse=False)).abs()
             tensor([1., 1., 1., 1.])
         """
         blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
-        T, gamma, theta, _, pairs = blocks
-        sine = torch.where(pairs, gamma * theta.sin(), 0)
-        inside = torch.zeros_like(sine)
+        inside = torch.zeros_like(blocks.imag)
         if self.form == "paper":
-            inside[..., :-1] = torch.where(pairs[..., :-1], T.diagonal(-1, -2, -1), 0)
+            entry = blocks.T.diagonal(-1, -2, -1)
+            inside[..., :-1] = torch.where(blocks.pairs[..., :-1], entry, 0)
         # [a, b; c, a] has the eigenvalues a ± sqrt(bc); each row here has the block's.
-        root = (-sine * (sine + inside)).to(T.dtype.to_complex()).sqrt()
-        real = torch.where(pairs, gamma * theta.cos(), gamma)
-        first = real + root
-        eigenvalues = torch.where(pairs.roll(1, -1), (real - root).roll(1, -1), first)
-        return eigenvalues.reshape(originals[1].shape)
+        root = (-blocks.imag * (blocks.imag + inside)).to(blocks.T.dtype.to_complex()).sqrt()
+        second = (blocks.real - root).roll(1, -1)
+        return torch.where(blocks.pairs.roll(1, -1), second, blocks.real + root)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        bounds = f"radius={self.radius}, departure={self.departure}, "
+        bounds = f"radius={self.radius}, abscissa={self.abscissa}, departure={self.departure}, "
         return f"form={self.form!r}, {bounds if self.form == 'exact' else ''}delta={self.delta}"
 
     @property
@@ -257,65 +276,122 @@ class SchurForm(Parametrization):
         """How many originals come before those of P."""
         return 4 if self.form == "exact" else 3
 
+    def _moduli(self, originals: tuple[Tensor, ...]) -> Tensor:
+        """Return the |γ| that the blocks have, from what is trained."""
+        gamma = at_least_float32(originals[1])
+        if self.radius is None:
+            return gamma.abs()
+        low, high = self._interval()
+        return fold(gamma, low, high) if low > 0 else fold(gamma, -high, high).abs()
+
+    def _interval(self) -> tuple[float, float]:
+        assert self.radius is not None
+        return self.radius if isinstance(self.radius, tuple | list) else (0.0, self.radius)
+
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
-        """Return what Λ + T is made of, matrix by matrix, and the originals of P."""
+        """Return what Λ + T is made of, and the originals of P."""
         assert self.pairs is not None, "known from registration on"
-        T = split_gates(originals[0])
-        gamma, theta, *rest = (X.reshape(T.shape[:-1]) for X in originals[1 : self._count])
-        if self.radius is not None:
-            gamma = self.radius * gamma.sin()
+        T, gamma, theta, *rest = originals[: self._count]
         log_shear = rest[0] if rest else torch.zeros_like(gamma)
-        pairs = self.pairs.reshape(T.shape[:-1])
-        return SchurBlocks(T, gamma, theta, log_shear, pairs), originals[self._count :]
-
-    def _unbounded(self, blocks: SchurBlocks, W: Tensor, project: bool) -> SchurBlocks:
-        """Return blocks that the bounds map to these, or to ones moved inside if ``project``."""
-        # Relative room that rounding needs next to a bound, where the maps are not invertible.
-        room = max(16 * finfo_eps(W.dtype), self._eps)
-        # At registration only the rounding of the computation counts as none. Half precision would count
-        # far too much as that, and leave it on the bound.
-        eps = finfo_eps(W.dtype) if project else self._eps
-        if self.radius is not None:
-            modulus = blocks.gamma.abs() / self.radius
-            tolerance = self._eigenvalue_tolerance(W, modulus, eps) / self.radius
-            outside = modulus > 1 + tolerance
-            if not project and bool(outside.any()):
-                raise InManifoldError(
-                    f"SchurForm: expected a weight of spectral radius <= {self.radius}, got "
-                    f"{self.radius * float(modulus.max()):.6g}. Scale it, or remove the parametrization, set "
-                    "the weight and register a new instance, which moves the eigenvalues inside."
-                )
-            modulus = torch.where(outside, _INSIDE, modulus).clamp(max=1 - room)
-            clipped = blocks.gamma.sign() * self.radius * modulus
-            bounded = blocks._replace(gamma=clipped)
-            blocks = bounded._replace(gamma=(clipped / self.radius).asin())
+        if self.abscissa is not None:
+            real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(self.pairs, theta, 0)
         else:
-            bounded = blocks
-        if self.departure is not None:
-            ratio = departure(bounded).sqrt() / self.departure
-            outside = ratio > 1 + 10 * W.shape[-1] * eps
-            if not project and bool(outside.any()):
-                raise InManifoldError(
-                    f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
-                    f"{self.departure * float(ratio.max()):.6g}. Remove the parametrization, set the weight "
-                    "and register a new instance, which scales its non-normal part."
-                )
-            inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
-            factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
-            blocks = scale_departure(blocks, torch.where(ratio > 0, factor, 1))
-        return blocks
+            if self.radius is not None:
+                low, high = self._interval()
+                if low > 0:
+                    assert self.negative is not None, "known from registration on"
+                    gamma = fold(gamma, low, high) * (1 - 2 * self.negative.to(gamma.device, gamma.dtype))
+                else:
+                    gamma = fold(gamma, -high, high)
+            real, imag = polar_parts(gamma, theta, self.pairs)
+        return SchurBlocks(T, real, imag, log_shear, self.pairs), originals[self._count :]
 
-    def _eigenvalue_tolerance(self, W: Tensor, modulus: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
-        """Return how far the spectral radius may be off for rounding alone."""
-        if bool((modulus <= 1).all()):
+    def _trained_parts(self, blocks: SchurBlocks) -> tuple[Tensor, Tensor]:
+        """Return the γ and θ that :meth:`_blocks` maps to these blocks, and keep the signs of γ."""
+        if self.abscissa is not None:
+            return blocks.real, blocks.imag
+        # |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the digits
+        # that a large shear needs.
+        negative = (blocks.real < 0).to(blocks.real.dtype)
+        sign = 1 - 2 * negative
+        modulus = torch.hypot(blocks.real, blocks.imag)
+        theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
+        if self.radius is not None and self._interval()[0] > 0:
+            self.negative = negative.to(blocks.T.device)
+            return modulus, theta
+        return sign * modulus, theta
+
+    def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
+        """Return blocks whose eigenvalues keep the bounds, with nothing else changed.
+
+        Args:
+            blocks: Of the exact form.
+            room: Distance from the bound at which those from outside are put, relative to the bound.
+        """
+        modulus = torch.hypot(blocks.real, blocks.imag)
+        if self.abscissa is not None:
+            target = self.abscissa - room * modulus
+            return blocks._replace(real=torch.where(blocks.real > self.abscissa, target, blocks.real))
+        if self.radius is None:
+            return blocks
+        low, high = self._interval()
+        room = min(room * high, (high - low) / 4)
+        target = torch.where(modulus > high, high - room, torch.where(modulus < low, low + room, modulus))
+        factor = target / torch.where(modulus > 0, modulus, 1)
+        real = torch.where(modulus > 0, factor * blocks.real, target)
+        return blocks._replace(real=real, imag=factor * blocks.imag)
+
+    def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
+        """Return blocks that keep the bounds, or what :meth:`constrain` scales to that departure."""
+        # At registration only the rounding of the computation counts as none. Half precision would count
+        # far too much as that.
+        rounding = finfo_eps(W.dtype) if project else eps
+        moved = self._moved_inside(blocks)
+        distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
+        distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
+        outside = distance > self._eigenvalue_tolerance(W, distance, rounding)
+        if not project and bool(outside.any()):
+            bound = f"radius {self.radius}" if self.radius is not None else f"abscissa {self.abscissa}"
+            raise InManifoldError(
+                f"SchurForm: expected a weight whose eigenvalues keep the bound, {bound}, got one that is "
+                f"{float(distance.max()):.6g} outside. Move them, or remove the parametrization, set the "
+                "weight and register a new instance, which does so."
+            )
+        farther = self._moved_inside(blocks, room=1 - _INSIDE)
+        moved = moved._replace(
+            real=torch.where(outside, farther.real, moved.real),
+            imag=torch.where(outside, farther.imag, moved.imag),
+        )
+        if self.departure is None:
+            return moved
+        ratio = departure(moved).sqrt() / self.departure
+        outside = ratio > 1 + 10 * W.shape[-1] * rounding
+        if not project and bool(outside.any()):
+            raise InManifoldError(
+                f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
+                f"{self.departure * float(ratio.max()):.6g}. Remove the parametrization, set the weight "
+                "and register a new instance, which scales its non-normal part."
+            )
+        # Relative room that rounding needs next to the bound, where the map is not invertible.
+        room = max(16 * finfo_eps(W.dtype), eps)
+        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
+        factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
+        return scale_departure(moved, torch.where(ratio > 0, factor, 1))
+
+    def _eigenvalue_tolerance(self, W: Tensor, distance: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
+        """Return how far an eigenvalue may be off for rounding alone."""
+        if not bool((distance > 0).any()):
             return 0.0
-        triple = dominant_eigentriple(W)
-        condition = condition_reciprocal(triple.right, triple.left).clamp(min=degenerate_threshold(W.dtype))
-        tolerance = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) / condition
-        return tolerance[..., None].to(modulus.device, modulus.dtype)
+        # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. A defective one moves by the root of rounding.
+        vectors = torch.linalg.eig(W).eigenvectors
+        inverse = torch.linalg.inv_ex(vectors).inverse
+        condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
+        worst = 1 / degenerate_threshold(W.dtype)
+        tolerance = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
+        return tolerance[..., None].to(distance.device, distance.dtype)
 
     def _invert_P(  # noqa: N802
-        self, P: Tensor, blocks: SchurBlocks, like: Tensor
+        self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the originals of P, of determinant 1 if P can have that; otherwise of -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
@@ -327,41 +403,13 @@ class SchurForm(Parametrization):
         for candidate, candidate_blocks in ((P, blocks), flip_last(P, blocks, everywhere)):
             target = candidate.to(like.device, like.dtype)
             try:
-                originals = self._invert(target)
+                originals = nested_originals(self.P, target, eps=eps, project=False)
             except ValueError as error:
                 failure = error
                 continue
             # Two matrices of different determinant are at least 2 apart.
             with torch.no_grad():
-                distance = torch.linalg.matrix_norm(self.P(*originals) - target)
+                distance = torch.linalg.matrix_norm(nested_weight(self.P, originals) - target)
             if bool((distance < 1).all()):
                 return candidate_blocks, originals
         raise failure
-
-    def _invert(self, P: Tensor) -> tuple[Tensor, ...]:
-        if isinstance(self.P, Parametrization):
-            found: Any = self.P.invert(P, self._eps)
-        else:
-            inverse: Any = self.P.right_inverse
-            found = inverse(P)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
-
-
-def penalty(model: nn.Module) -> Tensor:
-    r"""Return the sum of the penalties :math:`δ\, ‖1 - |γ|‖_2^2` of a model, to be added to the loss.
-
-    Args:
-        model: Any model. Each :class:`spectral_param.SchurForm` in it adds its own, with its own δ; without
-            one, the sum is zero.
-
-    Example:
-        >>> rnn = spectral_param.nn.NNRNN(1, 16, delta=0.1)
-        >>> loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
-        >>> (loss + spectral_param.penalty(rnn)).backward()
-    """
-    total = torch.zeros(())
-    for constraint, originals in constraints_of(model):
-        if isinstance(constraint, SchurForm):
-            own = constraint.penalty(*originals)
-            total = total.to(own.device) + own
-    return total

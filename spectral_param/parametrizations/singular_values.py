@@ -7,9 +7,18 @@ from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
-from spectral_param.functional.householder import householder
-from spectral_param.functional.reflections import few_reflections
-from spectral_param.parametrizations.base import Parametrization, as_real, is_trained, split_gates
+from spectral_param.functional.householder import few_reflections, householder
+from spectral_param.parametrizations.base import (
+    Parametrization,
+    as_real,
+    is_trained,
+    nested_count,
+    nested_from_matrix,
+    nested_originals,
+    nested_parts,
+    nested_start,
+    nested_weight,
+)
 from spectral_param.parametrizations.householder import Householder
 from spectral_param.precision import matmul
 
@@ -30,8 +39,7 @@ class SingularValues(Parametrization):
     The originals are what Householder has for U, the same for V, and f: ``original0`` … ``original2`` of
     real weights, ``original0`` … ``original4`` of complex ones.
 
-    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks, each
-    constrained by itself. Registration takes the singular value decomposition of the weight and moves
+    Weights of shape ``(..., n, n)``. Registration takes the singular value decomposition of the weight and moves
     singular values from outside to 0.99 of the margin. (For real weights and center 1,
     ``geotorch.AlmostOrthogonal`` has the same singular values, with matrix exponentials for U and V.)
 
@@ -75,13 +83,11 @@ class SingularValues(Parametrization):
 
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return U diag(σ) Vᴴ."""
-        *factors, f = originals
-        half = len(factors) // 2
-        U, V = self.left.constrain(*factors[:half]), self.right.constrain(*factors[half:])
+        left, right, f = _factors(originals)
+        U, V = nested_weight(self.left, left), nested_weight(self.right, right)
         # Module.double converts f and leaves the vectors.
         f = as_real(f).to(U.real.dtype)
-        W = _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
-        return W.flatten(-3, -2) if self._has_gates() else W
+        return _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return this one and those of U and V.
@@ -89,19 +95,16 @@ class SingularValues(Parametrization):
         Args:
             originals: The tensors the optimizer trains.
         """
-        *factors, _ = originals
-        half = len(factors) // 2
-        left, right = self.left.parts(*factors[:half]), self.right.parts(*factors[half:])
-        return [(self, originals), *left, *right]
+        left, right, _ = _factors(originals)
+        return [(self, originals), *nested_parts(self.left, left), *nested_parts(self.right, right)]
 
-    def unconstrain(self, W: Tensor, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the originals of U, of V, and f."""
-        W = split_gates(W)
         n = W.shape[-1]
         few = self.left.count(n) < n
         check_finite(W, "SingularValues")
         U, sigma, Vh = torch.linalg.svd(W)
-        rounding = 10 * n * self._eps * float(sigma.max())
+        rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
         if not project and bool(outside.any()):
             raise InManifoldError(
@@ -117,7 +120,7 @@ class SingularValues(Parametrization):
         t = (sigma - self.center) / self.margin
         # Rounding excuses what is assigned. At registration, in half precision, it would excuse all.
         t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
-        t = t.clamp(-1 + self._eps, 1 - self._eps)
+        t = t.clamp(-1 + eps, 1 - eps)
         if few and not project:
             error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
             if error > rounding:
@@ -126,24 +129,24 @@ class SingularValues(Parametrization):
                     f"weight that is {error:.1e} off the nearest. Others cannot be assigned with fewer "
                     "reflections than rows: copy the state_dict, or take reflections=None."
                 )
-        factors = (self.left.unconstrain(U, project=True), self.right.unconstrain(V, project=True))
-        return *_flatten(factors), 2 * torch.atanh(t)
+        left = nested_originals(self.left, U, eps=eps, project=True)
+        return *left, *nested_originals(self.right, V, eps=eps, project=True), 2 * torch.atanh(t)
 
-    def paper_start(self, like: Tensor) -> tuple[Tensor, ...]:
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return Householder's start for U and V, and f = 0: all singular values at the center."""
-        like = split_gates(like)
-        factors = (self.left.paper_start(like), self.right.paper_start(like))
-        return *_flatten(factors), torch.zeros_like(like[..., 0].real)
+        f = torch.zeros_like(like[..., 0].real)
+        return *nested_start(self.left, like), *nested_start(self.right, like), f
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return what is below the diagonal for U, what is above it for V, and the diagonal for f."""
+        left, right = nested_from_matrix(self.left, X), nested_from_matrix(self.right, X.mT)
+        return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return those of U, of V, and n, but no more than the entries of W."""
-        *factors, f = originals
-        half = len(factors) // 2
-        total = f.numel() * is_trained(f)
-        for part, own in ((self.left, factors[:half]), (self.right, factors[half:])):
-            if any(map(is_trained, own)):
-                total += part.free_parameters(*own)
-        return min(total, f.numel() * f.shape[-1] * (2 if factors[0].is_complex() else 1))
+        left, right, f = _factors(originals)
+        total = f.numel() * is_trained(f) + nested_count(self.left, left) + nested_count(self.right, right)
+        return min(total, f.numel() * f.shape[-1] * (2 if left[0].is_complex() else 1))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -162,5 +165,8 @@ def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
     return matmul(U * sigma[..., None, :], V.mH)
 
 
-def _flatten(factors: tuple[Tensor | tuple[Tensor, ...], ...]) -> tuple[Tensor, ...]:
-    return tuple(x for each in factors for x in ((each,) if isinstance(each, Tensor) else each))
+def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Return the originals of U, those of V, and f."""
+    *factors, f = originals
+    half = len(factors) // 2
+    return tuple(factors[:half]), tuple(factors[half:]), f

@@ -6,22 +6,16 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param import init
 from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import exponential
-from spectral_param.parametrizations.base import (
-    Parametrization,
-    at_least_float32,
-    constraints_of,
-    join_gates,
-    split_gates,
-)
-from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
+from spectral_param.parametrizations.base import Parametrization, at_least_float32
 from spectral_param.precision import matmul
 
-Start = Literal["henaff", "cayley"]
+Angles = Literal["henaff", "cayley"]
 
 
 class SkewExponential(Parametrization):
@@ -32,17 +26,16 @@ class SkewExponential(Parametrization):
     (NeurIPS 2019), with a base that moves along: :func:`spectral_param.rebase`. The map is that of
     geotorch's ``SO`` with ``triv="expm"``, A being ``T.tril(-1) - T.tril(-1).mT`` of the original T.
 
-    Weights of shape ``(..., n, n)``, real; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k
-    blocks, each orthogonal. Registration starts from the nearest orthogonal weight (the polar factor),
+    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar factor),
     which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
     training does not change it. The base is a buffer, float32 or better.
 
     Args:
-        start: What ``init="paper"`` starts from, with B = I: ``"henaff"``, rotations by angles uniform
-            in [-π, π), or ``"cayley"``, in [0, π/2]. The papers take either, depending on the task.
+        angles: Of the rotations that ``init="paper"`` starts from, with B = I: ``"henaff"``, uniform in
+            [-π, π), or ``"cayley"``, in [0, π/2]. The papers take either, depending on the task.
 
     Raises:
-        ValueError: If ``start`` is something else.
+        ValueError: If ``angles`` is something else.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -55,43 +48,39 @@ class SkewExponential(Parametrization):
 
     base: Tensor | None
 
-    def __init__(self, start: Start = "henaff") -> None:
+    def __init__(self, angles: Angles = "henaff") -> None:
         super().__init__()
-        if start not in get_args(Start):
-            raise ValueError(f"start: expected one of {', '.join(get_args(Start))}, got {start!r}.")
-        self.start = start
+        if angles not in get_args(Angles):
+            raise ValueError(f"angles: expected one of {', '.join(get_args(Angles))}, got {angles!r}.")
+        self.angles = angles
         self.register_buffer("base", None)
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]  # T: (..., k n, n)
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return B exp(A)."""
-        shape = T.shape
-        T = split_gates(T).tril(-1)
+        T = T.tril(-1)
         E = exponential(T - T.mT)
-        W = E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
-        return join_gates(W, like=shape)
+        return E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""
         check_real(W, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
         check_finite(W, "SkewExponential")
-        base = split_gates(W)
         if not project:
-            check_orthogonal(base, self._eps, "SkewExponential")
-        self.base = polar_factor(base)
+            check_orthogonal(W, eps, "SkewExponential")
+        self.base = polar_factor(W)
         return torch.zeros_like(W)
 
-    def paper_start(self, like: Tensor) -> Tensor:
-        """Return T with the angles of the start's rotations, and make I the base."""
+    def start(self, like: Tensor) -> Tensor:
+        """Return T with those angles, and make I the base."""
         check_real(like, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
-        blocks = split_gates(like)
-        fill = init.henaff_ if self.start == "henaff" else init.cayley_
-        R = fill(torch.empty_like(blocks))
+        fill = init.henaff_ if self.angles == "henaff" else init.cayley_
+        R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
         identity = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
         self.base = identity.expand_as(R).clone()
         # Between two rotations the entry below the diagonal is zero, and must not become an angle.
         angles[..., 1::2] = 0
-        return join_gates(torch.diag_embed(angles, -1), like=like.shape)
+        return torch.diag_embed(angles, -1)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return n(n-1)/2 for each matrix."""
@@ -108,12 +97,12 @@ class SkewExponential(Parametrization):
             W = self.constrain(at_least_float32(T))
             if self.base is not None and bool(W.isfinite().all()):
                 # The product of many exponentials drifts away from the orthogonal matrices.
-                self.base.copy_(polar_factor(split_gates(W)))
+                self.base.copy_(polar_factor(W))
                 T.zero_()
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        return f"start={self.start!r}"
+        return f"angles={self.angles!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
         """Keep the base orthogonal to the precision that a conversion asks for, float32 or better."""
@@ -124,36 +113,3 @@ class SkewExponential(Parametrization):
             self.base = polar_factor(base.to(self.base.device, wanted))
         return self
 
-
-def rebase(model: nn.Module) -> None:
-    r"""Move the base of every :class:`spectral_param.SkewExponential` to its present weight.
-
-    Dynamic trivialisation (Lezcano-Casado 2019): W = B e^A is trained through A for K optimizer steps;
-    then W becomes the new B and A = 0, where the derivative of the exponential is the identity. K = 1
-    is Riemannian gradient descent; K = ∞, never to call this function, the static parametrization. The
-    paper compares K = 1, 100 and ∞.
-
-    Call it between an optimizer step and the next forward pass. Every weight stays what it is, to
-    rounding. The optimizer does not know: moments that it has gathered were directions at the old base.
-    They fade within a few steps (ten for a momentum of 0.9) and differ from those at the new base by
-    terms of the size of A; the author's code keeps them. To drop them, remove the entry of the original
-    tensor from ``optimizer.state``.
-
-    Args:
-        model: Any model; those inside :class:`spectral_param.SchurForm` and
-            :class:`spectral_param.BlockTriangular` are found, too.
-
-    Example:
-        >>> rnn = spectral_param.nn.ExpRNN(1, 16)
-        >>> optimizer = torch.optim.RMSprop(rnn.parameters(), lr=1e-3)
-        >>> for step in range(1, 11):
-        ...     loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
-        ...     optimizer.zero_grad()
-        ...     loss.backward()
-        ...     optimizer.step()
-        ...     if step % 5 == 0:
-        ...         spectral_param.rebase(rnn)
-    """
-    for constraint, originals in constraints_of(model):
-        if isinstance(constraint, SkewExponential):
-            constraint.rebase(*originals)

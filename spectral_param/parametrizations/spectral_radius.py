@@ -19,12 +19,7 @@ from spectral_param.functional.spectral_radius import (
     is_degenerate,
     spectral_radius,
 )
-from spectral_param.parametrizations.base import (
-    Parametrization,
-    join_gates,
-    real_entries,
-    split_gates,
-)
+from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.eigentriple_memory import EigentripleMemory, Solver
 
 Mode = Literal["equal", "at_most", "latched"]
@@ -37,8 +32,7 @@ class SpectralRadiusNorm(Parametrization):
     (AAAI 2020), section 3.1. The gradient is Prop. 3.2 with 1/ρ in place of the printed 1/(ρ + ε) in
     front of its second term; both agree for ε = 0.
 
-    Weights of shape ``(..., n, n)`` real or complex; any of shape ``(k·n, n)``, as LSTM and GRU hold,
-    is taken for k blocks, each normalised by itself. Costs one eigenvalue decomposition per optimizer
+    Weights of shape ``(..., n, n)``, real or complex. Costs one eigenvalue decomposition per optimizer
     step, however often the weight is read (under torch.compile: per read).
 
     Degenerate matrices are defined, too:
@@ -115,10 +109,10 @@ class SpectralRadiusNorm(Parametrization):
         self._eigentriples = EigentripleMemory(solver)
         self._warned = False
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]  # T: (..., k n, n)
+    assignable_behind = True
+
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
-        shape = T.shape
-        T = split_gates(T)
         radius = self._radius_for(T)
         rho, defective = self._spectral_radius(T)
         active = self._active(rho, radius)
@@ -130,16 +124,14 @@ class SpectralRadiusNorm(Parametrization):
         factor = torch.where(scaled, radius / (divisor / size) / size, 1)
         if defective is not None and not self._warned:
             self._warn(active & nilpotent, active & defective)
-        return join_gates(T * factor[..., None, None], like=shape)
+        return T * factor[..., None, None]
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T, a multiple of W: W itself unless W has to be moved or ε > 0."""
-        shape = W.shape
-        W = split_gates(W)
         radius = self._radius_for(W)
         triple = dominant_eigentriple(W)
-        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple, self._eps)
-        nilpotent = rho <= _rounding(W, self._eps)
+        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple, eps)
+        nilpotent = rho <= _rounding(W, eps)
         # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
         edge = radius - _tolerance(W, triple, finfo_eps(W.dtype)) if self.eps > 0 else radius + tolerance
         outside = rho > edge
@@ -158,15 +150,15 @@ class SpectralRadiusNorm(Parametrization):
             self.latched = outside
         self._eigentriples.forget()
         self._warned = False
-        return join_gates(W * factor[..., None, None], like=shape)
+        return W * factor[..., None, None]
 
-    def paper_start(self, like: Tensor) -> Tensor:
+    def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues of uniform modulus and angle: eq. (5), times the radius."""
-        T = init.disc_(torch.empty_like(split_gates(like)))
+        T = init.disc_(torch.empty_like(like))
         if self.mode == "latched":
             self.latched = torch.zeros(T.shape[:-2], dtype=torch.bool, device=T.device)
         radius = self._radius_for(T).expand(T.shape[:-2])
-        return join_gates(T * radius[..., None, None], like=like.shape)
+        return T * radius[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T, a complex one counted as two."""

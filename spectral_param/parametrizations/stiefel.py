@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.checks import check_finite
-from spectral_param.parametrizations.base import Parametrization, join_gates, split_gates
-from spectral_param.parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
+from spectral_param.parametrizations.base import Parametrization
 
 
 class Stiefel(Parametrization):
@@ -18,8 +18,6 @@ class Stiefel(Parametrization):
     ``original``. Registration takes the nearest orthogonal weight (the polar factor), and
     :func:`spectral_param.optim.stiefel_groups` finds the weight for the optimizer, whose steps keep it
     orthogonal up to the rounding errors that add up. Any other optimizer leaves the set.
-
-    Weights of shape ``(..., n, n)``; one of shape ``(k·n, n)``, as LSTM and GRU hold, is k blocks.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -33,18 +31,19 @@ class Stiefel(Parametrization):
         """Return W, in memory of its own like every constrained weight."""
         return W.clone()
 
-    def unconstrain(self, W: Tensor, project: bool) -> Tensor:
+    assignable_behind = True
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return W, or its polar factor."""
         check_finite(W, "Stiefel")
-        blocks = split_gates(W)
         if project:
-            return join_gates(polar_factor(blocks), like=W.shape)
-        check_orthogonal(blocks, self._eps, "Stiefel")
+            return polar_factor(W)
+        check_orthogonal(W, eps, "Stiefel")
         return W.clone()
 
-    def paper_start(self, like: Tensor) -> Tensor:
+    def start(self, like: Tensor) -> Tensor:
         """Return random orthogonal (unitary) matrices, uniform by Haar's measure."""
-        return join_gates(polar_factor(torch.randn_like(split_gates(like))), like=like.shape)
+        return polar_factor(torch.randn_like(like))
 
     def free_parameters(self, W: Tensor) -> int:  # type: ignore[override]
         """Return the dimension of the manifold: n(n-1)/2 for each real matrix, n² for each complex one."""

@@ -18,7 +18,7 @@ NETWORKS = {
     "GRU": lambda **kw: nn.GRU(2, 4, num_layers=2, dropout=0.5, **kw),
     "LSTM": lambda **kw: nn.LSTM(2, 4, **kw),
     "projected LSTM": lambda **kw: nn.LSTM(2, 5, proj_size=3, **kw),
-    "constrained RNN": lambda **kw: sp.spectral_radius(nn.RNN(2, 4, **kw), "weight_hh_l0"),
+    "constrained RNN": lambda **kw: sp.constrain(nn.RNN(2, 4, **kw), "weight_hh_l0", sp.SpectralRadiusNorm()),
 }
 
 

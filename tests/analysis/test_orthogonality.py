@@ -21,7 +21,7 @@ def test_known_errors(dtype) -> None:
 
 
 def test_of_an_lstm_the_four_gates() -> None:
-    lstm = sp.scaled_cayley(torch.nn.LSTM(2, 5), "weight_hh_l0")
+    lstm = sp.constrain(torch.nn.LSTM(2, 5), "weight_hh_l0", sp.ScaledCayley())
     error = orthogonality_error(lstm.weight_hh_l0)
     assert error.shape == (4,)
     assert error.max() < 1e-5
@@ -37,7 +37,7 @@ def test_recorder_over_training() -> None:
     """scoRNN appendix B: the error of a constrained weight stays, that of a free one grows."""
     rnns = torch.nn.RNN(2, 8), torch.nn.RNN(2, 8)
     torch.nn.init.orthogonal_(rnns[1].weight_hh_l0)
-    sp.scaled_cayley(rnns[0], "weight_hh_l0")
+    sp.constrain(rnns[0], "weight_hh_l0", sp.ScaledCayley())
     recorders = [Recorder(lambda rnn=rnn: orthogonality_error(rnn.weight_hh_l0)) for rnn in rnns]
     optimizer = torch.optim.SGD([p for rnn in rnns for p in rnn.parameters()], lr=0.1)
     x = torch.randn(5, 3, 2)

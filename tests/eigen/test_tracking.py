@@ -159,7 +159,7 @@ def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
 def test_gradients_agree_with_the_dense_solver(name, dtype, tolerance) -> None:
     trajectory = getattr(Trajectories(dtype), name)
     layers = [
-        sp.spectral_radius(torch.nn.Linear(N, N, False, dtype=dtype), solver=s) for s in ("tracking", "dense")
+        sp.constrain(torch.nn.Linear(N, N, False, dtype=dtype), "weight", sp.SpectralRadiusNorm(solver=s)) for s in ("tracking", "dense")
     ]
     for t in range(STEPS):
         T = torch.from_numpy(trajectory(t)).to(dtype)
@@ -244,7 +244,7 @@ def test_small_zero_and_nilpotent_matrices() -> None:
 def trained(steps, layer=None, read_before_saving=False, state=None):
     """Train a layer and return it; ``state`` restores it first."""
     torch.manual_seed(1)
-    layer = sp.spectral_radius(torch.nn.Linear(N, N, bias=False), solver="tracking")
+    layer = sp.constrain(torch.nn.Linear(N, N, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking"))
     if state is not None:
         layer.load_state_dict(state)
     for t in steps:
@@ -283,7 +283,7 @@ def test_state_dict_holds_tensors_and_fits_other_solvers() -> None:
     layer = trained(range(5))
     state = layer.state_dict()
     assert all(isinstance(value, torch.Tensor) for value in state.values())
-    dense = sp.spectral_radius(torch.nn.Linear(N, N, bias=False), solver="dense")
+    dense = sp.constrain(torch.nn.Linear(N, N, bias=False), "weight", sp.SpectralRadiusNorm(solver="dense"))
     dense.load_state_dict(state)
     torch.testing.assert_close(dense.weight, layer.weight)
     layer.load_state_dict(dense.state_dict())
@@ -335,7 +335,7 @@ def test_a_new_weight_is_not_taken_for_the_old_one_moved(load) -> None:
     """After an assignment, or a checkpoint without the tracked state, nothing old is believed."""
     trajectory = Trajectories(torch.float64)
     first, second = (torch.from_numpy(trajectory.hidden_crowd(t)) for t in (0, 20))
-    layer = sp.spectral_radius(torch.nn.Linear(N, N, False, dtype=torch.float64), solver="tracking")
+    layer = sp.constrain(torch.nn.Linear(N, N, False, dtype=torch.float64), "weight", sp.SpectralRadiusNorm(solver="tracking"))
     for t in range(14):
         layer.parametrizations.weight.original.data.copy_(first + 1e-6 * t)
         layer.weight  # noqa: B018
@@ -377,7 +377,7 @@ def test_pack_is_lossless() -> None:
 
 def test_auto_says_what_it_chose() -> None:
     for n, chosen in ((64, "dense"), (128, "tracking")):
-        layer = sp.spectral_radius(torch.nn.Linear(n, n))
+        layer = sp.constrain(torch.nn.Linear(n, n), "weight", sp.SpectralRadiusNorm())
         assert f"solver='auto: {chosen}'" in repr(layer)
 
 
@@ -504,7 +504,7 @@ def test_following_goes_on_after_a_jump(dtype, dense_calls) -> None:
 def test_a_zero_matrix_in_a_batch_does_not_lose_the_state_of_the_others() -> None:
     layer = nn.Module()
     layer.weight = nn.Parameter(torch.randn(2, 40, 40))
-    sp.spectral_radius(layer, "weight", solver="tracking")
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver="tracking"))
     with torch.no_grad():
         layer.parametrizations.weight.original[1] = 0
     with warnings.catch_warnings():

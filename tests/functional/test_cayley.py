@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import cayley, cayley_inverse, scaled_cayley
-from spectral_param.functional.kahan import choose_signs, pivot_phases, skew_part_of
+from spectral_param.functional.cayley import choose_signs, pivot_phases, skew_part_of
 from tests import matrices
 
 # The function of the same name hides the module.

@@ -40,6 +40,7 @@ def results(function, args, *rest, of=(0, 1), **kwargs):
     outputs = function(*args, *rest, **kwargs)
     generator = torch.Generator().manual_seed(1)
     G = [torch.randn(outputs[i].shape, dtype=outputs[i].dtype, generator=generator) for i in of]
+    G = [g.to(outputs[i].device) for g, i in zip(G, of, strict=True)]
     leaves = [a for a in args if a is not None and a.requires_grad]
     gradients = torch.autograd.grad([outputs[i] for i in of], leaves, G)
     return [*(outputs[i] for i in of), *gradients]
@@ -478,10 +479,16 @@ def test_gradients_mapped_over_keep_no_graph() -> None:
     assert torch.autograd.grad(last, W, directions, is_grads_batched=True, create_graph=True)[0].requires_grad
 
 
-def test_shapes_on_the_meta_device() -> None:
-    shapes = [(5, 2, 3), (2, 4), (4, 3), (4, 4), (4,)]
-    output, last = rnn(*(torch.empty(shape, device="meta") for shape in shapes))
-    assert (output.shape, last.shape) == ((5, 2, 4), (2, 4))
+@pytest.mark.parametrize("sizes", [[3] * 4, [3, 3, 2, 1]], ids=str)
+@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
+@pytest.mark.parametrize("checkpoint_every", [None, 2])
+def test_no_step_asks_for_numbers_or_for_the_cpu(sizes, nonlinearity, dtype, checkpoint_every) -> None:
+    """On the meta device as on a GPU: nothing waits for a number, and no tensor is made on the CPU."""
+    args = arguments(sizes, 2, 5, dtype, nonlinearity=nonlinearity)
+    meta = [a.detach().to("meta").requires_grad_() for a in args]
+    found = results(rnn, meta, nonlinearity, sizes, checkpoint_every=checkpoint_every)
+    assert [t.shape for t in found[2:]] == [a.shape for a in args]
+    assert all(t.is_meta for t in found)
 
 
 # No activation ------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
-from spectral_param import constraints
 from spectral_param.functional import recurrence_fused, recurrence_steps
 from spectral_param.parametrizations.base import originals_of
 from spectral_param.testing import Holder
@@ -96,7 +95,7 @@ def test_packed_sequences_as_torch_nn_rnn(bidirectional, enforce_sorted) -> None
 
 def test_block_triangular_on_torch_nn_rnn_is_the_same_network() -> None:
     rnn = torch.nn.RNN(3, N, dtype=torch.float64)
-    sp.block_triangular(rnn, "weight_hh_l0", BLOCKS, coupling=True)
+    sp.constrain(rnn, "weight_hh_l0", sp.BlockTriangular(BLOCKS, coupling=True))
     block_rnn = sp.nn.BlockRNN(3, BLOCKS, coupling=True, nonlinearity="tanh", init=None, dtype=torch.float64)
     (cell,) = block_rnn.cells
     cell.weight_hh = rnn.weight_hh_l0.detach()

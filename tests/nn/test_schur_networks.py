@@ -92,7 +92,7 @@ def test_radius_and_departure_reach_the_blocks() -> None:
 
 @pytest.mark.parametrize("rebase_every", [None, 1, 10])
 def test_exp_rnn_stays_orthogonal_and_learns(rebase_every) -> None:
-    rnn = sp.nn.ExpRNN(2, 12, start="cayley", dtype=torch.float64)
+    rnn = sp.nn.ExpRNN(2, 12, angles="cayley", dtype=torch.float64)
     before = rnn.cells[0].weight_hh.detach().clone()
 
     def after_step(step):

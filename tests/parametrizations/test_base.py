@@ -127,10 +127,10 @@ def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
 
 
 COPIED = {
-    "torch.nn.RNN": (lambda: sp.scaled_cayley(torch.nn.RNN(3, 8), "weight_hh_l0"), "weight_hh_l0"),
-    "torch.nn.LSTM": (lambda: sp.spectral_radius(torch.nn.LSTM(3, 8), "weight_hh_l0"), "weight_hh_l0"),
+    "torch.nn.RNN": (lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()), "weight_hh_l0"),
+    "torch.nn.LSTM": (lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()), "weight_hh_l0"),
     "ScoRNN": (lambda: sp.nn.ScoRNN(3, 8), "weight_hh"),
-    "Linear": (lambda: torch.nn.Sequential(sp.scaled_cayley(torch.nn.Linear(3, 3))), "weight"),
+    "Linear": (lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())), "weight"),
 }
 
 
@@ -162,7 +162,7 @@ def test_a_copy_without_its_constraint_leaves_the_original_alone(name) -> None:
 
 
 def test_a_copy_has_a_cached_weight_of_its_own() -> None:
-    module = sp.scaled_cayley(torch.nn.Linear(4, 4))
+    module = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley())
     other = copy.deepcopy(module)
     with torch.no_grad():
         other.parametrizations.weight.original += torch.randn(4, 4)

@@ -68,7 +68,7 @@ def test_complex_blocks_have_two_originals() -> None:
 
 def test_gates() -> None:
     blocks = [(3, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())]
-    lstm = sp.block_triangular(torch.nn.LSTM(2, 5), "weight_hh_l0", blocks)
+    lstm = sp.constrain(torch.nn.LSTM(2, 5), "weight_hh_l0", sp.BlockTriangular(blocks))
     W = lstm.weight_hh_l0.unflatten(0, (4, 5))
     assert orthogonality_defect(W[:, :3, :3]).max() < 1e-5
     torch.testing.assert_close(radii(W[:, 3:, 3:]).flatten(), torch.ones(4))
@@ -76,7 +76,7 @@ def test_gates() -> None:
 
 def test_the_papers_start() -> None:
     blocks = [(6, sp.ScaledCayley(2)), (4, sp.SpectralRadiusNorm(mode="latched"))]
-    module = sp.block_triangular(Holder(torch.empty(10, 10)), "weight", blocks, coupling=True, init="paper")
+    module = sp.constrain(Holder(torch.empty(10, 10)), "weight", sp.BlockTriangular(blocks, coupling=True), init="paper")
     W = module.weight.detach()
     assert orthogonality_defect(W[:6, :6]).max() < 1e-6
     assert radii(W[6:, 6:]).item() < 1

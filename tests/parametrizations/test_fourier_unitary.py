@@ -12,7 +12,7 @@ from tests.cases import orthogonal, orthogonality_defect
 
 
 def unitary(n: int, dtype: torch.dtype = torch.complex128) -> Holder:
-    return sp.fourier_unitary(Holder(torch.empty(n, n, dtype=dtype)))
+    return sp.constrain(Holder(torch.empty(n, n, dtype=dtype)), "weight", sp.FourierUnitary())
 
 
 def test_seven_n_parameters() -> None:
@@ -20,7 +20,7 @@ def test_seven_n_parameters() -> None:
     assert sp.num_free_parameters(module) == 70
     v, phases = module.parametrizations.weight.parameters()
     assert (v.shape, phases.shape, phases.dtype) == ((2, 10), (3, 10), torch.float64)
-    gates = sp.fourier_unitary(Holder(torch.empty(30, 10, dtype=torch.complex64)))
+    gates = sp.constrain(Holder(torch.empty(30, 10, dtype=torch.complex64)), "weight", sp.FourierUnitary())
     assert sp.num_free_parameters(gates) == 210
 
 
@@ -46,7 +46,7 @@ def test_the_papers_start() -> None:
 
 
 def test_unitary_to_machine_precision_after_many_steps() -> None:
-    layer = sp.fourier_unitary(torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64))
+    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary())
     before = layer.weight.detach().clone()
     optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
     for _ in range(300):
@@ -91,7 +91,7 @@ def test_real_weight() -> None:
     with pytest.raises(
         UnsupportedDtypeError, match=r"complex weight, got torch.float32\. Use a complex dtype"
     ):
-        sp.fourier_unitary(torch.nn.Linear(4, 4))
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.FourierUnitary())
     with pytest.raises(UnsupportedDtypeError, match=r"expected torch\.complex64 or .*, got torch\.float32"):
         sp.nn.URNN(2, 4, dtype=torch.float32, real_output=False)
 
@@ -111,7 +111,7 @@ def test_operator() -> None:
 def test_operator_of_gates() -> None:
     module = unitary(4)
     parameters = list(module.parametrizations.weight.parameters())
-    gates = sp.fourier_unitary(Holder(torch.empty(8, 4, dtype=torch.complex64)))
+    gates = sp.constrain(Holder(torch.empty(8, 4, dtype=torch.complex64)), "weight", sp.FourierUnitary())
     with pytest.raises(ValueError, match=r"operator: expected a square weight, got .*\(8, 4\)"):
         gates.parametrizations.weight[0].operator(*parameters)
 

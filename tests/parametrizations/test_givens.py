@@ -14,9 +14,7 @@ DTYPES = (torch.float64, torch.complex128)
 FFT = Case(
     name="Givens-fft",
     make=lambda shape: sp.Givens(order="fft"),
-    member=lambda shape, dtype: sp.givens(
-        Holder(torch.empty(shape, dtype=dtype)), order="fft", init="paper"
-    ).weight.detach(),
+    member=lambda shape, dtype: sp.constrain(Holder(torch.empty(shape, dtype=dtype)), "weight", sp.Givens(order="fft"), init="paper").weight.detach(),
     violation=orthogonality_defect,
     outside=orthogonal,
     shapes=((8, 8), (16, 4)),
@@ -31,7 +29,7 @@ def test_contract_of_the_fft_order(trial) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_orthogonal_weight_round_trips(dtype) -> None:
     W = orthogonal((64, 64), dtype)
-    module = sp.givens(Holder(torch.eye(64, dtype=dtype)))
+    module = sp.constrain(Holder(torch.eye(64, dtype=dtype)), "weight", sp.Givens())
     for sign in (1, -1):  # both determinants
         W[0] *= sign
         module.weight = W
@@ -45,7 +43,7 @@ def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
     target[0] *= sign
     start = orthogonal((5, 5), dtype)
     start[0] *= torch.linalg.det(start).real.sign() * torch.linalg.det(target).real.sign()
-    module = sp.givens(Holder(start))
+    module = sp.constrain(Holder(start), "weight", sp.Givens())
     optimizer = torch.optim.LBFGS(
         module.parameters(),
         max_iter=500,
@@ -69,7 +67,7 @@ def test_two_layers_cannot_reach_most_weights() -> None:
     with pytest.raises(
         InManifoldError, match=r"weight that 2 rectangular layers.*miss by.*layers=None, which reaches every"
     ):
-        sp.givens(Holder(torch.eye(8)), layers=2).weight = orthogonal((8, 8), torch.float32)
+        sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal((8, 8), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +82,14 @@ def test_two_layers_cannot_reach_most_weights() -> None:
 def test_number_of_parameters(layers, order, real, complex_) -> None:
     """8 x 8: real rotations; two parameters for each complex one, and the phases of D."""
     for dtype, expected in ((torch.float32, real), (torch.complex64, complex_)):
-        module = sp.givens(Holder(torch.eye(8, dtype=dtype)), layers=layers, order=order, init="paper")
+        module = sp.constrain(Holder(torch.eye(8, dtype=dtype)), "weight", sp.Givens(layers=layers, order=order), init="paper")
         assert sp.num_free_parameters(module) == expected
         assert sum(p.numel() for p in module.parameters()) == expected
 
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     for dtype, layers in ((torch.float32, None), (torch.complex64, 3)):
-        layer = sp.givens(torch.nn.Linear(32, 32, bias=False, dtype=dtype), layers=layers)
+        layer = sp.constrain(torch.nn.Linear(32, 32, bias=False, dtype=dtype), "weight", sp.Givens(layers=layers))
         before = layer.weight.detach().clone()
         optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
         for _ in range(300):
@@ -106,19 +104,19 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_weight_in_a_smaller_set_is_kept_another_is_dropped(dtype) -> None:
     W = two_layers((9, 9), dtype)
-    torch.testing.assert_close(sp.givens(Holder(W), layers=2).weight, W)
-    one, other = (sp.givens(Holder(orthogonal((9, 9), dtype)), layers=2).weight for _ in range(2))
+    torch.testing.assert_close(sp.constrain(Holder(W), "weight", sp.Givens(layers=2)).weight, W)
+    one, other = (sp.constrain(Holder(orthogonal((9, 9), dtype)), "weight", sp.Givens(layers=2)).weight for _ in range(2))
     assert (one - other).abs().max() > 0.1, "expected the paper's random start"
     assert one.triu(3).abs().max() == 0
     stack = torch.stack([W, orthogonal((9, 9), dtype)])
-    started = sp.givens(Holder(stack), layers=2).weight
+    started = sp.constrain(Holder(stack), "weight", sp.Givens(layers=2)).weight
     torch.testing.assert_close(started[0], W)
     assert (started[1] - stack[1]).abs().max() > 0.1
 
 
 def test_the_present_weight_can_always_be_assigned() -> None:
     """Rounding hides the rotations of this one, so they are not found from the weight."""
-    module = sp.givens(Holder(torch.eye(48)), layers=30, init="paper")
+    module = sp.constrain(Holder(torch.eye(48)), "weight", sp.Givens(layers=30), init="paper")
     W = module.weight.detach().clone()
     module.weight = W
     torch.testing.assert_close(module.weight, W)
@@ -130,20 +128,20 @@ def test_the_present_weight_can_always_be_assigned() -> None:
 
 
 def test_the_papers_start() -> None:
-    module = sp.givens(Holder(torch.empty(30, 30, dtype=torch.complex64)), init="paper")
+    module = sp.constrain(Holder(torch.empty(30, 30, dtype=torch.complex64)), "weight", sp.Givens(), init="paper")
     for angles in module.parametrizations.weight.parameters():
         assert angles.dtype == torch.float32
         assert angles.abs().max() <= math.pi
         assert angles.abs().max() > 0.8 * math.pi
         assert abs(angles.mean()) < 1
-    real = sp.givens(Holder(torch.empty(4, 4)), layers=1, init="paper")
+    real = sp.constrain(Holder(torch.empty(4, 4)), "weight", sp.Givens(layers=1), init="paper")
     assert torch.equal(real.parametrizations.weight[0].signs, torch.ones(4))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("arguments", [{}, {"layers": 3}, {"order": "fft"}], ids=str)
 def test_operator(arguments, dtype) -> None:
-    module = sp.givens(Holder(torch.empty(8, 8, dtype=dtype)), **arguments, init="paper")
+    module = sp.constrain(Holder(torch.empty(8, 8, dtype=dtype)), "weight", sp.Givens(**arguments), init="paper")
     angles = list(module.parametrizations.weight.parameters())
     product = module.parametrizations.weight[0].operator(*angles)
     h = torch.randn(3, 8, dtype=dtype, requires_grad=True)
@@ -155,14 +153,14 @@ def test_operator(arguments, dtype) -> None:
 
 
 def test_operator_of_gates() -> None:
-    of_weight = sp.givens(torch.nn.LSTM(3, 4), "weight_hh_l0").parametrizations.weight_hh_l0
+    of_weight = sp.constrain(torch.nn.LSTM(3, 4), "weight_hh_l0", sp.Givens()).parametrizations.weight_hh_l0
     with pytest.raises(ValueError, match=r"Givens.operator: expected a square weight, got .*\(16, 4\)"):
         of_weight[0].operator(of_weight.original)
 
 
 def test_double_leaves_a_complex_weight_as_it_is() -> None:
     """As Module.double does with complex parameters."""
-    module = sp.givens(Holder(torch.eye(4, dtype=torch.complex64))).double()
+    module = sp.constrain(Holder(torch.eye(4, dtype=torch.complex64)), "weight", sp.Givens()).double()
     assert module.weight.dtype == torch.complex64
     W = orthogonal((4, 4), torch.complex64)
     module.weight = W
@@ -170,11 +168,11 @@ def test_double_leaves_a_complex_weight_as_it_is() -> None:
 
 
 def test_blocks_and_gates() -> None:
-    lstm = sp.givens(torch.nn.LSTM(3, 6), "weight_hh_l0", layers=2)
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Givens(layers=2))
     assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
     assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
     blocks = [(4, sp.Givens()), (3, sp.FourierUnitary())]
-    W = sp.block_triangular(Holder(torch.eye(7, dtype=torch.complex64)), "weight", blocks).weight
+    W = sp.constrain(Holder(torch.eye(7, dtype=torch.complex64)), "weight", sp.BlockTriangular(blocks)).weight
     assert W.dtype == torch.complex64
     assert orthogonality_defect(W).max() < 1e-5
 
@@ -197,11 +195,11 @@ def test_bad_arguments(arguments, match) -> None:
 def test_arguments_that_do_not_fit_the_weight() -> None:
     for init in (None, "paper"):
         with pytest.raises(ValueError, match=r"at most n = 4, .*got 5\. Take None"):
-            sp.givens(Holder(torch.eye(4)), layers=5, init=init)
+            sp.constrain(Holder(torch.eye(4)), "weight", sp.Givens(layers=5), init=init)
         with pytest.raises(ValueError, match=r"power of two, got n = 5\. Take n = 4 or 8"):
-            sp.givens(Holder(torch.eye(5)), order="fft", init=init)
+            sp.constrain(Holder(torch.eye(5)), "weight", sp.Givens(order="fft"), init=init)
 
 
 def test_nan_weight() -> None:
     with pytest.raises(NotFiniteError, match="expected a finite weight"):
-        sp.givens(Holder(torch.full((3, 3), torch.nan)))
+        sp.constrain(Holder(torch.full((3, 3), torch.nan)), "weight", sp.Givens())

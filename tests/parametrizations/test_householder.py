@@ -63,7 +63,7 @@ def test_all_reflections_against_numpy(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_few_reflections_against_numpy(dtype) -> None:
-    module = sp.householder(Holder(torch.empty(7, 7, dtype=dtype)), reflections=3, init="paper")
+    module = sp.constrain(Holder(torch.empty(7, 7, dtype=dtype)), "weight", sp.Householder(reflections=3), init="paper")
     vectors = originals(module)[0].detach().numpy()
     assert vectors.shape == (7, 3)
     np.testing.assert_allclose(module.weight.detach(), product(vectors), atol=1e-14)
@@ -200,7 +200,7 @@ def test_operator_of_a_batch(dtype, reflections) -> None:
 
 
 def test_operator_of_gates() -> None:
-    lstm = sp.householder(torch.nn.LSTM(3, 6), "weight_hh_l0", reflections=2)
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Householder(reflections=2))
     of_weight = lstm.parametrizations.weight_hh_l0
     assert of_weight.original.shape == (4, 6, 2)
     with pytest.raises(ValueError, match=r"operator: expected a square weight, got .*\(24, 6\)"):
@@ -208,7 +208,7 @@ def test_operator_of_gates() -> None:
 
 
 def test_gates_are_orthogonal_each() -> None:
-    lstm = sp.householder(torch.nn.LSTM(3, 6), "weight_hh_l0")
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Householder())
     assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
     assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
 
@@ -216,7 +216,7 @@ def test_gates_are_orthogonal_each() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reflections", [None, 4])
 def test_the_papers_start(dtype, reflections) -> None:
-    module = sp.householder(Holder(torch.empty(3, 9, 9, dtype=dtype)), "weight", reflections, init="paper")
+    module = sp.constrain(Holder(torch.empty(3, 9, 9, dtype=dtype)), "weight", sp.Householder(reflections), init="paper")
     vectors = originals(module)[0]
     assert (vectors.triu(1) == 0).all()
     torch.testing.assert_close(
@@ -231,7 +231,7 @@ def test_the_papers_start(dtype, reflections) -> None:
 
 
 def test_the_papers_start_has_both_determinants() -> None:
-    weights = [sp.householder(Holder(torch.empty(3, 3)), init="paper").weight for _ in range(20)]
+    weights = [sp.constrain(Holder(torch.empty(3, 3)), "weight", sp.Householder(), init="paper").weight for _ in range(20)]
     assert {round(torch.linalg.det(W).item()) for W in weights} == {1, -1}
 
 
@@ -239,9 +239,7 @@ def test_free_parameters() -> None:
     """As many as the sets have dimensions: those of the Jacobian."""
     for dtype in DTYPES:
         for reflections in (None, 1, 2, 4):
-            module = sp.householder(
-                Holder(torch.empty(5, 5, dtype=dtype)), reflections=reflections, init="paper"
-            )
+            module = sp.constrain(Holder(torch.empty(5, 5, dtype=dtype)), "weight", sp.Householder(reflections=reflections), init="paper")
             (parametrization,) = module.parametrizations.weight
             tensors = [o.detach() for o in originals(module)]
             real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
@@ -273,7 +271,7 @@ def test_bad_reflections(bad) -> None:
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_more_reflections_than_rows(init) -> None:
     with pytest.raises(ValueError, match="reflections: expected at most n = 3, got 4"):
-        sp.householder(Holder(torch.eye(3)), reflections=4, init=init)
+        sp.constrain(Holder(torch.eye(3)), "weight", sp.Householder(reflections=4), init=init)
 
 
 def test_nan_weight() -> None:
@@ -282,7 +280,7 @@ def test_nan_weight() -> None:
 
 
 def test_orthogonal_after_many_steps() -> None:
-    layer = sp.householder(torch.nn.Linear(32, 32, bias=False))
+    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.Householder())
     optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
     for _ in range(500):
         x = torch.randn(16, 32)

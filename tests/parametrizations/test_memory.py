@@ -1,13 +1,10 @@
 """One decomposition for each forward pass of a layer, counted where PyTorch dispatches it."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param.parametrizations.memory import Memory
 
 
 class Count(TorchDispatchMode):
@@ -48,11 +45,11 @@ def step(layer, optimizer):
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
-    ("verb", "count"), [(sp.spectral_radius, eigendecompositions), (sp.scaled_cayley, solves)]
+    ("make", "count"), [(sp.SpectralRadiusNorm, eigendecompositions), (sp.ScaledCayley, solves)]
 )
-def test_one_decomposition_for_each_training_step(name, verb, count) -> None:
+def test_one_decomposition_for_each_training_step(name, make, count) -> None:
     layer, weight = LAYERS[name]()
-    verb(layer, weight)
+    sp.constrain(layer, weight, make())
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     step(layer, optimizer)
     for _ in range(3):
@@ -72,7 +69,7 @@ def test_one_of_each_for_a_step_of_enrnn(count) -> None:
 
 
 def test_one_in_inference_mode() -> None:
-    layer = sp.spectral_radius(torch.nn.RNN(6, 6), "weight_hh_l0")
+    layer = sp.constrain(torch.nn.RNN(6, 6), "weight_hh_l0", sp.SpectralRadiusNorm())
     layer.parametrizations.weight_hh_l0.original.data.normal_()
     with torch.inference_mode(), eigendecompositions() as counter:
         for _ in range(3):
@@ -81,23 +78,8 @@ def test_one_in_inference_mode() -> None:
     layer(torch.randn(5, 2, 6))[0].sum().backward()
 
 
-def test_threads_that_read_while_the_weight_changes() -> None:
-    memory = Memory()
-
-    def work(value):
-        for _ in range(2000):
-            key = torch.full((4,), float(value))
-            found = memory.recall(key)
-            if found is not None:
-                assert torch.equal(found[0], 2 * key)
-            memory.store((key,), (2 * key,))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-
-
 def test_none_while_the_weight_stays() -> None:
-    layer = sp.spectral_radius(torch.nn.Linear(6, 6))
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.SpectralRadiusNorm())
     layer(torch.randn(2, 6))
     with eigendecompositions() as counter:
         for _ in range(3):

@@ -77,7 +77,7 @@ def test_more_negative_ones_than_rows() -> None:
 def test_negative_ones_for_a_complex_weight() -> None:
     for init in (None, "paper"):
         with pytest.raises(ValueError, match="expected None for a complex weight"):
-            sp.scaled_cayley(Holder(torch.eye(3, dtype=torch.complex64)), negative_ones=1, init=init)
+            sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.ScaledCayley(negative_ones=1), init=init)
 
 
 def test_nan_weight() -> None:
@@ -102,14 +102,14 @@ def test_phases_are_trained() -> None:
 
 
 def test_gates_are_orthogonal_each() -> None:
-    lstm = sp.scaled_cayley(torch.nn.LSTM(3, 6), "weight_hh_l0")
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.ScaledCayley())
     assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
     assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
 
 
 def test_the_papers_start() -> None:
     """Section 4.2: eigenvalues ±e^{it}, t in [0, π/2], those of the last rows reflected."""
-    module = sp.scaled_cayley(Holder(torch.empty(12, 12, dtype=torch.float64)), negative_ones=4, init="paper")
+    module = sp.constrain(Holder(torch.empty(12, 12, dtype=torch.float64)), "weight", sp.ScaledCayley(negative_ones=4), init="paper")
     W = module.weight.detach()
     A = module.parametrizations.weight.original
     assert A.abs().max() <= 1, "s = tan(t/2) with t in [0, π/2]"
@@ -123,7 +123,7 @@ def test_the_papers_start() -> None:
 
 
 def test_the_papers_start_for_a_complex_weight() -> None:
-    module = sp.scaled_cayley(Holder(torch.empty(7, 7, dtype=torch.complex128)), init="paper")
+    module = sp.constrain(Holder(torch.empty(7, 7, dtype=torch.complex128)), "weight", sp.ScaledCayley(), init="paper")
     assert orthogonality_defect(module.weight).max() < 1e-13
     theta = list(module.parametrizations.weight.parameters())[1]
     assert ((theta >= 0) & (theta <= 2 * torch.pi)).all()
@@ -138,7 +138,7 @@ def test_unparametrized_use() -> None:
 
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
-    layer = sp.scaled_cayley(torch.nn.Linear(32, 32, bias=False))
+    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.ScaledCayley())
     optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
     for _ in range(500):
         x = torch.randn(16, 32)

@@ -71,7 +71,7 @@ def test_every_sign_of_one_entry(entry, count) -> None:
 
 
 def test_gates_and_batches_are_decomposed_each() -> None:
-    lstm = sp.schur_form(torch.nn.LSTM(3, 5, dtype=torch.float64), "weight_hh_l0", radius=0.4)
+    lstm = sp.constrain(torch.nn.LSTM(3, 5, dtype=torch.float64), "weight_hh_l0", sp.SchurForm(radius=0.4))
     assert radii(lstm.weight_hh_l0).shape == (4,)
     assert radii(lstm.weight_hh_l0).max() <= 0.4 + 1e-9
     W = torch.randn(2, 3, 15, 5, dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_structure_is_fixed_in_training_and_saved() -> None:
 
 
 def test_entries_without_a_block_are_not_read() -> None:
-    module = sp.schur_form(Holder(torch.empty(5, 5)), init="paper")
+    module = sp.constrain(Holder(torch.empty(5, 5)), "weight", sp.SchurForm(), init="paper")
     _, (_, gamma, theta, log_shear, _) = parts(module)
     module.weight.square().sum().backward()
     unread = torch.tensor([1, 3])
@@ -106,7 +106,7 @@ def test_entries_without_a_block_are_not_read() -> None:
 
 def test_the_papers_start() -> None:
     """γ = 1, θ in [0, 2π), T = 0, s = 1: orthogonal; P of determinant 1."""
-    module = sp.schur_form(Holder(torch.empty(50, 50, dtype=torch.float64)), init="paper")
+    module = sp.constrain(Holder(torch.empty(50, 50, dtype=torch.float64)), "weight", sp.SchurForm(), init="paper")
     schur, (T, gamma, theta, log_shear, P) = parts(module)
     assert (gamma == 1).all()
     assert (T == 0).all()
@@ -122,7 +122,7 @@ def test_the_papers_start() -> None:
     "P", [sp.ScaledCayley(0.5), geotorch.SO(torch.Size((5, 5)))], ids=lambda P: type(P).__name__
 )
 def test_the_papers_start_with_another_p(P) -> None:
-    module = sp.schur_form(Holder(torch.empty(5, 5)), P=P, init="paper")
+    module = sp.constrain(Holder(torch.empty(5, 5)), "weight", sp.SchurForm(P=P), init="paper")
     assert orthogonality_defect(module.weight).max() < 1e-5
     values = torch.linalg.eigvals(module.weight.detach())
     assert (values - 1).abs().min() < 1e-5, "an odd n has a real eigenvalue"
@@ -262,13 +262,13 @@ def test_departure_keeps_what_is_inside_and_scales_the_rest() -> None:
 
 
 def test_the_papers_start_is_inside_the_radius_with_a_gradient() -> None:
-    module = sp.schur_form(Holder(torch.empty(6, 6)), radius=0.99, init="paper")
+    module = sp.constrain(Holder(torch.empty(6, 6)), "weight", sp.SchurForm(radius=0.99), init="paper")
     schur, originals = parts(module)
     moduli = schur.eigenvalues(*originals).abs()
     torch.testing.assert_close(moduli, torch.full((6,), 0.995 * 0.99))
     (gradient,) = torch.autograd.grad(module.weight.square().sum(), originals[1])
     assert gradient[::2].abs().min() > 0.3
-    module = sp.schur_form(Holder(torch.empty(6, 6)), radius=1.5, init="paper")
+    module = sp.constrain(Holder(torch.empty(6, 6)), "weight", sp.SchurForm(radius=1.5), init="paper")
     schur, originals = parts(module)
     torch.testing.assert_close(schur.eigenvalues(*originals).abs(), torch.ones(6))
 
@@ -277,7 +277,7 @@ def test_the_papers_start_is_inside_the_radius_with_a_gradient() -> None:
 
 
 def test_penalty_is_that_of_the_paper() -> None:
-    module = sp.schur_form(Holder(torch.empty(5, 5)), delta=0.1, init="paper")
+    module = sp.constrain(Holder(torch.empty(5, 5)), "weight", sp.SchurForm(delta=0.1), init="paper")
     schur, originals = parts(module)
     assert schur.penalty(*originals).item() == 0
     originals[1].data = torch.tensor([1.5, 99.0, -0.8, 99.0, -2.0])
@@ -294,10 +294,10 @@ def test_penalty_sees_the_bounded_moduli() -> None:
 
 def test_penalty_of_a_model_is_the_sum() -> None:
     blocks = [(2, sp.ScaledCayley()), (4, sp.SchurForm(delta=1.0)), (3, None)]
-    inside = sp.block_triangular(Holder(torch.zeros(9, 9)), "weight", blocks, coupling=True)
+    inside = sp.constrain(Holder(torch.zeros(9, 9)), "weight", sp.BlockTriangular(blocks, coupling=True))
     direct = constrained(torch.zeros(3, 3), delta=0.1)
     model = torch.nn.ModuleList(
-        [inside, direct, torch.nn.Linear(2, 2), sp.scaled_cayley(torch.nn.Linear(2, 2))]
+        [inside, direct, torch.nn.Linear(2, 2), sp.constrain(torch.nn.Linear(2, 2), "weight", sp.ScaledCayley())]
     )
     assert sp.penalty(model).item() == pytest.approx(4 * 1.0 + 3 * 0.1)
     assert sp.penalty(torch.nn.Linear(2, 2)).item() == 0
@@ -306,7 +306,7 @@ def test_penalty_of_a_model_is_the_sum() -> None:
 def test_penalty_of_a_buffer() -> None:
     module = torch.nn.Module()
     module.register_buffer("weight", 0.5 * torch.eye(4))
-    sp.schur_form(module, delta=1.0)
+    sp.constrain(module, "weight", sp.SchurForm(delta=1.0))
     assert sp.penalty(module).item() == pytest.approx(4 * 0.25)
 
 
@@ -348,7 +348,7 @@ def test_free_parameters_are_those_of_any_matrix(form, P) -> None:
         module = constrained(W, P=P, form=form)
         assert sp.num_free_parameters(module) == W.numel()
     # The paper: N(N-1)/2 for T, N/2 for each of γ and θ, beside P.
-    module = sp.schur_form(Holder(torch.empty(6, 6)), P=P, form="paper", init="paper")
+    module = sp.constrain(Holder(torch.empty(6, 6)), "weight", sp.SchurForm(P=P, form="paper"), init="paper")
     *_, last = module.parametrizations.weight.parameters(recurse=False)
     last.requires_grad_(False)
     assert sp.num_free_parameters(module) == 15 + 3 + 3
@@ -386,7 +386,7 @@ def test_complex_weight(init) -> None:
     with pytest.raises(
         UnsupportedDtypeError, match=r"SchurForm: expected a real tensor, got torch\.complex64"
     ):
-        sp.schur_form(Holder(torch.eye(3, dtype=torch.complex64)), init=init)
+        sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SchurForm(), init=init)
 
 
 def test_nan_weight() -> None:
@@ -412,7 +412,7 @@ def test_a_failed_assignment_changes_nothing() -> None:
 
 def test_inside_a_block_triangular_weight() -> None:
     blocks = [(3, sp.ScaledCayley()), (5, sp.SchurForm(radius=0.9))]
-    module = sp.block_triangular(Holder(torch.randn(8, 8)), "weight", blocks, coupling=True)
+    module = sp.constrain(Holder(torch.randn(8, 8)), "weight", sp.BlockTriangular(blocks, coupling=True))
     assert orthogonality_defect(module.weight[:3, :3]).max() < 1e-5
     assert radii(module.weight[3:, 3:]).item() <= 0.9 + 1e-4
     module.weight = module.weight.detach()

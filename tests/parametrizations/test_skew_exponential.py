@@ -65,7 +65,7 @@ def test_registration_takes_the_nearest_orthogonal_weight() -> None:
 )
 def test_the_papers_starts(start, low, high) -> None:
     """Rotations by random angles, W = exp(A): the base is I."""
-    module = sp.skew_exponential(Holder(torch.empty(41, 41, dtype=torch.float64)), start=start, init="paper")
+    module = sp.constrain(Holder(torch.empty(41, 41, dtype=torch.float64)), "weight", sp.SkewExponential(angles=start), init="paper")
     T = module.parametrizations.weight.original.detach()
     angles = T.diagonal(-1)
     assert torch.equal(T, torch.diag(angles, -1))
@@ -105,7 +105,7 @@ def models():
     cayley = sp.SchurForm(sp.ScaledCayley())
     return {
         "weight": trained(constrained(orthogonal((6, 6), torch.float64))),
-        "LSTM": sp.skew_exponential(torch.nn.LSTM(2, 5, dtype=torch.float64), "weight_hh_l0", init="paper"),
+        "LSTM": sp.constrain(torch.nn.LSTM(2, 5, dtype=torch.float64), "weight_hh_l0", sp.SkewExponential(), init="paper"),
         "ExpRNN": sp.nn.ExpRNN(2, 7, num_layers=2, dtype=torch.float64),
         "NNRNN": sp.nn.NNRNN(2, 7, dtype=torch.float64),
         "blocks": sp.nn.BlockRNN(
@@ -179,7 +179,7 @@ def test_a_thousand_bases_do_not_drift() -> None:
 def test_rebase_of_a_buffer() -> None:
     module = torch.nn.Module()
     module.register_buffer("weight", orthogonal((4, 4), torch.float64))
-    sp.skew_exponential(module)
+    sp.constrain(module, "weight", sp.SkewExponential())
     module.parametrizations.weight.original.add_(torch.randn(4, 4, dtype=torch.float64))
     before = module.weight
     sp.rebase(module)
@@ -206,7 +206,7 @@ def test_bad_start() -> None:
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_complex_weight(init) -> None:
     with pytest.raises(UnsupportedDtypeError, match="SkewExponential: expected a real"):
-        sp.skew_exponential(Holder(torch.eye(3, dtype=torch.complex64)), init=init)
+        sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SkewExponential(), init=init)
 
 
 def test_nan_weight() -> None:

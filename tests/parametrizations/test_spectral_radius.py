@@ -125,7 +125,7 @@ def test_radius_from_a_list_survives_a_trip_through_bfloat16() -> None:
 
 def test_radius_for_each_gate() -> None:
     wanted = torch.tensor([0.2, 0.4, 0.6, 0.8])
-    lstm = sp.spectral_radius(torch.nn.LSTM(3, 5), "weight_hh_l0", radius=wanted)
+    lstm = sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", sp.SpectralRadiusNorm(radius=wanted))
     torch.testing.assert_close(radii(lstm.weight_hh_l0), wanted)
 
 
@@ -167,7 +167,7 @@ def test_radius_of_a_shape_that_does_not_fit() -> None:
 
 def test_lstm_weight_that_is_no_stack_of_squares() -> None:
     with pytest.raises(sp.errors.NotSquareError, match="12 is no multiple of 5"):
-        sp.spectral_radius(torch.nn.Linear(5, 12))
+        sp.constrain(torch.nn.Linear(5, 12), "weight", sp.SpectralRadiusNorm())
 
 
 def test_message_of_an_assignment_outside() -> None:

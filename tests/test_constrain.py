@@ -8,21 +8,21 @@ import spectral_param as sp
 
 
 def test_verbs_return_the_module() -> None:
-    for verb in (sp.spectral_radius, sp.scaled_cayley):
+    for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
         layer = torch.nn.Linear(4, 4)
-        assert verb(layer) is layer
+        assert sp.constrain(layer, "weight", make()) is layer
         assert parametrize.is_parametrized(layer, "weight")
 
 
 def test_init_from_a_tensor_and_from_a_function() -> None:
     W = torch.linalg.qr(torch.randn(4, 4)).Q
-    torch.testing.assert_close(sp.scaled_cayley(torch.nn.Linear(4, 4), init=W).weight, W)
-    layer = sp.scaled_cayley(torch.nn.Linear(4, 4), init=torch.nn.init.eye_)
+    torch.testing.assert_close(sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W)
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
     torch.testing.assert_close(layer.weight, torch.eye(4))
 
 
 def test_init_outside_the_set_is_projected() -> None:
-    layer = sp.spectral_radius(torch.nn.Linear(4, 4), init=5 * torch.eye(4))
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm(), init=5 * torch.eye(4))
     torch.testing.assert_close(layer.weight, torch.eye(4))
 
 
@@ -36,7 +36,7 @@ def test_init_outside_the_set_is_projected() -> None:
 )
 def test_bad_arguments(arguments, match) -> None:
     with pytest.raises(ValueError, match=match):
-        sp.scaled_cayley(torch.nn.Linear(4, 4), **arguments)
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_bad_arguments(arguments, match) -> None:
 )
 def test_weights_that_only_look_like_square_blocks(module, tensor_name, match) -> None:
     before = getattr(module, tensor_name).detach().clone()
-    for verb in (sp.spectral_radius, sp.scaled_cayley):
+    for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
         with pytest.raises(ValueError, match=match):
-            verb(module, tensor_name)
+            sp.constrain(module, tensor_name, make())
     assert torch.equal(getattr(module, tensor_name), before)
 
 
@@ -63,16 +63,16 @@ def test_kernels_of_one_point_are_not_gates() -> None:
 
 
 def test_constrained_twice() -> None:
-    layer = sp.scaled_cayley(torch.nn.Linear(4, 4))
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley())
     with pytest.raises(ValueError, match="'weight' has one"):
-        sp.spectral_radius(layer)
+        sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
 
 
 def test_a_failed_verb_leaves_the_weight_alone() -> None:
     layer = torch.nn.Linear(4, 4)
     before = layer.weight.detach().clone()
     with pytest.raises(ValueError, match="at most n = 4"):
-        sp.scaled_cayley(layer, negative_ones=9, init=torch.nn.init.eye_)
+        sp.constrain(layer, "weight", sp.ScaledCayley(negative_ones=9), init=torch.nn.init.eye_)
     assert torch.equal(layer.weight, before)
 
 
@@ -126,7 +126,7 @@ def test_param_groups_of_a_constraint_that_is_chained_second() -> None:
 
 def test_num_free_parameters_of_partly_frozen_blocks() -> None:
     blocks = [(3, sp.ScaledCayley()), (2, None)]
-    layer = sp.block_triangular(torch.nn.Linear(5, 5, bias=False), "weight", blocks, coupling=True)
+    layer = sp.constrain(torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True))
     assert sp.num_free_parameters(layer) == 3 + 4 + 6
     originals = list(layer.parameters())
     originals[0].requires_grad_(False)
@@ -162,8 +162,8 @@ def test_num_free_parameters_of_partly_frozen_weights(make, dtype, all_of_them, 
 def test_num_free_parameters() -> None:
     complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
     assert sp.num_free_parameters(complex_layer) == 32
-    assert sp.num_free_parameters(sp.scaled_cayley(complex_layer)) == 16 + 4
-    assert sp.num_free_parameters(sp.scaled_cayley(torch.nn.LSTM(3, 5), "weight_hh_l0")) == (
+    assert sp.num_free_parameters(sp.constrain(complex_layer, "weight", sp.ScaledCayley())) == 16 + 4
+    assert sp.num_free_parameters(sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", sp.ScaledCayley())) == (
         4 * 10 + 20 * 3 + 2 * 20
     )
     shared = torch.nn.Linear(4, 4)

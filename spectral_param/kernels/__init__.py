@@ -1,1 +1,0 @@
-"""Optional fast paths for particular hardware. Nothing here is imported until it is used."""

@@ -1,0 +1,113 @@
+"""Signs and zeros of the entries: Dale's law, masks, connectomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional.spectral_radius import spectral_radius
+from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import check_finite, check_real
+from spectral_param.parametrizations.base import Parametrization
+
+
+class SignPattern(Parametrization):
+    r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
+
+    Dale's law says that a neuron excites all of its targets or inhibits all: the columns of a recurrent
+    matrix have one sign each (Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks
+    for Cognitive Tasks", PLoS Computational Biology 2016, whose :math:`W = W^{+} D` with rectified entries
+    this is). A zero is a missing connection, as in a mask, a sparse reservoir or a connectome.
+
+    In front of :class:`spectral_param.SpectralRadiusNorm`, which multiplies all entries by one positive
+    number, it gives a weight with both: ``[SignPattern(p), SpectralRadiusNorm(0.9)]``. The other order gives
+    the signs only: to change signs changes the eigenvalues.
+
+    The absolute value, and not a rectifier, so that entries do not stay at zero once they are there: W and T
+    are equal for W in the set, and the derivative is ±1 (at T = 0 that of a T of the pattern's sign).
+    Registration and assignment: T = W. Registration sets to zero what has the wrong sign.
+
+    Args:
+        pattern: Matrix ``(n, n)``, or a batch that broadcasts to the weight's: 1 for entries ≥ 0, -1 for
+            entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array or
+            nested lists. It is a buffer.
+
+    Raises:
+        ValueError: If an entry is something else, or the shape is not that of the weight.
+
+    Example:
+        >>> dale = torch.ones(8, 8)
+        >>> dale[:, 6:] = -1  # The last two neurons inhibit.
+        >>> chain = [spectral_param.SignPattern(dale), spectral_param.SpectralRadiusNorm(0.9)]
+        >>> rnn = spectral_param.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", chain)
+        >>> W = rnn.weight_hh_l0
+        >>> bool((W[:, :6] >= 0).all() and (W[:, 6:] <= 0).all())
+        True
+        >>> round(spectral_param.functional.spectral_radius(W).item(), 4)
+        0.9
+    """
+
+    pattern: Tensor
+    assignable_behind = True
+
+    def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        entries = torch.as_tensor(pattern, dtype=torch.float32).detach().clone()
+        known = entries.isnan() | (entries == 0) | (entries.abs() == 1)
+        if entries.ndim < 2 or not bool(known.all()):
+            strange = entries[~known].flatten()[:1].tolist() or [f"shape {tuple(entries.shape)}"]
+            raise ValueError(
+                "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
+                f"{strange[0]}. Take the sign of a matrix with numpy.sign or torch.sign."
+            )
+        self.register_buffer("pattern", entries)
+
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return T with the signs of the pattern."""
+        self._check_size(T)
+        pattern = self.pattern.to(T.device, T.dtype)
+        # p sgn(T) T, with the derivative p of the pattern's own side where T is zero.
+        flipped = (pattern * T) < 0
+        return torch.where(pattern == 0, torch.zeros_like(T), torch.where(flipped, -T, T))
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return W, with zeros in place of entries of the wrong sign if it is projected."""
+        check_real(W, "SignPattern", "Complex numbers have no sign.")
+        check_finite(W, "SignPattern")
+        self._check_size(W)
+        pattern = self.pattern.to(W.device, W.dtype)
+        wrong = ((pattern == 0) & (W != 0)) | (pattern * W < 0)
+        if not project and bool(wrong.any()):
+            where = tuple(wrong.nonzero()[0].tolist())
+            raise InManifoldError(
+                f"SignPattern: expected entries with the signs of the pattern, got {W[where].item():.6g} at "
+                f"{where}, one of {int(wrong.sum())}. Assign torch.where(wrong, 0, weight), or remove the "
+                "parametrization, set the weight and register a new instance, which does so."
+            )
+        return torch.where(wrong, 0, W)
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian entries of the pattern's signs with spectral radius 1, or 0 where that is zero."""
+        check_real(like, "SignPattern", "Complex numbers have no sign.")
+        T = self.constrain(torch.randn_like(like))
+        rho = spectral_radius(T)
+        return T / torch.where(rho > 0, rho, 1)[..., None, None]
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries that are not zero by the pattern."""
+        return int((self.pattern != 0).expand(T.shape).sum())
+
+    def extra_repr(self) -> str:
+        """Return what the pattern has, for ``repr``."""
+        p = self.pattern
+        counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p.isnan()}
+        return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
+
+    def _check_size(self, W: Tensor) -> None:
+        if torch.broadcast_shapes(self.pattern.shape, W.shape[-2:]) != self.pattern.shape:
+            raise ValueError(
+                f"pattern: expected the shape of the weight's matrices {tuple(W.shape[-2:])}, got "
+                f"{tuple(self.pattern.shape)}. Make one entry for each of the weight's."
+            )
