@@ -265,6 +265,7 @@ CASES = (
     ),
     Case(
         name="SchurForm-annulus",
+        variant=True,
         make=lambda shape: sp.SchurForm(radius=(0.5, 0.9), departure=6.0),
         member=annulus_member,
         violation=annulus_violation,
@@ -273,6 +274,7 @@ CASES = (
     ),
     Case(
         name="SchurForm-abscissa",
+        variant=True,
         make=lambda shape: sp.SchurForm(abscissa=-0.1),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
         violation=lambda W: torch.relu(abscissas(W) + 0.1),

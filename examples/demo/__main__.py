@@ -18,7 +18,7 @@ def main() -> int:
     """Run the demo and return its exit code."""
     if missing := missing_packages():
         needed = ", ".join(missing)
-        print(f"The demo needs {needed}: pip install -e '.[demo]'", file=sys.stderr)
+        print(f"The demo needs {needed}: make demo, or pip install --group examples", file=sys.stderr)
         return 1
     try:
         # Only here, since it imports what may be missing.

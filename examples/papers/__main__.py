@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 # Import name and the name on the package index.
-REQUIRED = {"scipy": "scipy", "tqdm": "tqdm"}
+REQUIRED = {"tqdm": "tqdm"}
 if sys.version_info < (3, 11):
     REQUIRED["tomli"] = "tomli"
 
@@ -20,7 +20,7 @@ def main() -> int:
     """Do what the command line says and return the exit code."""
     if missing := missing_packages():
         needed = ", ".join(missing)
-        print(f"The experiments need {needed}: pip install -e '.[experiments]'", file=sys.stderr)
+        print(f"The experiments need {needed}: pip install --group examples", file=sys.stderr)
         return 1
     # Only here, since it imports what may be missing.
     from examples.papers import cli

@@ -62,7 +62,7 @@ def _matches(model: nn.Module, name: str, parameter: nn.Parameter, which: str) -
     kind = getattr(sp.parametrizations, which, None)
     if kind is None:
         return fnmatch.fnmatchcase(name, which)
-    groups = sp.optim.param_groups(model, 0.0, 1.0, constrained=kind)
+    groups = sp.param_groups(model, 0.0, 1.0, constrained=kind)
     return any(group["lr"] == 1.0 and any(p is parameter for p in group["params"]) for group in groups)
 
 

@@ -20,6 +20,7 @@ from spectral_param.functional.givens import (
     num_rotations,
 )
 from spectral_param.parametrizations._orthogonal import polar_factor
+from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -27,7 +28,6 @@ from spectral_param.parametrizations.base import (
     is_trained,
     on_rows,
 )
-from spectral_param.parametrizations._present import Present
 
 
 class Givens(Parametrization):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.functional.spectral_radius import spectral_radius
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real
+from spectral_param.functional.spectral_radius import spectral_radius
 from spectral_param.parametrizations.base import Parametrization
 
 

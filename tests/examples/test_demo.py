@@ -213,5 +213,5 @@ def test_missing_packages_are_named_with_the_extra(
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
     assert entry.main() == 1
-    expected = "The demo needs scikit-learn: pip install -e '.[demo]'\n"
+    expected = "The demo needs scikit-learn: make demo, or pip install --group examples\n"
     assert capsys.readouterr().err == expected

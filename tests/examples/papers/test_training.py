@@ -219,4 +219,4 @@ def test_broken_results_are_named(command, content, message, tmp_path, monkeypat
 def test_missing_packages_are_named_with_the_extra(capsys, monkeypatch) -> None:
     monkeypatch.setattr(entry.importlib.util, "find_spec", lambda name: None if name == "tqdm" else "there")
     assert entry.main() == 1
-    assert capsys.readouterr().err == "The experiments need tqdm: pip install -e '.[experiments]'\n"
+    assert capsys.readouterr().err == "The experiments need tqdm: pip install --group examples\n"
