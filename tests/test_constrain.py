@@ -16,9 +16,7 @@ def test_verbs_return_the_module() -> None:
 
 def test_init_from_a_tensor_and_from_a_function() -> None:
     W = torch.linalg.qr(torch.randn(4, 4)).Q
-    torch.testing.assert_close(
-        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W
-    )
+    torch.testing.assert_close(sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W)
     layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
     torch.testing.assert_close(layer.weight, torch.eye(4))
 
@@ -128,9 +126,7 @@ def test_param_groups_of_a_constraint_that_is_chained_second() -> None:
 
 def test_num_free_parameters_of_partly_frozen_blocks() -> None:
     blocks = [(3, sp.ScaledCayley()), (2, None)]
-    layer = sp.constrain(
-        torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True)
-    )
+    layer = sp.constrain(torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True))
     assert sp.num_free_parameters(layer) == 3 + 4 + 6
     originals = list(layer.parameters())
     originals[0].requires_grad_(False)

@@ -127,19 +127,10 @@ def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
 
 
 COPIED = {
-    "torch.nn.RNN": (
-        lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()),
-        "weight_hh_l0",
-    ),
-    "torch.nn.LSTM": (
-        lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()),
-        "weight_hh_l0",
-    ),
+    "torch.nn.RNN": (lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()), "weight_hh_l0"),
+    "torch.nn.LSTM": (lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()), "weight_hh_l0"),
     "ScoRNN": (lambda: sp.nn.ScoRNN(3, 8), "weight_hh"),
-    "Linear": (
-        lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())),
-        "weight",
-    ),
+    "Linear": (lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())), "weight"),
 }
 
 

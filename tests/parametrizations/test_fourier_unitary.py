@@ -46,9 +46,7 @@ def test_the_papers_start() -> None:
 
 
 def test_unitary_to_machine_precision_after_many_steps() -> None:
-    layer = sp.constrain(
-        torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary()
-    )
+    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary())
     before = layer.weight.detach().clone()
     optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
     for _ in range(300):

@@ -106,9 +106,7 @@ def test_entries_without_a_block_are_not_read() -> None:
 
 def test_the_papers_start() -> None:
     """γ = 1, θ in [0, 2π), T = 0, s = 1: orthogonal; P of determinant 1."""
-    module = sp.constrain(
-        Holder(torch.empty(50, 50, dtype=torch.float64)), "weight", sp.SchurForm(), init="paper"
-    )
+    module = sp.constrain(Holder(torch.empty(50, 50, dtype=torch.float64)), "weight", sp.SchurForm(), init="paper")
     schur, (T, gamma, theta, log_shear, P) = parts(module)
     assert (gamma == 1).all()
     assert (T == 0).all()
@@ -299,12 +297,7 @@ def test_penalty_of_a_model_is_the_sum() -> None:
     inside = sp.constrain(Holder(torch.zeros(9, 9)), "weight", sp.BlockTriangular(blocks, coupling=True))
     direct = constrained(torch.zeros(3, 3), delta=0.1)
     model = torch.nn.ModuleList(
-        [
-            inside,
-            direct,
-            torch.nn.Linear(2, 2),
-            sp.constrain(torch.nn.Linear(2, 2), "weight", sp.ScaledCayley()),
-        ]
+        [inside, direct, torch.nn.Linear(2, 2), sp.constrain(torch.nn.Linear(2, 2), "weight", sp.ScaledCayley())]
     )
     assert sp.penalty(model).item() == pytest.approx(4 * 1.0 + 3 * 0.1)
     assert sp.penalty(torch.nn.Linear(2, 2)).item() == 0
