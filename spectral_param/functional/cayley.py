@@ -166,12 +166,22 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
                 [1., 0.]])
     """
     check_square(A, "scaled_cayley")
+    return scaled_cayley_known(A, d, None)
+
+
+def scaled_cayley_known(A: Tensor, d: Tensor, known: Tensor | None) -> Tensor:
+    """Return W, whose values may be known already: it is then not computed again.
+
+    Args:
+        A: Matrices ``(..., n, n)``.
+        d: Diagonal ``(..., n)``.
+        known: W for exactly these A and d, or None.
+    """
     if is_traced(A, d):
         # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
         # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
         return _solve(A, d)
-    known = None
-    if A.shape[-1] >= BLOCKED_SIZE and A.device.type == "cpu" and is_plain(A, d):
+    if known is None and A.shape[-1] >= BLOCKED_SIZE and A.device.type == "cpu" and is_plain(A, d):
         known = _solve_by_blocks(A.detach(), d.detach())
     W: Tensor = _ScaledCayley.apply(A, d, known)  # type: ignore[no-untyped-call]
     return W

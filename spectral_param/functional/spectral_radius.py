@@ -42,7 +42,7 @@ from torch import Tensor
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import physical_conj, power_of_two_scale
 from spectral_param.forward_mode import not_nested
-from spectral_param.functional.checks import check_square
+from spectral_param.functional.checks import check_square, is_traced
 from spectral_param.precision import full_precision, matmul
 
 
@@ -250,7 +250,7 @@ def spectral_radius(T: Tensor) -> Tensor:
         (3.0, tensor([ 1.2500, -1.0000]))
     """
     check_square(T, "spectral_radius")
-    if torch.compiler.is_compiling():
+    if is_traced(T):
         rho: Tensor = _compiled_radius(T)[0]
         return rho
     return eigentriple(T).eigenvalue.abs()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional.checks import finfo_eps, is_plain
+from spectral_param.functional.checks import finfo_eps, is_plain, is_traced
 from spectral_param.functional.spectral_radius import (
     condition_reciprocal,
     degenerate_threshold,
@@ -211,7 +211,7 @@ class SpectralRadiusNorm(Parametrization):
 
     def _spectral_radius(self, T: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return ρ(T), and where its eigenvalue is defective unless that is known or cannot be looked at."""
-        if torch.compiler.is_compiling():
+        if is_traced(T):
             return spectral_radius(T), None
         triple = self._eigentriples.read(T)
         rho = triple.eigenvalue.abs()

@@ -159,7 +159,8 @@ def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
 def test_gradients_agree_with_the_dense_solver(name, dtype, tolerance) -> None:
     trajectory = getattr(Trajectories(dtype), name)
     layers = [
-        sp.constrain(torch.nn.Linear(N, N, False, dtype=dtype), "weight", sp.SpectralRadiusNorm(solver=s)) for s in ("tracking", "dense")
+        sp.constrain(torch.nn.Linear(N, N, False, dtype=dtype), "weight", sp.SpectralRadiusNorm(solver=s))
+        for s in ("tracking", "dense")
     ]
     for t in range(STEPS):
         T = torch.from_numpy(trajectory(t)).to(dtype)
@@ -244,7 +245,9 @@ def test_small_zero_and_nilpotent_matrices() -> None:
 def trained(steps, layer=None, read_before_saving=False, state=None):
     """Train a layer and return it; ``state`` restores it first."""
     torch.manual_seed(1)
-    layer = sp.constrain(torch.nn.Linear(N, N, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking"))
+    layer = sp.constrain(
+        torch.nn.Linear(N, N, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking")
+    )
     if state is not None:
         layer.load_state_dict(state)
     for t in steps:
@@ -335,7 +338,9 @@ def test_a_new_weight_is_not_taken_for_the_old_one_moved(load) -> None:
     """After an assignment, or a checkpoint without the tracked state, nothing old is believed."""
     trajectory = Trajectories(torch.float64)
     first, second = (torch.from_numpy(trajectory.hidden_crowd(t)) for t in (0, 20))
-    layer = sp.constrain(torch.nn.Linear(N, N, False, dtype=torch.float64), "weight", sp.SpectralRadiusNorm(solver="tracking"))
+    layer = sp.constrain(
+        torch.nn.Linear(N, N, False, dtype=torch.float64), "weight", sp.SpectralRadiusNorm(solver="tracking")
+    )
     for t in range(14):
         layer.parametrizations.weight.original.data.copy_(first + 1e-6 * t)
         layer.weight  # noqa: B018

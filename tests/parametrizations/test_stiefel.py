@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.parametrizations import Stiefel
@@ -29,7 +28,7 @@ def test_contract(trial) -> None:
 def marked(W):
     layer = torch.nn.Linear(W.shape[-1], W.shape[-2], bias=False, dtype=W.dtype)
     layer.weight.data = W.clone()
-    return register_parametrization(layer, "weight", Stiefel())
+    return sp.constrain(layer, "weight", Stiefel(), gates=len(W) // W.shape[-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
