@@ -103,8 +103,8 @@ def check(fault: Fault) -> bool:
     """
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
-        for name in filter(None, listed.stdout.split("\0")):
+        listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+        for name in filter(None, listed.split("\0")):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tree / name)
         path = tree / fault.file
