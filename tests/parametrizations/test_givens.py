@@ -7,7 +7,7 @@ import torch
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.testing import CHECKS, Case, Holder
+from spectral_param.testing import Case, Holder, conformance
 from tests.cases import orthogonal, orthogonality_defect, two_layers
 
 DTYPES = (torch.float64, torch.complex128)
@@ -25,14 +25,13 @@ FFT = Case(
     member=fft_member,
     violation=orthogonality_defect,
     outside=orthogonal,
+    shapes=((8, 8), (16, 4)),
 )
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
-@pytest.mark.parametrize("shape", [(8, 8), (16, 4)], ids=str)
-def test_contract_of_the_fft_order(shape, dtype, check) -> None:
-    check(FFT, shape, dtype)
+@pytest.mark.parametrize("trial", conformance(FFT), ids=str)
+def test_contract_of_the_fft_order(trial) -> None:
+    trial()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
