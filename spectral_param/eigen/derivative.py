@@ -215,9 +215,7 @@ class _Value(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice
-    ) -> Tensor:
+    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice) -> Tensor:
         ctx.choice = choice
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
@@ -232,9 +230,7 @@ class _Value(torch.autograd.Function):
 
 
 @full_precision
-def _value_gradient(
-    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice
-) -> Tensor:
+def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
     g_eigenvalue = g * torch.sgn(eigenvalue) if choice == "modulus" else g.to(u.dtype)
     return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())

@@ -252,9 +252,7 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(
-    T: Tensor, state: State, squarings: int, sweeps: int
-) -> tuple[Eigentriple | None, State]:
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
     """Follow the blocks from the last T to this one. None where no result can be proven."""
     T, largest = _scaled(T)
     if is_on_host(T) and not 0 < float(largest) < math.inf:
@@ -599,9 +597,7 @@ def _cut(ritz: _Ritz, inside: _Inside, delta: float, root: float, exponent: int)
     return chosen
 
 
-def _is_proven(
-    power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator
-) -> bool:
+def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
     """Return whether λ is the largest eigenvalue of T: the theorem at the top of this file."""
     P, compression, log_scale = power.matrix, ritz.compression, 0.0
     if power.exponent > 1:
@@ -659,7 +655,7 @@ def _is_resolved(
             bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
             norms = []
             M, contraction = _resolvent(bounds, delta)
-            if M <= limit:
+            if limit >= M:
                 return True
             if contraction < 0.1 or not math.isfinite(contraction):  # More products change nothing.
                 return False
