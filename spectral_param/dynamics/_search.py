@@ -1,0 +1,121 @@
+"""The search for the best stable A, and the proof of the one that it returns.
+
+1. The closed form in the two Schur bases of A_LS.
+2. From A_LS, and from the best closed form: steps on the heights; each point made feasible by the closed form in its
+   own two Schur bases.
+3. Rounds of descent over the Schur basis and steps from where that ends, while a round gains something.
+
+Moving all eigenvalues of A_LS alike and clipping them are candidates, too, so that no fit is worse than either.
+
+Rounding: A = Q T Qᵀ is stored in float64, and LAPACK finds its eigenvalues only to rounding, times their condition
+numbers. Next to a Jordan block of size k that is eps^(1/k). What counts is what LAPACK finds: where that is outside of
+the bound, the candidate is made anew for a region that is smaller by a margin, and the margin grows until the bound is
+kept. The error so lost is of the order of the margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spectral_param.dynamics._closed_form import Solution, best_in_basis, schur_bases
+from spectral_param.dynamics._descent import descend
+from spectral_param.dynamics._reduce import Problem
+from spectral_param.dynamics._regions import Region
+from spectral_param.dynamics._steps import steps
+
+Array = NDArray[np.float64]
+Candidate = Callable[[float], Array]  # A for a margin
+
+_MOVES = 20  # of the descent in a round
+_ROUNDS = 12
+_GAIN = 1e-5  # of the error, at least, for another round
+_MARGINS = 60
+
+
+def search(problem: Problem, region: Region, count: int, least: float, excess: Callable[[Array], float]) -> Array:
+    """Return the best A found for which ``excess`` is at most zero: by how much LAPACK finds the bound exceeded.
+
+    ``count`` is the number of steps, ``least`` the error of least squares.
+    """
+    if excess(problem.A) <= 0:
+        return problem.A
+    solutions = [_closed_form(problem, region, problem.A)]
+    if count > 0:
+        solutions += _improved(problem, region, solutions[0], count, least)
+    candidates = [_in_basis(problem, region, solution) for solution in solutions]
+    candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
+    return _best_that_keeps_the_bound(problem, region, candidates, excess)
+
+
+def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
+    """Return the better closed form of the two Schur bases of A."""
+    found = (best_in_basis(problem, region, basis) for basis in schur_bases(A, region))
+    return min(found, key=lambda solution: solution.error)
+
+
+def _improved(problem: Problem, region: Region, closed: Solution, count: int, least: float) -> list[Solution]:
+    found = [closed]
+    for start in (problem.A, closed.A):
+        found += [_closed_form(problem, region, A) for A in steps(problem, region, start, count)]
+    best = min(found, key=lambda solution: solution.error)
+    history = [best]
+    for _ in range(_ROUNDS):
+        before = best.error
+        best = descend(problem, region, best, _MOVES)
+        history.append(best)
+        again = [_closed_form(problem, region, A) for A in steps(problem, region, best.A, count)]
+        best = min([best, *again], key=lambda solution: solution.error)
+        history.append(best)
+        if before - best.error <= _GAIN * (least + best.error):
+            break
+    return history
+
+
+def _in_basis(problem: Problem, region: Region, solution: Solution) -> Candidate:
+    def candidate(margin: float) -> Array:
+        return solution.A if margin == 0 else best_in_basis(problem, region, solution.basis, margin).A
+
+    return candidate
+
+
+def _clipping(problem: Problem, region: Region) -> Candidate:
+    eigenvalues, V = np.linalg.eig(problem.A)
+
+    def candidate(margin: float) -> Array:
+        try:
+            clipped: Array = np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
+        except np.linalg.LinAlgError:
+            return region.move(problem.A, margin)
+        return clipped
+
+    return candidate
+
+
+def _best_that_keeps_the_bound(
+    problem: Problem, region: Region, candidates: list[Candidate], excess: Callable[[Array], float]
+) -> Array:
+    """Return the best candidate, each with the smallest margin tried that keeps the bound."""
+    errors = [problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates]
+    best, least = None, np.inf
+    for k in np.argsort(errors, kind="stable"):
+        if best is not None and not errors[k] < least:
+            break  # A margin does not make the error less.
+        A = _within(candidates[k], region, excess)
+        if A is not None and (best is None or problem.error(A) < least):
+            best, least = A, problem.error(A)
+    assert best is not None, "moving all eigenvalues far enough keeps any bound"
+    return best
+
+
+def _within(candidate: Candidate, region: Region, excess: Callable[[Array], float]) -> Array | None:
+    margin = 0.0
+    for _ in range(_MARGINS):
+        A = candidate(margin)
+        beyond = excess(A) if np.isfinite(A).all() else np.inf
+        if beyond <= 0:
+            return A
+        margin = min(max(1.5 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
+    return None
