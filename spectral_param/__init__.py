@@ -8,7 +8,7 @@
 1.0
 """
 
-from spectral_param import analysis, errors, functional, init, nn, optim, testing
+from spectral_param import analysis, dynamics, errors, functional, init, nn, optim, testing
 from spectral_param.constraints import (
     block_triangular,
     fourier_unitary,
@@ -52,6 +52,7 @@ __all__ = [
     "SpectralRadiusNorm",
     "analysis",
     "block_triangular",
+    "dynamics",
     "errors",
     "fourier_unitary",
     "functional",

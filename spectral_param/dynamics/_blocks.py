@@ -5,22 +5,25 @@ r"""The nearest 2x2 matrices with eigenvalues in a disc or a half-plane, in a we
 L invertible. The region is closed, so the minimum is the free one, B = H L⁻¹, if that lies in the region, and
 otherwise lies on the boundary of the set of such matrices. The boundary consists of smooth pieces:
 
-- **Disc** |λ| ≤ r: an eigenvalue r, or an eigenvalue −r, the other in [−r, r]; or det B = r² with |tr B| ≤ 2r,
+- **Disc** |λ| ≤ r: an eigenvalue r, or an eigenvalue −r, the other in [−r, r]; or det B = r² with |tr B| ≤
+2r,
   a complex pair on the circle.
 - **Half-plane** Re λ ≤ a: it is tr B' ≤ 0 and det B' ≥ 0 for B' = B − aI. Hence det B' = 0 with tr B' ≤ 0, or
   tr B' = 0 with det B' ≥ 0.
 
-A minimum on a piece is a stationary point of the piece without its inequality, or lies where the inequality is
-active, a *corner*: both eigenvalues are given.
+A minimum on a piece is a stationary point of the piece without its inequality, or lies where the inequality
+is active, a *corner*: both eigenvalues are given.
 
 Stationary points, with M = B L:
 
-- An eigenvalue p: (B − pI) L has rank one, so it is the best approximation of H − pL of rank one, from its SVD.
-- det B = r²: ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactors of M, so M and H = U S Vᵀ
-  share singular vectors, M = U diag(s, d/s) Vᵀ, U and V rotations, and s⁴ − s₁s³ + s₂ds − d² = 0. All four roots
-  are tried.
+- An eigenvalue p: (B − pI) L has rank one, so it is the best approximation of H − pL of rank one, from its
+SVD. - det B = r²: ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactors of M, so M and H =
+U S Vᵀ
+  share singular vectors, M = U diag(s, d/s) Vᵀ, U and V rotations, and s⁴ − s₁s³ + s₂ds − d² = 0. All four
+  roots are tried.
 - tr B' = 0 is linear in M.
-- A corner (p, q): B = G [p t; 0 q] Gᵀ with a rotation G = [g₁ g₂] of angle θ. For given θ the best t has a closed
+- A corner (p, q): B = G [p t; 0 q] Gᵀ with a rotation G = [g₁ g₂] of angle θ. For given θ the best t has a
+closed
   form, y = Lᵀg₂,
 
   .. math:: F(θ) = ‖g_2^T (H - qL)‖^2 + (g_1^T (H - pL) J y)^2 / ‖y‖^2 , \quad J = [0, 1; -1, 0],
@@ -39,7 +42,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _ANGLES = np.arange(48) * (np.pi / 48)  # where the search for a corner starts
-_ITERATIONS = 80
+_ITERATIONS = 24
 _J = np.array([[0.0, 1.0], [-1.0, 0.0]])
 _TINY = 1e-300
 
@@ -101,7 +104,7 @@ def _best(
     holds: list[NDArray[np.bool_]],
     corners: tuple[tuple[float, float], ...],
 ) -> Array:
-    """Return the best of the stationary points that are in the region and, where they could be better, corners."""
+    """Return the best of the stationary points in the region and, where they could be better, corners."""
     B, inside = np.stack(free, axis=1), np.stack(holds, axis=1)
     value = np.square(B @ L[:, None] - H[:, None]).sum((-2, -1))
     each = np.arange(len(L))
@@ -155,7 +158,9 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     # Angles evenly spaced, and such that the directions of y are.
     y = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)])
     g = np.linalg.solve(L.swapaxes(-1, -2), np.broadcast_to(y, (k, *y.shape)))
-    angles = np.concatenate([np.arctan2(-g[:, 0], g[:, 1]) % np.pi, np.broadcast_to(_ANGLES, g[:, 0].shape)], axis=1)
+    angles = np.concatenate(
+        [np.arctan2(-g[:, 0], g[:, 1]) % np.pi, np.broadcast_to(_ANGLES, g[:, 0].shape)], axis=1
+    )
     phi = 2 * np.sort(angles, axis=1)[:, None]  # (k, 1, angles)
 
     # F = u + v²/w, each a + b cos φ + c sin φ with φ = 2θ, for all pairs (p, q).
@@ -163,9 +168,12 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     S, W, N = Hq @ Hq.swapaxes(-1, -2), L @ L.swapaxes(-1, -2), Hp @ _J @ L[:, None].swapaxes(-1, -2)
     u = np.stack([S[..., 0, 0] + S[..., 1, 1], S[..., 1, 1] - S[..., 0, 0], -2 * S[..., 0, 1]], axis=-1) / 2
     w = np.stack([W[..., 0, 0] + W[..., 1, 1], W[..., 1, 1] - W[..., 0, 0], -2 * W[..., 0, 1]], axis=-1) / 2
-    v = np.stack(
-        [N[..., 0, 1] - N[..., 1, 0], N[..., 0, 1] + N[..., 1, 0], N[..., 1, 1] - N[..., 0, 0]], axis=-1
-    ) / 2
+    v = (
+        np.stack(
+            [N[..., 0, 1] - N[..., 1, 0], N[..., 0, 1] + N[..., 1, 0], N[..., 1, 1] - N[..., 0, 0]], axis=-1
+        )
+        / 2
+    )
     w = np.broadcast_to(w[:, None], u.shape)
 
     value = _F(u[:, :, None], v[:, :, None], w[:, :, None], phi)
@@ -199,22 +207,23 @@ def _F(u: Array, v: Array, w: Array, phi: Array) -> Array:
 
 def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> Array:
     """Return a zero of F' between a and b, by Newton's method, by bisection where that leaves the bracket."""
-    u, v, w = u.T, v.T, w.T
+    C = np.stack([u.T, v.T, w.T])  # (3, 3, k)
     for iteration in range(_ITERATIONS):
         cos, sin = np.cos(x), np.sin(x)
-        (u0, u1), (v0, v1), (w0, w1) = (
-            (f[0] + f[1] * cos + f[2] * sin, f[2] * cos - f[1] * sin) for f in (u, v, w)
-        )
-        u2, v2, w2 = u[0] - u0, v[0] - v0, w[0] - w0
-        first = u1 * w0**2 + 2 * v0 * v1 * w0 - v0**2 * w1  # F' w²
-        second = u2 * w0**2 + 2 * u1 * w0 * w1 + 2 * (v1**2 + v0 * v2) * w0 - v0**2 * w2
+        value = C[:, 0] + C[:, 1] * cos + C[:, 2] * sin
+        (u1, v1, w1), (u2, v2, w2) = C[:, 2] * cos - C[:, 1] * sin, C[:, 0] - value
+        v0, w0 = value[1], value[2]
+        first = (u1 * w0 + 2 * v0 * v1) * w0 - v0 * v0 * w1  # F' w²
+        second = (u2 * w0 + 2 * (u1 * w1 + v1 * v1 + v0 * v2)) * w0 - v0 * v0 * w2
         a, b = np.where(first < 0, x, a), np.where(first < 0, b, x)
         moved = x - first / np.where(second > 0, second, _TINY)
-        # Far from the zero of a function as steep as these, Newton's steps may be small without end.
-        usable = (moved > a) & (moved < b) & (iteration % 4 != 3)
-        step = np.where(usable, moved, (a + b) / 2) - x
-        x = x + step
-        if iteration % 4 != 3 and np.abs(step).max() < 1e-11:
+        newton = moved - x
+        converged = np.abs(newton) < 1e-10
+        # Far from the zero of a function as steep as these, Newton's steps may stay small: bisection now and
+        # then.
+        usable = (moved >= a) & (moved <= b) & (converged | (iteration % 3 != 2))
+        x = np.where(usable, moved, (a + b) / 2)
+        if (converged & usable).all():
             break
     return x
 

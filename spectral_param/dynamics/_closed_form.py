@@ -1,16 +1,16 @@
 r"""The best stable A of which a Schur basis is given.
 
-A = Q T Qᵀ, Q orthogonal and given, T block upper triangular with diagonal blocks of sizes 1 and 2. Let R Q = Z L
-(Z orthogonal, L lower triangular) and H = Qᵀ A_LS Rᵀ Z, M = T Lᵀ. Then
+A = Q T Qᵀ, Q orthogonal and given, T block upper triangular with diagonal blocks of sizes 1 and 2. Let R Q =
+Z L (Z orthogonal, L lower triangular) and H = Qᵀ A_LS Rᵀ Z, M = T Lᵀ. Then
 
 .. math:: ‖(A - A_{LS}) R^T‖ = ‖M - H‖ .
 
-M is block upper triangular, too. What is above its diagonal blocks is free and set to that of H; what is below is
-zero, so that part of H stays as the error; and each diagonal block is a problem by itself, B Lᵢᵢᵀ ≈ Hᵢᵢ with the
-eigenvalues of B in the region (``_blocks``). No iteration, O(n³).
+M is block upper triangular, too. What is above its diagonal blocks is free and set to that of H; what is
+below is zero, so that part of H stays as the error; and each diagonal block is a problem by itself, B Lᵢᵢᵀ ≈
+Hᵢᵢ with the eigenvalues of B in the region (``_blocks``). No iteration, O(n³).
 
-The derivative with respect to Q (T* is optimal, so it does not move to first order): for Q exp(Ω), Ω skew, with
-E = M − H,
+The derivative with respect to Q (T* is optimal, so it does not move to first order): for Q exp(Ω), Ω skew,
+with E = M − H,
 
 .. math:: d\,\tfrac12‖M - H‖^2 = ⟨Ω, K - K^T⟩ / 2, \qquad K = E L T^T - T^T E L .
 
@@ -79,7 +79,7 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
 
 
 def eigenvalue_distances(solution: Solution) -> Array:
-    """Return the distance of the eigenvalues in rows i and j, or of one from the other's conjugate if less."""
+    """Return |λᵢ − λⱼ| for all rows, or the distance of λᵢ from the conjugate of λⱼ if less."""
     T, offset = solution.T, solution.basis.offset
     eigenvalues = np.diag(T).astype(np.complex128)
     i = np.arange(offset, len(T) - 1, 2)

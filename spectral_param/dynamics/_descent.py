@@ -1,13 +1,14 @@
 r"""Descent over the Schur basis: the closed form's error f(Q) on the orthogonal matrices.
 
-Each point is a stable A, and f is smooth where the eigenvalues of A are not: at a Jordan block, where steps on the
-heights end. ``_closed_form`` has the gradient. Moves are Q ← Q cay(Ω), Ω skew, cay(Ω) = (I − Ω/2)⁻¹(I + Ω/2);
-gradients of successive points are compared in their own frames, which is a transport for left-invariant fields. L-BFGS
-(Nocedal and Wright, "Numerical Optimization", 2006, algorithm 7.4) starts from a diagonal that follows from
-dM = (ΩT − TΩ)Lᵀ + …: with e_i e_jᵀ, i < j, in Ω the largest part has the size |λᵢ − λⱼ| ‖L_{·i}‖.
+Each point is a stable A, and f is smooth where the eigenvalues of A are not: at a Jordan block, where steps
+on the heights end. ``_closed_form`` has the gradient. Moves are Q ← Q cay(Ω), Ω skew, cay(Ω) = (I − Ω/2)⁻¹(I
++ Ω/2); gradients of successive points are compared in their own frames, which is a transport for
+left-invariant fields. L-BFGS (Nocedal and Wright, "Numerical Optimization", 2006, algorithm 7.4) starts from
+a diagonal that follows from dM = (ΩT − TΩ)Lᵀ + …: with e_i e_jᵀ, i < j, in Ω the largest part has the size
+|λᵢ − λⱼ| ‖L_{·i}‖.
 
-The idea, without weights: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math.
-2021).
+The idea, without weights: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer.
+Math. 2021).
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ Array = NDArray[np.float64]
 _MEMORY = 30
 _LARGEST_MOVE = 0.5
 _HALVINGS = 12
-_CONVERGED = 1e-10
+_CONVERGED = 3e-8
 _FLOOR = 1e-8  # of the diagonal, over its largest entry
 
 
-def descend(problem: Problem, region: Region, start: Solution, moves: int) -> Solution:
-    """Return the point that at most so many moves reach."""
+def descend(problem: Problem, region: Region, start: Solution, moves: int, least: float) -> Solution:
+    """Return the point that at most so many moves reach, fewer once they gain too little beside ``least``."""
     Q, offset = start.basis
+    if len(Q) < 2:
+        return start
     upper = np.triu_indices(len(Q), 1)
     I = np.eye(len(Q))
     curvature = (np.square(eigenvalue_distances(start)) + 1e-2) * np.square(start.L).sum(0)[:, None]
@@ -64,7 +67,7 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int) -> So
             history = [*history[1 - _MEMORY :], (s, y)]
         gained = best.error - found.error
         best, gradient = found, following
-        if gained <= _CONVERGED * best.error:
+        if gained <= _CONVERGED * (least + best.error):
             break
     return best
 

@@ -2,15 +2,16 @@ r"""Least squares with inputs, reduced to what the search for a stable A needs.
 
 .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖_F^2 \quad\text{(samples are rows)}
 
-With [U X] = P [R_u S; 0 R] (QR) and Pᵀ Y = [C; D], the best B for a given A solves R_u Bᵀ = C − S Aᵀ, and what is
-left is
+With [U X] = P [R_u S; 0 R] (QR) and Pᵀ Y = [C; D], the best B for a given A solves R_u Bᵀ = C − S Aᵀ, and
+what is left is
 
 .. math:: e_{LS} + \tfrac12 ‖(A - A_{LS}) R^T‖_F^2, \qquad R A_{LS}^T = D .
 
-A_LS and R, both n × n, hold all that the search has to know: its cost does not depend on the number of samples.
+A_LS and R, both n × n, hold all that the search has to know: its cost does not depend on the number of
+samples.
 
-The region is the unit disc or the left half-plane: Y / r in place of Y makes a radius r one, and Y − a X in place
-of Y makes an abscissa a zero.
+The region is the unit disc or the left half-plane: Y / r in place of Y makes a radius r one, and Y − a X in
+place of Y makes an abscissa a zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the eigenvalues have to lie: the unit disc (discrete time) or the left half-plane (continuous time)."""
+"""Where the eigenvalues have to lie: the unit disc for discrete time, the left half-plane for continuous."""
 
 from __future__ import annotations
 

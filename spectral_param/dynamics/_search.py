@@ -1,16 +1,18 @@
 """The search for the best stable A, and the proof of the one that it returns.
 
 1. The closed form in the two Schur bases of A_LS.
-2. From A_LS, and from the best closed form: steps on the heights; each point made feasible by the closed form in its
+2. From A_LS, and from the best closed form: steps on the heights; each point made feasible by the closed form
+in its
    own two Schur bases.
 3. Rounds of descent over the Schur basis and steps from where that ends, while a round gains something.
 
-Moving all eigenvalues of A_LS alike and clipping them are candidates, too, so that no fit is worse than either.
+Moving all eigenvalues of A_LS alike and clipping them are candidates, too, so that no fit is worse than
+either.
 
-Rounding: A = Q T Qᵀ is stored in float64, and LAPACK finds its eigenvalues only to rounding, times their condition
-numbers. Next to a Jordan block of size k that is eps^(1/k). What counts is what LAPACK finds: where that is outside of
-the bound, the candidate is made anew for a region that is smaller by a margin, and the margin grows until the bound is
-kept. The error so lost is of the order of the margin.
+Rounding: A = Q T Qᵀ is stored in float64, and LAPACK finds its eigenvalues only to rounding, times their
+condition numbers. Next to a Jordan block of size k that is eps^(1/k). What counts is what LAPACK finds: where
+that is outside of the bound, the candidate is made anew for a region that is smaller by a margin, and the
+margin grows until the bound is kept. The error so lost is of the order of the margin.
 """
 
 from __future__ import annotations
@@ -29,16 +31,19 @@ from spectral_param.dynamics._steps import steps
 Array = NDArray[np.float64]
 Candidate = Callable[[float], Array]  # A for a margin
 
-_MOVES = 20  # of the descent in a round
+_MOVES = 12  # of the descent in a round
 _ROUNDS = 12
 _GAIN = 1e-5  # of the error, at least, for another round
 _MARGINS = 60
 
 
-def search(problem: Problem, region: Region, count: int, least: float, excess: Callable[[Array], float]) -> Array:
-    """Return the best A found for which ``excess`` is at most zero: by how much LAPACK finds the bound exceeded.
+def search(
+    problem: Problem, region: Region, count: int, least: float, excess: Callable[[Array], float]
+) -> Array:
+    """Return the best A found that keeps the bound.
 
-    ``count`` is the number of steps, ``least`` the error of least squares.
+    ``count`` is the number of steps, ``least`` the error of least squares; ``excess`` says by how much LAPACK finds
+    the bound exceeded.
     """
     if excess(problem.A) <= 0:
         return problem.A
@@ -59,19 +64,24 @@ def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
 def _improved(problem: Problem, region: Region, closed: Solution, count: int, least: float) -> list[Solution]:
     found = [closed]
     for start in (problem.A, closed.A):
-        found += [_closed_form(problem, region, A) for A in steps(problem, region, start, count)]
+        found.append(_after_steps(problem, region, start, count))
     best = min(found, key=lambda solution: solution.error)
     history = [best]
     for _ in range(_ROUNDS):
         before = best.error
-        best = descend(problem, region, best, _MOVES)
+        best = descend(problem, region, best, _MOVES, least)
         history.append(best)
-        again = [_closed_form(problem, region, A) for A in steps(problem, region, best.A, count)]
-        best = min([best, *again], key=lambda solution: solution.error)
+        best = min(best, _after_steps(problem, region, best.A, count), key=lambda solution: solution.error)
         history.append(best)
         if before - best.error <= _GAIN * (least + best.error):
             break
     return history
+
+
+def _after_steps(problem: Problem, region: Region, A: Array, count: int) -> Solution:
+    for moved in steps(problem, region, A, count):
+        A = moved
+    return _closed_form(problem, region, A)
 
 
 def _in_basis(problem: Problem, region: Region, solution: Solution) -> Candidate:
@@ -98,7 +108,9 @@ def _best_that_keeps_the_bound(
     problem: Problem, region: Region, candidates: list[Candidate], excess: Callable[[Array], float]
 ) -> Array:
     """Return the best candidate, each with the smallest margin tried that keeps the bound."""
-    errors = [problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates]
+    errors = [
+        problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates
+    ]
     best, least = None, np.inf
     for k in np.argsort(errors, kind="stable"):
         if best is not None and not errors[k] < least:

@@ -1,7 +1,7 @@
 r"""Steps on the heights of the eigenvalues: their moduli, or their real parts.
 
-In the coordinates D = (A − A_LS) Rᵀ the error is ½‖D‖². For a simple eigenvalue λ of A with right and left vectors
-v and u, uᴴv = 1, the height changes by Re(s uᴴ dA v), s its slope in the complex plane, so by
+In the coordinates D = (A − A_LS) Rᵀ the error is ½‖D‖². For a simple eigenvalue λ of A with right and left
+vectors v and u, uᴴv = 1, the height changes by Re(s uᴴ dA v), s its slope in the complex plane, so by
 
 .. math:: ⟨J, dD⟩, \qquad J = Re(w y^T), \quad w = s ū, \quad y = R^{-T} v :
 
@@ -10,11 +10,12 @@ dA = dD R⁻ᵀ. With the heights linearised at A, the least error is
 .. math:: \min \tfrac12‖D^+‖^2 \quad\text{with}\quad
     ⟨J_i, D^+ - D⟩ ≤ \text{bound} - \text{height}_i \quad\text{for all } i :
 
-D⁺ = −Σ μᵢ Jᵢ with μ ≥ 0. In μ it is least distance programming, solved by non-negative least squares (Lawson and
-Hanson, "Solving Least Squares Problems", 1974, chapter 23), and takes no more than the products
+D⁺ = −Σ μᵢ Jᵢ with μ ≥ 0. In μ it is least distance programming, solved by non-negative least squares (Lawson
+and Hanson, "Solving Least Squares Problems", 1974, chapter 23), and takes no more than the products
 ⟨Jᵢ, Jⱼ⟩ = ½ Re[(wᵢ·w̄ⱼ)(yᵢ·ȳⱼ) + (wᵢ·wⱼ)(yᵢ·yⱼ)]. The step is halved until the error plus
-ν Σ max(0, heightᵢ − bound) falls, ν > max μ. It is sequential quadratic programming with the exact penalty, without
-the curvature of the constraints. Its points are nearly feasible; close to a defective eigenvalue they need not be.
+ν Σ max(0, heightᵢ − bound) falls, ν > max μ. It is sequential quadratic programming with the exact penalty,
+without the curvature of the constraints. Its points are nearly feasible; close to a defective eigenvalue they
+need not be.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
 
 
 def _multipliers(gram: Array, limits: Array) -> Array | None:
-    """Return μ ≥ 0 of min ½‖D‖² with ⟨Jᵢ, D⟩ ≤ limitsᵢ, ⟨Jᵢ, Jⱼ⟩ = gram, or None where no D satisfies them."""
+    """Return μ ≥ 0 of min ½‖D‖², ⟨Jᵢ, D⟩ ≤ limitsᵢ, ⟨Jᵢ, Jⱼ⟩ = gram, or None where no D satisfies these."""
     largest = np.abs(limits).max()
     if (limits >= 0).all():
         return np.zeros_like(limits)
