@@ -176,7 +176,7 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     )
     w = np.broadcast_to(w[:, None], u.shape)
 
-    value = _F(u[:, :, None], v[:, :, None], w[:, :, None], phi)
+    value = _value(u[:, :, None], v[:, :, None], w[:, :, None], phi)
     low = (value <= np.roll(value, 1, axis=-1)) & (value <= np.roll(value, -1, axis=-1))
     owner, pair, place = np.nonzero(low)
     phi = phi[owner, 0]
@@ -199,7 +199,7 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     return B[first], value[first]
 
 
-def _F(u: Array, v: Array, w: Array, phi: Array) -> Array:
+def _value(u: Array, v: Array, w: Array, phi: Array) -> Array:
     basis = np.stack(np.broadcast_arrays(1.0, np.cos(phi), np.sin(phi)), axis=-1)
     at_u, at_v, at_w = ((f * basis).sum(-1) for f in (u, v, w))
     return at_u + at_v**2 / np.maximum(at_w, _TINY)

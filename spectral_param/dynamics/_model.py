@@ -303,7 +303,7 @@ class StableLinearModel:
             U = _array(U, "U")
             if len(U) < steps:
                 raise ValueError(
-                    f"StableLinearModel.simulate: expected {steps} rows of U, one for each step, got {len(U)}."
+                    f"StableLinearModel.simulate: expected {steps} rows of U, one a step, got {len(U)}."
                 )
             U = U[:steps]
         driven = self._driven(U, steps)

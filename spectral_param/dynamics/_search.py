@@ -42,17 +42,19 @@ def search(
 ) -> Array:
     """Return the best A found that keeps the bound.
 
-    ``count`` is the number of steps, ``least`` the error of least squares; ``excess`` says by how much LAPACK finds
-    the bound exceeded.
+    ``count`` is the number of steps, ``least`` the error of least squares; ``excess`` says by how much
+    LAPACK finds the bound exceeded.
     """
     if excess(problem.A) <= 0:
         return problem.A
-    solutions = [_closed_form(problem, region, problem.A)]
-    if count > 0:
-        solutions += _improved(problem, region, solutions[0], count, least)
-    candidates = [_in_basis(problem, region, solution) for solution in solutions]
-    candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
-    return _best_that_keeps_the_bound(problem, region, candidates, excess)
+    # A step or a candidate that overflows is dropped.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        solutions = [_closed_form(problem, region, problem.A)]
+        if count > 0:
+            solutions += _improved(problem, region, solutions[0], count, least)
+        candidates = [_in_basis(problem, region, solution) for solution in solutions]
+        candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
+        return _best_that_keeps_the_bound(problem, region, candidates, excess)
 
 
 def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:

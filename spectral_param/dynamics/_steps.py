@@ -111,6 +111,8 @@ def _multipliers(gram: Array, limits: Array) -> Array | None:
 
 
 def _excess(region: Region, A: Array) -> float:
+    if not np.isfinite(A).all():
+        return np.inf
     eigenvalues = np.linalg.eigvals(A)
     heights = region.height(eigenvalues[eigenvalues.imag >= 0])
     return float(np.maximum(heights - region.bound(), 0).sum())
