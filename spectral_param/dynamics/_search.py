@@ -32,7 +32,8 @@ Array = NDArray[np.float64]
 Candidate = Callable[[float], Array]  # A for a margin
 
 _MOVES = 12  # of the descent in a round
-_ROUNDS = 12
+_ROUNDS = 12  # for small n,
+_WORK = 400  # and _WORK / n for large ones, at least 2: seconds for n = 100
 _GAIN = 1e-5  # of the error, at least, for another round
 _MARGINS = 60
 
@@ -69,7 +70,7 @@ def _improved(problem: Problem, region: Region, closed: Solution, count: int, le
         found.append(_after_steps(problem, region, start, count))
     best = min(found, key=lambda solution: solution.error)
     history = [best]
-    for _ in range(_ROUNDS):
+    for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
         before = best.error
         best = descend(problem, region, best, _MOVES, least)
         history.append(best)
@@ -131,5 +132,5 @@ def _within(candidate: Candidate, region: Region, excess: Callable[[Array], floa
         beyond = excess(A) if np.isfinite(A).all() else np.inf
         if beyond <= 0:
             return A
-        margin = min(max(1.5 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
+        margin = min(max(3 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
     return None

@@ -42,10 +42,14 @@ def members(bound, half_plane):
         ends = bound * np.linspace(-1, 1, 9)
         real = np.array([(p, q) for p in ends for q in ends])
         turns = np.linspace(0.05, np.pi - 0.05, 9)
-        complex_ = np.array([(r * np.cos(t), r * np.sin(t)) for r in bound * np.array([1, 0.8, 0.4]) for t in turns])
+        complex_ = np.array(
+            [(r * np.cos(t), r * np.sin(t)) for r in bound * np.array([1, 0.8, 0.4]) for t in turns]
+        )
     shears = np.concatenate([-(10.0 ** np.linspace(2, -2, 12)), [0], 10.0 ** np.linspace(-2, 2, 12)])
     blocks = [np.array([[p, s], [0, q]]) for p, q in real for s in shears]
-    blocks += [np.array([[a, s * w], [-w / s, a]]) for a, w in complex_ for s in 10.0 ** np.linspace(-1.5, 1.5, 13)]
+    blocks += [
+        np.array([[a, s * w], [-w / s, a]]) for a, w in complex_ for s in 10.0 ** np.linspace(-1.5, 1.5, 13)
+    ]
     blocks = np.array(blocks)
     cos, sin = np.cos(angle), np.sin(angle)
     G = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)[:, None]

@@ -81,7 +81,9 @@ def test_rank_projects_tall_snapshots():
     assert model.A_.shape == (3, 3)
     assert model.components_.shape == (3, 200)
     assert model.modes_.shape == (200, 3)
-    np.testing.assert_allclose(np.sort_complex(model.eigenvalues_), np.sort_complex(np.linalg.eigvals(A)), atol=1e-8)
+    np.testing.assert_allclose(
+        np.sort_complex(model.eigenvalues_), np.sort_complex(np.linalg.eigvals(A)), atol=1e-8
+    )
     np.testing.assert_allclose(model.simulate(P @ X[0], 39, U), X[1:] @ P.T, atol=1e-7)
     np.testing.assert_allclose(model.predict(X[:-1] @ P.T, U[:-1]), X[1:] @ P.T, atol=1e-7)
     assert model.score(X @ P.T, U=U) == pytest.approx(1)
@@ -91,7 +93,9 @@ def test_spectrum_in_units_of_time():
     X, _ = recording(30)
     model = StableLinearModel(dt=0.1).fit(X)
     np.testing.assert_allclose(np.abs(model.eigenvalues_), [0.98, 0.98, 0.49], atol=1e-10)
-    np.testing.assert_allclose(model.frequencies_, [TURN / (2 * np.pi * 0.1), -TURN / (2 * np.pi * 0.1), 0], atol=1e-8)
+    np.testing.assert_allclose(
+        model.frequencies_, [TURN / (2 * np.pi * 0.1), -TURN / (2 * np.pi * 0.1), 0], atol=1e-8
+    )
     np.testing.assert_allclose(model.growth_rates_, np.log([0.98, 0.98, 0.49]) / 0.1, atol=1e-8)
     np.testing.assert_allclose(A @ model.modes_, model.modes_ * model.eigenvalues_, atol=1e-8)
 
@@ -127,7 +131,9 @@ def test_cross_validated_radius_is_the_one_that_rolls_out_best(several):
         return sum(np.square(trial.simulate(x[0], len(x) - 1) - x[1:]).sum() for x in held)
 
     if not several:  # one fold: 18 pairs fit, the last six roll out
-        assert error(model.radius_) == min(error(r) for r in (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9))
+        assert error(model.radius_) == min(
+            error(r) for r in (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)
+        )
 
 
 # Use ----------------------------------------------------------------------------------------------
@@ -258,5 +264,5 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         free.simulate(X[0], -1)
     with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):
         driven.simulate(X[0], 40, U)
-    with pytest.raises(ValueError, match="expected one of radius, time, .*, got 'speed'"):
+    with pytest.raises(ValueError, match=r"expected one of radius, time, .*, got 'speed'"):
         free.set_params(speed=1)
