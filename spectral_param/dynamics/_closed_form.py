@@ -45,9 +45,7 @@ class Solution(NamedTuple):
 
     A: Array
     error: float
-    gradient: Array  # K − Kᵀ
-    T: Array
-    L: Array
+    gradient: Array  # K − Kᵀ above the diagonal, (n(n − 1)/2,)
     basis: Basis
 
 
@@ -70,17 +68,28 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
         M[i, i] = b * L[i, i]
     E = np.tril(M - H)
     E[grid] = M[grid] - H[grid]
+    del Z, H
     T = scipy.linalg.solve_triangular(L, M.T, lower=True, check_finite=False).T
     T = np.triu(T)
     T[grid] = blocks
+    error = 0.5 * float(np.square(E).sum())
     EL = E @ L
-    K = EL @ T.T - T.T @ EL
-    return Solution(Q @ T @ Q.T, 0.5 * float(np.square(E).sum()), K - K.T, T, L, basis)
+    del M, E, L
+    K = EL @ T.T
+    K -= T.T @ EL
+    del EL
+    return Solution(Q @ T @ Q.T, error, (K - K.T)[np.triu_indices(n, 1)], basis)
+
+
+def weight_in_basis(problem: Problem, basis: Basis) -> Array:
+    """Return L."""
+    return _ql(problem.R @ basis.Q)[1]
 
 
 def eigenvalue_distances(solution: Solution) -> Array:
     """Return |λᵢ − λⱼ| for all rows, or the distance of λᵢ from the conjugate of λⱼ if less."""
-    T, offset = solution.T, solution.basis.offset
+    Q, offset = solution.basis
+    T = Q.T @ solution.A @ Q
     eigenvalues = np.diag(T).astype(np.complex128)
     i = np.arange(offset, len(T) - 1, 2)
     middle, half = (T[i, i] + T[i + 1, i + 1]) / 2, (T[i, i] - T[i + 1, i + 1]) / 2

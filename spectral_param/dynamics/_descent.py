@@ -16,13 +16,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spectral_param.dynamics._closed_form import Basis, Solution, best_in_basis, eigenvalue_distances
+from spectral_param.dynamics._closed_form import (
+    Basis,
+    Solution,
+    best_in_basis,
+    eigenvalue_distances,
+    weight_in_basis,
+)
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 
 Array = NDArray[np.float64]
 
-_MEMORY = 30
+_MEMORY = 6  # pairs of n(n − 1)/2 numbers each
 _LARGEST_MOVE = 0.5
 _HALVINGS = 12
 _CONVERGED = 3e-8
@@ -36,11 +42,13 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
         return start
     upper = np.triu_indices(len(Q), 1)
     I = np.eye(len(Q))
-    curvature = (np.square(eigenvalue_distances(start)) + 1e-2) * np.square(start.L).sum(0)[:, None]
+    curvature = (np.square(eigenvalue_distances(start)) + 1e-2) * np.square(
+        weight_in_basis(problem, start.basis)
+    ).sum(0)[:, None]
     curvature = np.maximum(curvature[upper], _FLOOR * curvature.max())
     scale, steepest = np.sqrt(curvature / curvature.max()), 1 / curvature.max()
 
-    best, gradient = start, start.gradient[upper] / scale
+    best, gradient = start, start.gradient / scale
     history: list[tuple[Array, Array]] = []
     for _ in range(moves):
         direction = -_inverse_hessian(gradient, history, steepest)
@@ -61,7 +69,7 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
             length /= 3
         else:
             break
-        following = found.gradient[upper] / scale
+        following = found.gradient / scale
         s, y = length * direction, following - gradient
         if s @ y > 1e-12 * np.linalg.norm(s) * np.linalg.norm(y):
             history = [*history[1 - _MEMORY :], (s, y)]

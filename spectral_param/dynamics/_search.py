@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from spectral_param.dynamics._closed_form import Solution, best_in_basis, schur_bases
+from spectral_param.dynamics._closed_form import Basis, Solution, best_in_basis, schur_bases
 from spectral_param.dynamics._descent import descend
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
@@ -50,35 +50,36 @@ def search(
         return problem.A
     # A step or a candidate that overflows is dropped.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        solutions = [_closed_form(problem, region, problem.A)]
+        best = closed = _closed_form(problem, region, problem.A)
         if count > 0:
-            solutions += _improved(problem, region, solutions[0], count, least)
-        candidates = [_in_basis(problem, region, solution) for solution in solutions]
+            best = _improved(problem, region, closed, count, least)
+        # The closed form is further from the corners, so rounding may cost it less.
+        candidates = [_in_basis(problem, region, basis) for basis in (best.basis, closed.basis)]
         candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
         return _best_that_keeps_the_bound(problem, region, candidates, excess)
 
 
 def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
     """Return the better closed form of the two Schur bases of A."""
-    found = (best_in_basis(problem, region, basis) for basis in schur_bases(A, region))
-    return min(found, key=lambda solution: solution.error)
+    first, last = schur_bases(A, region)
+    return _better(best_in_basis(problem, region, first), best_in_basis(problem, region, last))
 
 
-def _improved(problem: Problem, region: Region, closed: Solution, count: int, least: float) -> list[Solution]:
-    found = [closed]
+def _improved(problem: Problem, region: Region, closed: Solution, count: int, least: float) -> Solution:
+    best = closed
     for start in (problem.A, closed.A):
-        found.append(_after_steps(problem, region, start, count))
-    best = min(found, key=lambda solution: solution.error)
-    history = [best]
+        best = _better(best, _after_steps(problem, region, start, count))
     for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
         before = best.error
         best = descend(problem, region, best, _MOVES, least)
-        history.append(best)
-        best = min(best, _after_steps(problem, region, best.A, count), key=lambda solution: solution.error)
-        history.append(best)
+        best = _better(best, _after_steps(problem, region, best.A, count))
         if before - best.error <= _GAIN * (least + best.error):
             break
-    return history
+    return best
+
+
+def _better(one: Solution, other: Solution) -> Solution:
+    return other if other.error < one.error else one
 
 
 def _after_steps(problem: Problem, region: Region, A: Array, count: int) -> Solution:
@@ -87,11 +88,8 @@ def _after_steps(problem: Problem, region: Region, A: Array, count: int) -> Solu
     return _closed_form(problem, region, A)
 
 
-def _in_basis(problem: Problem, region: Region, solution: Solution) -> Candidate:
-    def candidate(margin: float) -> Array:
-        return solution.A if margin == 0 else best_in_basis(problem, region, solution.basis, margin).A
-
-    return candidate
+def _in_basis(problem: Problem, region: Region, basis: Basis) -> Candidate:
+    return lambda margin: best_in_basis(problem, region, basis, margin).A
 
 
 def _clipping(problem: Problem, region: Region) -> Candidate:

@@ -75,6 +75,7 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
     eigenvalues = eigenvalues[upper]
     y = scipy.linalg.solve_triangular(R, V[:, upper], trans="T", check_finite=False)  # (n, k)
     w = (region.slope(eigenvalues)[:, None] * W[upper]).T
+    del V, W
     if not (np.isfinite(y).all() and np.isfinite(w).all()):
         return None
     above = region.height(eigenvalues) - region.bound()
