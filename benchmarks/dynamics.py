@@ -97,7 +97,7 @@ def random_problems(count: int, continuous: bool) -> dict[str, Any]:
         else:
             fit = fit_stable(X, Y, U, radius=bound)
         slowest = max(slowest, time.process_time() - began)
-        broken += height(fit.A, continuous) > bound + 1e-12
+        broken += bool(height(fit.A, continuous) > bound + 1e-12)
         A = least_squares(X, Y, U)
         allowed = 1e-9 * error(A, X, Y, U) + 1e-13 * np.square(Y).sum()  # rounding
         lost += any(

@@ -132,14 +132,13 @@ def fit_stable(
         )
     # A does not depend on the units of X and Y together, nor U Bᵀ on those of U.
     unit, unit_u = max(_largest(X), _largest(Y)) or 1.0, _largest(U) or 1.0
-    X, Y, U = X / unit, Y / unit, U / unit_u
 
     region: Region
     if time == "discrete":
         region, scale, shift = Disc(), bound, 0.0
     else:
         region, scale, shift = HalfPlane(), 1.0, bound
-    reduction = reduce(X, (Y - shift * X) / scale, U)
+    reduction = reduce(X / unit, (Y - shift * X) / (scale * unit), U / unit_u)
 
     def restored(A: Array) -> Array:
         return scale * A + shift * np.eye(n)
@@ -153,7 +152,7 @@ def fit_stable(
     samples = len(X) - (n + m if ridge > 0 else 0)
 
     def error(A: Array) -> float:
-        residual = Y - X @ restored(A).T - scale * (U @ reduction.inputs_for(A).T)
+        residual = Y / unit - (X / unit) @ restored(A).T - (U / unit_u) @ (scale * reduction.inputs_for(A).T)
         return 0.5 * float(np.square(residual[:samples]).sum())
 
     least = error(reduction.problem.A)
@@ -234,7 +233,7 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
                 f"fit_stable: expected {name} of shape (samples, columns), got {array.shape}. "
                 "Samples are rows."
             )
-        array = array.astype(np.float64)
+        array = array.astype(np.float64, copy=False)
         if not np.isfinite(array).all():
             rows = np.flatnonzero(~np.isfinite(array).all(axis=1))
             raise ValueError(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from torch import nn
 
 from spectral_param.dynamics._fit import StableFit, Time, fit_stable
-
-if TYPE_CHECKING:
-    from spectral_param.dynamics._module import StableLinear
+from spectral_param.dynamics._module import StableLinear
 
 Array = NDArray[np.float64]
 
@@ -339,7 +338,7 @@ class StableLinearModel:
         total = float(np.square(Y - Y.mean(axis=0)).sum())
         return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
 
-    def to_module(self) -> StableLinear:
+    def to_module(self) -> nn.Module:
         """Return a torch module with these dynamics to train on, its A constrained as it was here.
 
         Returns:
@@ -348,8 +347,6 @@ class StableLinearModel:
         Raises:
             ValueError: If the model is not fitted.
         """
-        from spectral_param.dynamics._module import StableLinear
-
         self._require_fit("to_module")
         return StableLinear(
             self.A_, self.B_, self.offset_ if self.offset else None, self.time, self.fit_.bound

@@ -29,11 +29,8 @@ class StableLinear(nn.Module):
         self.A = _parameter(A)
         self.B = None if B is None else _parameter(B)
         self.c = None if c is None else _parameter(c)
-        if time == "discrete":
-            constraint: nn.Module = spectral_param.SpectralRadiusNorm(bound, mode="at_most")
-        else:
-            constraint = spectral_param.SpectralAbscissa(bound, mode="at_most")
-        register_parametrization(self, "A", constraint)
+        constraint = "SpectralRadiusNorm" if time == "discrete" else "SpectralAbscissa"
+        register_parametrization(self, "A", getattr(spectral_param, constraint)(bound, mode="at_most"))
 
     def forward(self, x: Tensor, u: Tensor | None = None) -> Tensor:
         """Return the next states, or the derivatives.

@@ -50,11 +50,8 @@ def search(
         return problem.A
     # A step or a candidate that overflows is dropped.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        best = closed = _closed_form(problem, region, problem.A)
-        if count > 0:
-            best = _improved(problem, region, closed, count, least)
-        # The closed form is further from the corners, so rounding may cost it less.
-        candidates = [_in_basis(problem, region, basis) for basis in (best.basis, closed.basis)]
+        bases = _best_bases(problem, region, count, least)
+        candidates = [_in_basis(problem, region, basis) for basis in bases]
         candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
         return _best_that_keeps_the_bound(problem, region, candidates, excess)
 
@@ -65,9 +62,13 @@ def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
     return _better(best_in_basis(problem, region, first), best_in_basis(problem, region, last))
 
 
-def _improved(problem: Problem, region: Region, closed: Solution, count: int, least: float) -> Solution:
-    best = closed
-    for start in (problem.A, closed.A):
+def _best_bases(problem: Problem, region: Region, count: int, least: float) -> list[Basis]:
+    """Return the basis of the best A found and that of the closed form, to which rounding may do less."""
+    best = _closed_form(problem, region, problem.A)
+    bases = [best.basis]
+    if count == 0:
+        return bases
+    for start in (problem.A, best.A):
         best = _better(best, _after_steps(problem, region, start, count))
     for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
         before = best.error
@@ -75,7 +76,7 @@ def _improved(problem: Problem, region: Region, closed: Solution, count: int, le
         best = _better(best, _after_steps(problem, region, best.A, count))
         if before - best.error <= _GAIN * (least + best.error):
             break
-    return best
+    return [best.basis, *bases]
 
 
 def _better(one: Solution, other: Solution) -> Solution:
