@@ -10,10 +10,17 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
-from examples.papers.networks import gated
+from examples.papers.networks import full_capacity, gated, unconstrained
 from examples.papers.tasks import Task
 
-BASELINES: dict[str, Callable[..., nn.Module]] = {"GRU": gated.GRU, "LSTM": gated.LSTM}
+# What the library's networks are compared with.
+BASELINES: dict[str, Callable[..., nn.Module]] = {
+    "FullCapacityURNN": full_capacity.FullCapacityURNN,
+    "GRU": gated.GRU,
+    "IRNN": unconstrained.IRNN,
+    "LSTM": gated.LSTM,
+    "RNNOrth": unconstrained.RNNOrth,
+}
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
 
 State = Any
