@@ -9,7 +9,7 @@ from spectral_param.functional.householder import householder, householder_apply
 from spectral_param.functional.modrelu import modrelu
 from spectral_param.functional.recurrence import rnn
 from spectral_param.functional.schur import schur_form
-from spectral_param.functional.spectral_radius import dominant_eigen, spectral_radius
+from spectral_param.functional.spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
 from spectral_param.functional.stiefel import stiefel_step
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "rnn",
     "scaled_cayley",
     "schur_form",
+    "spectral_abscissa",
     "spectral_radius",
     "stiefel_step",
 ]

@@ -20,9 +20,9 @@ from spectral_param.precision import full_precision
 class _Read(NamedTuple):
     """The last evaluation of a constraint: what it depended on, and what came out."""
 
-    edits: tuple[int, ...]  # How often attributes have been set, of this constraint and of nested ones.
-    marks: tuple[tuple[int, int] | None, ...]  # Addresses and versions of the originals and buffers,
-    values: tuple[Tensor, ...]  # copies of them,
+    edits: list[int]  # How often attributes have been set, of this constraint and of nested ones.
+    marks: list[tuple[int, int] | None]  # Addresses and versions of the originals and buffers,
+    values: list[Tensor]  # copies of them,
     weight: Tensor  # and a copy of the weight.
 
 
@@ -177,13 +177,15 @@ class Parametrization(nn.Module, abc.ABC):
         W = self._known(originals)
         if W is None:
             W = self._evaluate(*originals)
-            edits, marks, tensors = self._dependencies(originals)
-            # A tensor made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False):
-                values = tuple(t.detach().clone() for t in tensors)
-                vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+            if torch.is_inference_mode_enabled():
+                # A tensor made in inference mode could not be saved for a later backward pass.
+                with torch.inference_mode(False):
+                    self._keep(originals, W)
+            else:
+                self._keep(originals, W)
         outputs = [ref for ref in self._outputs if ref() is not None]
-        vars(self)["_outputs"] = [*outputs, weakref.ref(W)]
+        outputs.append(weakref.ref(W))
+        vars(self)["_outputs"] = outputs
         return W
 
     @full_precision
@@ -307,6 +309,12 @@ class Parametrization(nn.Module, abc.ABC):
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W.to(dtype)
 
+    def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
+        """Remember the weight of these originals."""
+        edits, marks, tensors = self._dependencies(originals)
+        values = [t.detach().clone() for t in tensors]
+        vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+
     def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
         """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
         last = self._last
@@ -324,7 +332,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _dependencies(
         self, originals: tuple[Tensor, ...]
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, int] | None, ...], list[Tensor]]:
+    ) -> tuple[list[int], list[tuple[int, int] | None], list[Tensor]]:
         """Return all that the weight depends on; see :class:`_Read`."""
         tensors = list(originals)
         edits = []
@@ -334,8 +342,8 @@ class Parametrization(nn.Module, abc.ABC):
         for part in self._members or ():
             edits.append(vars(part).get("_edits", 0))
             tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
-        marks = tuple(None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors)
-        return tuple(edits), marks, tensors
+        marks = [None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors]
+        return edits, marks, tensors
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

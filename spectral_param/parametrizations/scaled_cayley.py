@@ -13,7 +13,7 @@ from spectral_param.functional.cayley import (
     cayley_inverse,
     choose_signs,
     pivot_phases,
-    scaled_cayley_known,
+    skew_cayley,
     skew_part_of,
 )
 from spectral_param.functional.checks import check_finite
@@ -75,20 +75,23 @@ class ScaledCayley(Parametrization):
 
     def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for T ``(..., n, n)`` and, of complex weights, the phases θ ``(..., n)``."""
-        return scaled_cayley_known((T - T.mH) / 2, self._diagonal(T, theta), None)
+        return skew_cayley(T, self._diagonal(T, theta))
 
     def constrain_known(  # type: ignore[override]
         self, W: Tensor, T: Tensor, theta: Tensor | None = None
     ) -> Tensor:
         """Return W, whose derivatives need W and D only: no linear system is solved again."""
-        return scaled_cayley_known((T - T.mH) / 2, self._diagonal(T, theta), W)
+        return skew_cayley(T, self._diagonal(T, theta), W)
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""
         if theta is not None:
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
-        return torch.ones_like(T[..., 0]) if self.signs is None else self.signs.to(T.device, T.dtype)
+        signs = self.signs
+        if signs is None:
+            return torch.ones_like(T[..., 0])
+        return signs if signs.dtype == T.dtype and signs.device == T.device else signs.to(T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return A, and the phases of D for a complex W."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
+from spectral_param.eigen.derivative import degenerate_threshold
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real, finfo_eps
 from spectral_param.functional.schur import (
@@ -24,7 +25,6 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
-from spectral_param.functional.spectral_radius import degenerate_threshold
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
