@@ -302,7 +302,7 @@ def _ritz_pairs(
     if B.dtype.kind == "f":
         lower = theta.imag < 0
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
-    order = np.argsort(-np.abs(theta), kind="stable")
+    order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if B.dtype.kind == "f":
         # Both of a pair are there, but of the last, which may have been cut.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
