@@ -409,6 +409,19 @@ def large(kind: str, n: int, seeds: int) -> dict[str, Any]:
     return {"n": n, "most_seconds": max(row["seconds"] for row in rows), "matrices": rows}
 
 
+def without_infinity(results: Any) -> Any:
+    """Return results with None for infinity, which JSON does not have: no number was found.
+
+    Args:
+        results: Numbers, in dictionaries and lists.
+    """
+    if isinstance(results, dict):
+        return {key: without_infinity(value) for key, value in results.items()}
+    if isinstance(results, list):
+        return [without_infinity(value) for value in results]
+    return None if results == math.inf else results
+
+
 def main() -> None:
     """Run all kinds and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
@@ -421,7 +434,7 @@ def main() -> None:
     results: dict[str, Any] = {"exact": {}, "large": {}}
     if arguments.output.is_file():
         results = json.loads(arguments.output.read_text())
-    results["environment"] = environment() | {"numpy": np.__version__, "scipy": scipy.__version__}
+    packages = {"numpy": np.__version__, "scipy": scipy.__version__}
     for part in ("exact", "large") if arguments.part is None else (arguments.part,):
         for kind in arguments.only or KINDS:
             if part == "exact":
@@ -438,8 +451,8 @@ def main() -> None:
                     f"{kind:30} {[(r['radius'], round(r['seconds'], 2)) for r in row['matrices']]}",
                     flush=True,
                 )
-            results[part][kind] = row
-            arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+            results[part][kind] = row | {"environment": environment() | packages}
+            arguments.output.write_text(json.dumps(without_infinity(results), indent=1) + "\n")
 
 
 if __name__ == "__main__":
