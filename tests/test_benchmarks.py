@@ -63,13 +63,14 @@ def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
     assert set(results["exact"]) == set(sparse_radius.KINDS)
     assert set(results["large"]) == set(sparse_radius.KINDS) - {"not finite"}
     assert all(result["wrong"] == 0 for result in results["exact"].values())
-    assert set(results["environment"]) >= {"commit", "scipy"}
+    assert all(set(result["environment"]) >= {"commit", "scipy"} for result in results["exact"].values())
 
 
 def test_committed_numbers_of_sparse_matrices() -> None:
     results = json.loads((ROOT / "benchmarks/results/sparse.json").read_text())
-    assert sum(len(result["matrices"]) for result in results["exact"].values()) == 200
-    assert sum(result["wrong"] for result in results["exact"].values()) == 0
+    assert len(results["exact"]) >= 19
+    assert all(len(result["matrices"]) == 10 for result in results["exact"].values())
+    assert all(result["wrong"] == 0 for result in results["exact"].values())
 
 
 def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
