@@ -36,10 +36,12 @@ optimization" (Numer. Math. 2021), section 5.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
 _ANGLES = np.arange(48) * (np.pi / 48)  # where the search for a corner starts
 _ITERATIONS = 24
@@ -110,7 +112,8 @@ def _best(
     each = np.arange(len(L))
     admissible = np.where(inside, value, np.inf)
     choice = admissible.argmin(axis=1)
-    best, reached = B[each, choice], admissible[each, choice]
+    best: Array = B[each, choice]
+    reached = admissible[each, choice]
     # The pieces without their inequalities bound what a corner can reach.
     open_ = np.flatnonzero(value.min(axis=1) < reached)
     if len(open_):
@@ -125,7 +128,8 @@ def _with_eigenvalue(L: Array, H: Array, inverse: Array, p: float) -> Array:
     """Return p I + the best rank-one matrix."""
     U, s, Vh = np.linalg.svd(H - p * L)
     rank_one = s[:, 0, None, None] * U[:, :, :1] * Vh[:, :1, :]
-    return p * np.eye(2) + rank_one @ inverse
+    B: Array = p * np.eye(2) + rank_one @ inverse
+    return B
 
 
 def _with_determinant(H: Array, d: Array) -> list[Array]:
@@ -202,7 +206,8 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
 def _value(u: Array, v: Array, w: Array, phi: Array) -> Array:
     basis = np.stack(np.broadcast_arrays(1.0, np.cos(phi), np.sin(phi)), axis=-1)
     at_u, at_v, at_w = ((f * basis).sum(-1) for f in (u, v, w))
-    return at_u + at_v**2 / np.maximum(at_w, _TINY)
+    value: Array = at_u + at_v**2 / np.maximum(at_w, _TINY)
+    return value
 
 
 def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> Array:
@@ -233,7 +238,8 @@ def _trace(B: Array) -> Array:
 
 
 def _det(B: Array) -> Array:
-    return B[:, 0, 0] * B[:, 1, 1] - B[:, 0, 1] * B[:, 1, 0]
+    determinant: Array = B[:, 0, 0] * B[:, 1, 1] - B[:, 0, 1] * B[:, 1, 0]
+    return determinant
 
 
 def _radius(B: Array) -> Array:
@@ -242,4 +248,5 @@ def _radius(B: Array) -> Array:
     half = (B[:, 0, 0] - B[:, 1, 1]) / 2
     under = half**2 + B[:, 0, 1] * B[:, 1, 0]
     real = np.abs(middle) + np.sqrt(np.maximum(under, 0))
-    return np.where(under >= 0, real, np.sqrt(middle**2 + np.maximum(-under, 0)))
+    radius: Array = np.where(under >= 0, real, np.sqrt(middle**2 + np.maximum(-under, 0)))
+    return radius

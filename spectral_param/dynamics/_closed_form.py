@@ -20,7 +20,7 @@ Without the weight R: Noferini and Poloni, "Nearest Ω-stable matrix via Riemann
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -30,7 +30,7 @@ from scipy.linalg.lapack import dtrexc
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
 
 class Basis(NamedTuple):

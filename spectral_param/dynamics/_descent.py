@@ -13,6 +13,8 @@ Math. 2021).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,9 +28,9 @@ from spectral_param.dynamics._closed_form import (
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
-_MEMORY = 6  # pairs of n(n − 1)/2 numbers each
+_MEMORY = 4  # pairs of n(n − 1)/2 numbers each
 _LARGEST_MOVE = 0.5
 _HALVINGS = 12
 _CONVERGED = 3e-8
@@ -82,13 +84,14 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
 
 def _inverse_hessian(gradient: Array, history: list[tuple[Array, Array]], steepest: float) -> Array:
     """Return the two-loop recursion's product."""
-    product, weights = gradient.copy(), []
+    product: Array = gradient.copy()
+    weights: list[float] = []
     for s, y in reversed(history):
         weights.append((s @ product) / (s @ y))
         product -= weights[-1] * y
     if history:
         s, y = history[-1]
-        steepest = (s @ y) / (y @ y)
+        steepest = float((s @ y) / (y @ y))
     product *= steepest
     for (s, y), weight in zip(history, reversed(weights), strict=True):
         product += (weight - (y @ product) / (s @ y)) * s

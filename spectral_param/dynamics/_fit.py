@@ -15,7 +15,7 @@ from spectral_param.dynamics._reduce import reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
 _ROUNDING = (

@@ -14,7 +14,7 @@ from torch import nn
 from spectral_param.dynamics._fit import StableFit, Time, fit_stable
 from spectral_param.dynamics._module import StableLinear
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
 _RADII = (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)  # tried by radius="cv", the largest first
 _HELD_OUT = 4  # one recording in so many, or the last of so many parts of the only one
@@ -274,7 +274,8 @@ class StableLinearModel:
         self._require_states(X)
         reduced = X if self.components_ is None else X @ self.components_.T
         following = reduced @ self.A_.T + self._driven(U, len(X))
-        return following if self.components_ is None else following @ self.components_
+        rows: Array = following if self.components_ is None else following @ self.components_
+        return rows
 
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
         """Return the rows that follow x0, each from the one before.
@@ -367,7 +368,8 @@ class StableLinearModel:
             raise ValueError(
                 f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
             )
-        return c + U @ self.B_.T
+        driven: Array = c + U @ self.B_.T
+        return driven
 
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):
@@ -388,7 +390,7 @@ _Recording = tuple[Array, Array, Array | None]
 def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
     """Return triples of states, what follows them, and inputs."""
     several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
-    lists = [M if several else None if M is None else [M] for M in (X, Y, U)]
+    lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
     for name, M in zip("YU", lists[1:], strict=True):
         if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
             raise ValueError(

@@ -16,13 +16,13 @@ place of Y makes an abscissa a zero.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
 
 class Problem(NamedTuple):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param.dynamics._blocks import nearest_in_disc, nearest_in_half_plane
 
-Array = NDArray[np.float64]
-ComplexArray = NDArray[np.complex128]
+Array = NDArray[Any]  # float64
+ComplexArray = NDArray[Any]  # complex128
 
 
 class Region(Protocol):
@@ -66,7 +66,8 @@ class Disc:
 
     def move(self, A: Array, margin: float) -> Array:
         radius = np.abs(np.linalg.eigvals(A)).max()
-        return A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
+        moved: Array = A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
+        return moved
 
 
 class HalfPlane:
@@ -90,8 +91,10 @@ class HalfPlane:
         return min(b, -margin)
 
     def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
-        return np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
+        clipped: ComplexArray = np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
+        return clipped
 
     def move(self, A: Array, margin: float) -> Array:
         abscissa = np.linalg.eigvals(A).real.max()
-        return A - max(0.0, abscissa + margin) * np.eye(len(A))
+        moved: Array = A - max(0.0, abscissa + margin) * np.eye(len(A))
+        return moved

@@ -18,6 +18,7 @@ margin grows until the bound is kept. The error so lost is of the order of the m
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 from spectral_param.dynamics._steps import steps
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 Candidate = Callable[[float], Array]  # A for a margin
 
 _MOVES = 12  # of the descent in a round
@@ -113,13 +114,14 @@ def _best_that_keeps_the_bound(
     errors = [
         problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates
     ]
-    best, least = None, np.inf
+    best: Array | None = None
+    least = np.inf
     for k in np.argsort(errors, kind="stable"):
         if best is not None and not errors[k] < least:
             break  # A margin does not make the error less.
-        A = _within(candidates[k], region, excess)
-        if A is not None and (best is None or problem.error(A) < least):
-            best, least = A, problem.error(A)
+        kept = _within(candidates[k], region, excess)
+        if kept is not None and (best is None or problem.error(kept) < least):
+            best, least = kept, problem.error(kept)
     assert best is not None, "moving all eigenvalues far enough keeps any bound"
     return best
 

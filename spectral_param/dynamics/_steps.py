@@ -21,6 +21,7 @@ need not be.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # float64
 
 _HALVINGS = 12
 _CONVERGED = 1e-10  # of the penalised error
