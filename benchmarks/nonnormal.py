@@ -151,9 +151,7 @@ def is_wrong(T: Tensor, rho: float) -> bool:
     # What perturbations of T by ten roundings do to ρ: exact for a defective eigenvalue, too.
     rng = np.random.default_rng(0)
     scale = 10 * eps * np.linalg.norm(double, 2) / len(T) ** 0.5
-    moved = [
-        np.abs(np.linalg.eigvals(double + scale * rng.standard_normal(T.shape))).max() for _ in range(4)
-    ]
+    moved = [np.abs(np.linalg.eigvals(double + scale * rng.standard_normal(T.shape))).max() for _ in range(4)]
     return bool(error > 1000 * eps + 10 * max(abs(m / exact - 1) for m in moved))
 
 

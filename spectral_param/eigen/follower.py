@@ -146,7 +146,9 @@ class Follower(nn.Module):
         """Return the eigentriple of each matrix by itself, from what the last call left in the buffers."""
         if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
             self.begin(T)
-        assert self.right is not None and self.left is not None and self.numbers is not None
+        assert self.right is not None
+        assert self.left is not None
+        assert self.numbers is not None
         if self._states is None or self._version != self.numbers._version:
             rows = self.numbers.tolist()
             vars(self)["_states"] = _states(self.right, self.left, rows)
@@ -259,9 +261,7 @@ def _store(states: list[tracking.State], right: Tensor, left: Tensor, numbers: T
     numbers.copy_(torch.tensor([tracking.to_numbers(state) for state in states], dtype=torch.float64))
 
 
-@torch.library.custom_op(
-    "spectral_param::followed_radius", mutates_args=("right", "left", "numbers")
-)
+@torch.library.custom_op("spectral_param::followed_radius", mutates_args=("right", "left", "numbers"))
 def _followed_radius(T: Tensor, right: Tensor, left: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     triple, states = _follow(T, _states(right, left, numbers.tolist()))
     _store(states, right, left, numbers)

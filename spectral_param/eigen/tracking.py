@@ -252,9 +252,7 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(
-    T: Tensor, state: State, squarings: int, sweeps: int
-) -> tuple[Eigentriple | None, State]:
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
     """Follow the blocks from the last T to this one. None where no result can be proven."""
     T, largest = _scaled(T)
     if is_on_host(T) and not 0 < float(largest) < math.inf:
@@ -578,25 +576,29 @@ def _largest_M(theta: Array, products: Array, delta: float) -> Array:
     return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
 
 
-def _cut(ritz: _Ritz, inside: _Inside, delta: float, root: float, exponent: int) -> tuple[int, float]:
-    """Return how many leading directions to project out, and the modulus of the next, relative to λ.
+def _inside_to_project_out(
+    compression: _Compression, ritz: _Ritz, log_leader: float, delta: float, root: float, exponent: int
+) -> tuple[_Inside, float] | None:
+    """Return the leading directions to project out, and the modulus of the next one, relative to λ.
 
     Many, so that what remains is small, but only those that have converged far enough for (1). Never half a
-    conjugate pair.
+    conjugate pair. None where not even the first has.
     """
     moduli = np.asarray(ritz.moduli) / ritz.moduli[0]
-    capacity = _largest_M(inside.theta, inside.products, delta)
-    best, chosen = -1.0, (0, 1.0)
-    for cut in range(len(inside.theta), 0, -1):
-        rest = float(moduli[cut] ** exponent)
-        if moduli[cut] * 1.02 < moduli[cut - 1]:
-            # What M should be, were A normal.
-            score = capacity[cut - 1] * (1 - rest) / (1 + root * rest)
-            if score > 4:
-                return cut, rest
-            if score > best:
-                best, chosen = score, (cut, rest)
-    return chosen
+    cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
+    while cuts:
+        inside = _inside(compression, ritz, cuts[0])
+        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
+            # What M is allowed to be over what it should be, were A normal.
+            rest = moduli[cuts] ** exponent
+            allowed = _largest_M(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
+            scores = allowed * (1 - rest) / (1 + root * rest)
+            best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
+            chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
+            return None if chosen is None else (chosen, float(rest[best]))
+        # Directions that have not converged can have any eigenvalue: go on with fewer.
+        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
+    return None
 
 
 def _is_proven(
@@ -610,20 +612,15 @@ def _is_proven(
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
-    inside = _inside(compression, ritz, 3 * COLUMNS // 4)
-    if inside is None:
-        return False
-    cut, rest = _cut(ritz, inside, delta, root, power.exponent)
-    if cut == 0:
-        return False
-    if cut < len(inside.theta):
-        inside = _inside(compression, ritz, cut)
-    if inside is None:
-        return False
-    limit = _largest_M(inside.theta, inside.products, delta)[-1]
     # λ of T is the root of θ_1 of P.
-    same = abs(power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale - math.log(inside.leader))
-    if not (limit > 0 and same <= delta):
+    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale
+    found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
+    if found is None:
+        return False
+    inside, rest = found
+    limit = _largest_M(inside.theta, inside.products, delta)[-1]
+    same = abs(math.log(inside.leader) - log_leader) <= delta
+    if not (limit > 0 and same):
         return False
     return _is_resolved(P, right, left, inside, rest, limit, delta, root, generator)
 
@@ -659,7 +656,7 @@ def _is_resolved(
             bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
             norms = []
             M, contraction = _resolvent(bounds, delta)
-            if M <= limit:
+            if limit >= M:
                 return True
             if contraction < 0.1 or not math.isfinite(contraction):  # More products change nothing.
                 return False

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param.functional.checks import check_finite, check_real
-from spectral_param.functional.exponential import exponential
+from spectral_param.functional.exponential import skew_exponential
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import Parametrization, at_least_float32
 from spectral_param.precision import matmul
@@ -26,8 +26,8 @@ class SkewExponential(Parametrization):
     (NeurIPS 2019), with a base that moves along: :func:`spectral_param.rebase`. The map is that of
     geotorch's ``SO`` with ``triv="expm"``, A being ``T.tril(-1) - T.tril(-1).mT`` of the original T.
 
-    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar factor),
-    which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
+    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar
+    factor), which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
     training does not change it. The base is a buffer, float32 or better.
 
     Args:
@@ -58,7 +58,7 @@ class SkewExponential(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return B exp(A)."""
         T = T.tril(-1)
-        E = exponential(T - T.mT)
+        E = skew_exponential(T - T.mT)
         return E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -112,4 +112,3 @@ class SkewExponential(Parametrization):
             wanted = torch.promote_types(self.base.dtype, torch.float32)
             self.base = polar_factor(base.to(self.base.device, wanted))
         return self
-

@@ -1,6 +1,5 @@
 """The tracked eigentriple: as right as LAPACK at every step, on trajectories made to mislead it."""
 
-import copy
 import warnings
 
 import numpy as np
@@ -157,7 +156,8 @@ def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
 def test_gradients_agree_with_the_dense_solver(name, dtype, tolerance) -> None:
     trajectory = getattr(Trajectories(dtype), name)
     layers = [
-        sp.constrain(torch.nn.Linear(N, N, False, dtype=dtype), "weight", sp.SpectralRadiusNorm(solver=s)) for s in ("tracking", "dense")
+        sp.constrain(torch.nn.Linear(N, N, False, dtype=dtype), "weight", sp.SpectralRadiusNorm(solver=s))
+        for s in ("tracking", "dense")
     ]
     for t in range(STEPS):
         T = torch.from_numpy(trajectory(t)).to(dtype)

@@ -498,7 +498,7 @@ def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
 @pytest.mark.parametrize("gates", [1, 2])
 def test_no_operator_of_gates(n, make, dtype, gates) -> None:
     module = Holder(torch.empty(gates * n, n, dtype=dtype))
-    constraints.constrain(module, "weight", make(), "paper")
+    sp.constrain(module, "weight", make(), init="paper", gates=gates)
     chain = module.parametrizations.weight
     found = chain[0].fast_operator(*originals_of(chain))
     assert (found is None) == (gates > 1)
