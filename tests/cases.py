@@ -19,16 +19,6 @@ def radii(W: Tensor) -> Tensor:
     return torch.linalg.eigvals(blocks_of(W)).abs().amax(dim=-1)
 
 
-def abscissae(W: Tensor) -> Tensor:
-    return torch.linalg.eigvals(blocks_of(W)).real.amax(dim=-1)
-
-
-def with_abscissa(shape: Shape, dtype: torch.dtype, abscissa: float) -> Tensor:
-    W = blocks_of(torch.randn(shape, dtype=dtype))
-    shift = abscissa - torch.linalg.eigvals(W).real.amax(dim=-1)
-    return (W + shift[..., None, None] * torch.eye(W.shape[-1], dtype=dtype)).reshape(shape)
-
-
 def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     W = blocks_of(torch.randn(shape, dtype=dtype))
     W = W * (radius / torch.linalg.eigvals(W).abs().amax(dim=-1))[..., None, None]
@@ -201,14 +191,14 @@ CASES = (
         name="SpectralAbscissa",
         make=lambda shape: sp.SpectralAbscissa(-0.5),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.5),
-        violation=lambda W: (abscissae(W) + 0.5).abs(),
+        violation=lambda W: (abscissas(W) + 0.5).abs(),
         outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
     ),
     Case(
         name="SpectralAbscissa-at_most",
         make=lambda shape: sp.SpectralAbscissa(mode="at_most"),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.1),
-        violation=lambda W: torch.relu(abscissae(W)),
+        violation=lambda W: torch.relu(abscissas(W)),
         outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
     ),
     Case(

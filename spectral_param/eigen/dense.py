@@ -156,7 +156,7 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
 
 
 def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
-    """Return λ, u and v of one matrix, and whether it has ordinary size; None where they are not to be believed.
+    """Return the triple of one matrix, and whether its size is ordinary; None where it is not safe.
 
     On the host, wherever the matrix is. In numpy but for the decomposition: for arrays this small torch takes
     three times as long.

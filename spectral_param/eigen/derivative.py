@@ -127,7 +127,7 @@ def _bordered_solve(
 
 
 class _Eigen(torch.autograd.Function):
-    """T -> (λ, u, v), by the formulas at the top of this file: for transforms and derivatives of all orders."""
+    """T -> (λ, u, v) by the formulas above, for transforms and derivatives of all orders."""
 
     @staticmethod
     def forward(T: Tensor, choice: Choice, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,9 +241,7 @@ def _value_gradient(
     return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex(), regular=regular)
 
 
-def known_value(
-    T: Tensor, triple: Eigentriple, choice: Choice = "modulus", regular: bool = False
-) -> Tensor:
+def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus", regular: bool = False) -> Tensor:
     """Return |λ| or Re λ of an ordinary tensor's triple as a differentiable function of T.
 
     Args:

@@ -1,4 +1,4 @@
-"""The leading eigenvalue behind a constrained weight: computed, followed from step to step, remembered, saved."""
+"""The leading eigenvalue behind a constrained weight: computed, followed, remembered and saved."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Follower(nn.Module):
 
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
     - ``numbers``: what else is in :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
-    - ``triple``, ``digest``: λ, u and v as of the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of the bits of the T that they belong to, as eight numbers of 32 bits. Of a T that still has these
-      bits nothing is computed again, so a run that was interrupted goes on to the same bits. Averaged or
-      converted they belong to no T, and are not used.
+    - ``triple``, ``digest``: λ, u and v as of the last read before the checkpoint, ``(m, 2n + 1, 2)``, and
+    the
+      SHA-256 of the bits of the T that they belong to, as eight numbers of 32 bits. Of a T that still has
+      these bits nothing is computed again, so a run that was interrupted goes on to the same bits. Averaged
+      or converted they belong to no T, and are not used.
 
     All are empty where nothing is tracked.
 
@@ -44,7 +45,8 @@ class Follower(nn.Module):
         choice: ``"modulus"`` for ρ, ``"real"`` for the spectral abscissa, which is computed densely.
     """
 
-    #: The base class of parametrizations need not compare these buffers to know whether a weight is the last one.
+    #: The base class of parametrizations need not compare these buffers to know whether a weight is the
+    #: last one.
     is_memory = True
 
     right: Tensor | None
@@ -177,7 +179,7 @@ class Follower(nn.Module):
         )
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ or α for a graph that is being recorded, where the same state is followed; and inside transforms.
+        """Return ρ or α inside transforms, and in a graph that is being recorded, which follows, too.
 
         Args:
             T: Matrices of shape ``(..., n, n)``.
@@ -219,7 +221,7 @@ class Follower(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take the buffers of any shape, or none: a checkpoint without them, of weights alone, is complete."""
+        """Take buffers of any shape, or none: a checkpoint of weights alone is complete."""
         found = [state_dict.get(prefix + name) for name in _BUFFERS]
         vars(self).update(_last=None, _states=None, _is_loaded=True, _is_regular=False)
         with torch.inference_mode(False), torch.no_grad():

@@ -48,22 +48,23 @@ curves, with θ_1 the largest and |θ_1| scaled to 1, prove the result:
 - |z| = 1 + δ and everything beyond it: no eigenvalue is larger.
 
 So ρ(P) is 1 to within δ, whatever the rest of T looks like, normal or not. M comes from random vectors. Let
-Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the leading right
-singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom, below
-τ² = 0.65² with probability
+Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the
+leading right singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees
+of freedom, below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (2)
 
-(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m for
-some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric series gives
+(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m
+for some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric
+series gives
 
     M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
 
 So of results that are believed a share of at most 1e-10 for each of the few products A^j Z is wrong (by 1e-8
 for 100 of them), for every T that was chosen without regard to Z: Z is a new one in each step, and no other
 step's T, blocks or results enter. Rounding is not part of this: P and its products are those of T's own
-precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK knows
-them.
+precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK
+knows them.
 """
 
 from __future__ import annotations
@@ -565,7 +566,7 @@ def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
     return _Inside(c, dual, theta / leader, r * s / leader**2, leader)
 
 
-def _largest_M(theta: Array, products: Array, delta: float) -> Array:
+def _largest_bound(theta: Array, products: Array, delta: float) -> Array:
     """Return up to which M both curves are clear of eigenvalues, for the first 1, 2, ... of all θ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = products / (1 + delta - np.abs(theta))
@@ -591,7 +592,7 @@ def _inside_to_project_out(
         if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
             # What M is allowed to be over what it should be, were A normal.
             rest = moduli[cuts] ** exponent
-            allowed = _largest_M(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
+            allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
             scores = allowed * (1 - rest) / (1 + root * rest)
             best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
             chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
@@ -601,9 +602,7 @@ def _inside_to_project_out(
     return None
 
 
-def _is_proven(
-    power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator
-) -> bool:
+def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
     """Return whether λ is the largest eigenvalue of T: the theorem at the top of this file."""
     P, compression, log_scale = power.matrix, ritz.compression, 0.0
     if power.exponent > 1:
@@ -618,7 +617,7 @@ def _is_proven(
     if found is None:
         return False
     inside, rest = found
-    limit = _largest_M(inside.theta, inside.products, delta)[-1]
+    limit = _largest_bound(inside.theta, inside.products, delta)[-1]
     same = abs(math.log(inside.leader) - log_leader) <= delta
     if not (limit > 0 and same):
         return False

@@ -40,7 +40,8 @@ class SpectralAbscissa(Parametrization):
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
 
     Args:
-        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one for each matrix of a
+        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one for each matrix
+        of a
             batch (each gate of an LSTM or GRU weight). 0, the default, is the edge of stability.
         mode: ``"equal"``: α(W) = a always. ``"at_most"``: T is shifted only where α(T) > a.
 
@@ -100,9 +101,10 @@ class SpectralAbscissa(Parametrization):
             relation = "=" if self.mode == "equal" else "<="
             raise InManifoldError(
                 f"SpectralAbscissa: expected a weight of spectral abscissa {relation} "
-                f"{readable(triple.eigenvalue.real - shift)}, got {readable(triple.eigenvalue.real)}. Assign "
-                "weight - (spectral_param.functional.spectral_abscissa(weight) - abscissa) * identity instead, "
-                "or remove the parametrization, set the weight and register a new instance, which projects it."
+                f"{readable(triple.eigenvalue.real - shift)}, got {readable(triple.eigenvalue.real)}. "
+                "Assign weight - (spectral_param.functional.spectral_abscissa(weight) - abscissa) * identity "
+                "instead, or remove the parametrization, set the weight and register a new instance, which "
+                "projects it."
             )
         self.rightmost.begin(W)
         self._warned = False

@@ -1,4 +1,4 @@
-"""What tracking needs to go on: saved in named buffers, resumed to the same bits, averaged, compiled, traced."""
+"""What tracking needs to go on: saved, resumed to the same bits, averaged, compiled and traced."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""No result is believed that is not the largest eigenvalue, of non-normal matrices made to fool the tracking."""
+"""Nothing but the largest eigenvalue is believed, of non-normal matrices made to fool the tracking."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_a_closed_chain_is_seen_in_the_step_that_closes_it(dtype, basis) -> None
 
 @pytest.mark.parametrize("name", nonnormal.names_of_families())
 def test_no_wrong_read(name) -> None:
-    """The tracker of version 1 fails four of these families; `make nonnormal` runs a hundred times as many."""
+    """`python -m benchmarks.nonnormal` follows many times as many."""
     found = nonnormal.count([name], range(4), n=64)
     assert found["wrong"] == 0
     assert found["leader changed"] >= 4

@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import register_parametrization
 import spectral_param as sp
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from tests import matrices
-from tests.cases import abscissae, with_abscissa
+from tests.cases import abscissas, with_abscissa
 
 
 def constrained(weight, **kwargs):
@@ -36,7 +36,7 @@ def test_at_most_leaves_stable_matrices_alone() -> None:
     module = constrained(T, mode="at_most")
     assert torch.equal(module.weight, T)
     set_original(module, T + torch.eye(6))
-    assert abscissae(module.weight.detach()).item() == pytest.approx(0, abs=1e-13)
+    assert abscissas(module.weight.detach()).item() == pytest.approx(0, abs=1e-13)
     set_original(module, T)
     assert torch.equal(module.weight, T), "without a memory"
 
@@ -44,7 +44,7 @@ def test_at_most_leaves_stable_matrices_alone() -> None:
 def test_one_number_for_each_gate() -> None:
     wanted = torch.tensor([-0.1, -0.2, -0.3, 0.4])
     lstm = sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", sp.SpectralAbscissa(wanted))
-    torch.testing.assert_close(abscissae(lstm.weight_hh_l0.detach()), wanted)
+    torch.testing.assert_close(abscissas(lstm.weight_hh_l0.detach()), wanted)
 
 
 def test_gradient_is_that_of_the_shift() -> None:
