@@ -23,6 +23,8 @@ Solver = Literal["auto", "dense", "tracking"]
 
 # Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
 TRACKED_SIZE = 96
+# Devices of which the host sees values without waiting.
+_HOST = ("cpu",)
 
 
 class Follower(nn.Module):
@@ -131,7 +133,7 @@ class Follower(nn.Module):
             self._recall(T)
         # On a device a comparison makes the host wait. Where T has probably changed it is left out.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = not tracking.is_on_host(T) and mark != self._mark
+        is_new = mark != self._mark and T.device.type not in _HOST
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None
