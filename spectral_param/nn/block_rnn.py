@@ -7,26 +7,24 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param import init as init_
 from spectral_param._constrain import Init, constrain
 from spectral_param._model import originals_of
 from spectral_param.functional.checks import finfo_eps
-from spectral_param.functional.recurrence import (
-    CheckpointEvery,
-    Nonlinearity,
-    Recurrent,
-    Support,
-    activate,
-    check_checkpoint_every,
-    check_nonlinearity,
-    rnn,
-)
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
-from spectral_param.precision import without_autocast
+from spectral_param.precision import autocast_off
+from spectral_param.recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
+from spectral_param.recurrence.dispatch import (
+    CheckpointEvery,
+    check_checkpoint_every,
+    resolve_checkpoints,
+    run,
+)
+from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows
 
 InputMap = Literal["linear", "identity"]
 
@@ -128,45 +126,45 @@ class BlockRNNCell(nn.Module):
         weight = self.weight_hh
         check_real("input", input, weight.dtype)
         check_real("hx", hx, weight.dtype)
-        return self._step(input.to(weight.dtype), None if hx is None else hx.to(weight.dtype), weight)
-
-    @without_autocast
-    def _step(self, x: Tensor, h: Tensor | None, weight: Tensor) -> Tensor:
-        # Without autocast as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows.
-        z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
-        if h is not None:
-            z = z + nn.functional.linear(h, weight)
-        return activate(z, self.bias, self.nonlinearity)
+        x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
+        with autocast_off(x):  # as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows
+            z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
+            if h is not None:
+                z = z + nn.functional.linear(h, weight)
+            return activate(z, self.bias, self.nonlinearity)
 
     def _constraint(self) -> Parametrization | None:
         """Return the parametrization of W, None if there is none of ours or more than one."""
         if is_parametrized(self, "weight_hh"):
             chain = self.parametrizations["weight_hh"]  # type: ignore[index]
-            assert isinstance(chain, ParametrizationList)
-            if len(chain) == 1 and isinstance(chain[0], Parametrization):
+            if len(chain) == 1 and isinstance(chain[0], Parametrization):  # type: ignore[arg-type]
                 return chain[0]
         return None
 
-    @property
-    def support(self) -> Support | None:
-        """Where W may differ from zero, None for everywhere; see :func:`spectral_param.functional.rnn`."""
-        constraint = self._constraint()
-        return constraint.support if isinstance(constraint, BlockTriangular) else None
+    def recurrence(self) -> tuple[Cell, torch.dtype]:
+        """Return what a whole sequence is run with, and the dtype of its states.
 
-    def recurrent(self) -> tuple[Recurrent, torch.dtype]:
-        """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
+        W is the matrix, or the function h -> h Wᵀ where its constraint has a faster one.
+        """
         constraint = self._constraint()
+        W: Recurrent | None = None
         if constraint is not None:
             originals = originals_of(self.parametrizations["weight_hh"])  # type: ignore[index,arg-type]
             # Half precisions, and real originals that Module.double converted beside a complex weight,
             # are left to the matrix, which has the state's dtype whatever theirs is.
             eps = finfo_eps(constraint.dtype)
             if all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
-                fast = constraint.fast_operator(*originals)
-                if fast is not None:
-                    return fast, constraint.dtype
-        weight = self.weight_hh
-        return weight, weight.dtype
+                W = constraint.fast_operator(*originals)
+        dtype = constraint.dtype if constraint is not None and W is not None else None
+        if W is None:
+            W = self.weight_hh
+            dtype = W.dtype
+        assert dtype is not None
+        bias = self.bias
+        if bias is not None and dtype.is_complex:
+            bias = fitting_bias(bias, torch.empty(0, dtype=dtype), self.nonlinearity)
+        support = constraint.support if isinstance(constraint, BlockTriangular) else None
+        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), dtype
 
     def extra_repr(self) -> str:
         """Return sizes and activation, for ``repr``."""
@@ -285,25 +283,13 @@ class BlockRNN(SequenceLayer):
         )
 
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
-    ) -> tuple[Tensor | None, Tensor]:
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
+    ) -> Result:
         """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
-        recurrent, dtype = cell.recurrent()
+        recurrence, dtype = cell.recurrence()
         check_real("input", rows, dtype)
         check_real("hx", h0, dtype)
-        rows = rows.to(dtype)
-        if h0 is None:
-            h0 = rows.new_zeros(batch_sizes[0], self.hidden_size)
-        return rnn(
-            rows,
-            h0.to(dtype),
-            cell.weight_ih,
-            recurrent,
-            cell.bias,
-            cell.nonlinearity,
-            batch_sizes,
-            checkpoint_every=self.checkpoint_every,
-            return_output=return_output,
-            support=cell.support,
-        )
+        every = resolve_checkpoints(self.checkpoint_every, len(sizes))
+        h0 = None if h0 is None else h0.to(dtype)
+        return run(recurrence, Rows(rows.to(dtype), h0, sizes, every, return_output))

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from spectral_param import init as init_
 from spectral_param._constrain import Init, constrain
-from spectral_param.functional.goru import goru
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import BlockTriangular, ScaledCayley
+from spectral_param.recurrence.goru import goru
 
 
 class GORUCell(nn.Module):
@@ -190,7 +190,7 @@ class GORU(SequenceLayer):
         )
 
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction."""
         assert isinstance(cell, GORUCell)
@@ -198,5 +198,5 @@ class GORU(SequenceLayer):
         check_real("input", rows, dtype)
         check_real("hx", h0, dtype)
         rows = rows.to(dtype)
-        h0 = rows.new_zeros(batch_sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
-        return cell.run(rows, h0, batch_sizes)
+        h0 = rows.new_zeros(sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
+        return cell.run(rows, h0, sizes)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from spectral_param.functional.recurrence import reversal
+from spectral_param.recurrence.sequence import reversal
 
 
 class SequenceLayer(nn.Module, abc.ABC):
@@ -69,7 +69,7 @@ class SequenceLayer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction over sequences.
 
@@ -78,7 +78,7 @@ class SequenceLayer(nn.Module, abc.ABC):
             rows: Its inputs ``(rows, features)``: the time steps below each other, as in a
                 ``PackedSequence``.
             h0: Initial states ``(batch, hidden_size)``, or None for zeros.
-            batch_sizes: Rows of each step, not increasing.
+            sizes: Rows of each step, not increasing.
             return_output: Whether all states are wanted. A cell that saves nothing by it may ignore it.
 
         Returns:
@@ -163,7 +163,7 @@ class SequenceLayer(nn.Module, abc.ABC):
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
     def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
+        """Run all layers on steps that lie below each other; see ``spectral_param.recurrence``."""
         count, n = len(self.cells), self.hidden_size
         states: list[Tensor | None]
         states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], n))
