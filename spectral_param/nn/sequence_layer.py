@@ -130,6 +130,11 @@ class SequenceLayer(nn.Module, abc.ABC):
             return output[:, 0], h_n
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
+    def reset_parameters(self) -> None:
+        """Start anew, as the constructor does: after ``to_empty`` of a network of the meta device, say."""
+        for cell in self.cells:
+            cell.reset_parameters()  # type: ignore[operator]
+
     def flatten_parameters(self) -> None:
         """Do nothing. Models written for :class:`torch.nn.RNN` call it to lay out its weights for cuDNN."""
 

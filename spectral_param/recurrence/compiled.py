@@ -56,18 +56,23 @@ def _recurrence(
     plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, differentiable)
     with autocast_off(x):
         states, last, moduli, starts = fused.forward(tensors, plan)
-    nothing = (weight_hh.new_empty(0) for _ in range(3))
-    return tuple(next(nothing) if t is None else t for t in (states, last, moduli, starts))
+    nothing = [weight_hh.new_empty(0) for _ in range(3)]
+    return (
+        nothing[0] if states is None else states,
+        last,
+        nothing[1] if moduli is None else moduli,
+        nothing[2] if starts is None else starts,
+    )
 
 
-def _plan(tensors: fused.Tensors, nonlinearity: str, support: Any, sizes: Any, *options: Any) -> fused.Plan:
-    x, h0, *cell = tensors
+def _plan(tensors: fused.Tensors, nonlinearity: Any, support: Any, sizes: Any, *options: Any) -> fused.Plan:
+    x, h0, U, W, b = tensors
     every, return_output, differentiable = options
     ends = None if support is None else iter(support)
     slices = None if ends is None else [slice(a, b) for a, b in zip(ends, ends, strict=True)]
     pairs: Support | None = None if slices is None else list(zip(slices[::2], slices[1::2], strict=True))
     rows = Rows(x, h0, list(sizes), every, return_output)
-    return fused.plan_for(Cell(*cell, nonlinearity, pairs), rows, differentiable)
+    return fused.plan_for(Cell(U, W, b, nonlinearity, pairs), rows, differentiable)
 
 
 @_recurrence.register_fake

@@ -20,8 +20,8 @@ from torch.autograd import forward_ad
 from spectral_param.precision import autocast_off
 from spectral_param.recurrence import linear
 from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
-from spectral_param.recurrence.fused import is_wrapped, rnn_fused
 from spectral_param.recurrence.compiled import rnn_operator
+from spectral_param.recurrence.fused import is_wrapped, rnn_fused
 from spectral_param.recurrence.reference import rnn_checkpointed, rnn_reference
 from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows, Support
 from spectral_param.recurrence.steps import has_numbers
@@ -45,17 +45,18 @@ def choose(cell: Cell, rows: Rows) -> Path:
     compiled = torch.compiler.is_compiling() and not _is_exporting()
     ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
-    if not (ordinary and named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)):
-        return "reference" if rows.checkpoint_every is None or not ordinary or compiled else "checkpointed"
-    real = x.dtype.to_real() if cell.nonlinearity == "modrelu" else x.dtype
-    if (b is not None and b.dtype != real) or (cell.nonlinearity == "relu" and x.is_complex()):
-        return "reference" if rows.checkpoint_every is None or compiled else "checkpointed"
+    fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
+    if fits and b is not None:
+        real = x.is_complex() and cell.nonlinearity == "modrelu"
+        fits = b.dtype == (x.real.dtype if real else x.dtype)
+    if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
+        eager = ordinary and not compiled
+        return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
     if compiled:
         return "operator"
     # Whether powers of W overflow is a question to the numbers, which tensors of a tracer cannot answer.
-    if cell.nonlinearity == "identity" and has_numbers(W) and linear.exponent(cell, rows) is not None:
-        return "linear"
-    return "fused"
+    many = cell.nonlinearity == "identity" and has_numbers(x) and linear.exponent(cell, rows) is not None
+    return "linear" if many else "fused"
 
 
 def run(cell: Cell, rows: Rows) -> Result:

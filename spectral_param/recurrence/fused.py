@@ -175,7 +175,7 @@ class _Recurrence(torch.autograd.Function):
     """All states, or None, and the last of each sequence."""
 
     # Without setup_context, which torch.func would ask for: inside of its transforms the reference path runs.
-    # It costs 40 µs a call (torch 2.13 inspects the signature of forward each time).
+    # It costs 40 microseconds a call (torch 2.13 inspects the signature of forward each time).
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
         *tensors, plan = arguments

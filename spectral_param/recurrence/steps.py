@@ -34,9 +34,7 @@ from spectral_param.recurrence.sequence import Cell, Segment, Support
 
 
 def has_numbers(t: Tensor) -> bool:
-    """Return whether the program may depend on numbers in t: not of a tracer, and not on a GPU, which it
-    would wait for.
-    """
+    """Return whether the program may look at numbers of t: not a tracer's, nor those that a GPU computes."""
     return t.is_cpu and type(t) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
 
 
