@@ -9,21 +9,21 @@ SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test bench results lint types docs wheel clean help
+.PHONY: demo test bench results lint types docs wheel bounds clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
-	$(BIN)/python -m demo $(DEMO_ARGS)
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.table
 
-results: $(VENV)/.test  ## write the page of results from the experiments' numbers
-	$(BIN)/python -m experiments table
+results: $(VENV)/.test  ## write the page of results from the runs' numbers
+	$(BIN)/python -m examples.papers table
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(BIN)/ruff check .
@@ -39,6 +39,9 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
 	.ci/wheel $(BIN)/python
 
+bounds: $(VENV)/.dev  ## test with the oldest numpy and scipy that are supported
+	.ci/bounds $(BIN)/python
+
 clean:  ## remove the environment, the caches and what was built
 	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -49,9 +52,10 @@ help:  ## list the targets
 # The stamps: one for what uses the library, one for what checks it.
 $(VENV)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[test]'
+	$(INSTALL) --upgrade 'pip>=25.1'  # The first that reads dependency groups.
+	$(INSTALL) -e . --group test
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e . --group dev
 	touch $@

@@ -64,7 +64,9 @@ plain = SequenceClassifier()
 model = copy.deepcopy(plain)
 print(f"{'spectral radius of gate':26}     input    forget      cell    output")
 print_radii("before", model)
-spectral_param.constrain(model.lstm, "weight_hh_l0", spectral_param.SpectralRadiusNorm(radius=0.95))  # The one line.
+spectral_param.constrain(
+    model.lstm, "weight_hh_l0", spectral_param.SpectralRadiusNorm(radius=0.95)
+)  # The one line.
 print_radii("constrained", model)
 print("outputs:", *(f"{tuple(out.shape)} {out.dtype}" for out in (plain(x), model(x))), sep="  ")
 

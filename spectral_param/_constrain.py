@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +35,13 @@ def constrain(
 ) -> M:
     """Constrain a tensor of a module, as :func:`torch.nn.utils.parametrize.register_parametrization` does.
 
-    Beside that, it takes several tensors by a pattern, knows the gates of LSTM and GRU, chooses where to start,
-    chains, and refuses tensors whose constraint would not hold.
+    Beside that, it takes several tensors by a pattern, knows the gates of LSTM and GRU, chooses where to
+    start, chains, and refuses tensors whose constraint would not hold.
 
     Args:
         module: The module that has the tensor. It is changed.
-        tensor_name: Name of a parameter or buffer, ``"weight_hh_l0"`` or ``"encoder.weight"`` for instance, or
-            a pattern of names, ``"weight_hh_l*"``. Each match gets a copy of the constraint.
+        tensor_name: Name of a parameter or buffer, ``"weight_hh_l0"`` or ``"encoder.weight"`` for instance,
+            or a pattern of names, ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any module with a
             ``right_inverse``, as PyTorch's parametrizations have it; or a list of these, the inner one first:
             the weight is what the last one returns. It is copied, so the given instance stays unused. Where
@@ -57,8 +57,8 @@ def constrain(
         The module.
 
     Raises:
-        ValueError: If there is no such tensor; if it is registered elsewhere in the module, too, has no values
-            yet, holds the kernels of a convolution, or is not square and of a module without gates; if
+        ValueError: If there is no such tensor; if it is registered elsewhere in the module, too, has no
+            shape yet, holds the kernels of a convolution, or is not square and of a module without gates; if
             ``init`` or ``gates`` do not fit; and what the constraint raises.
 
     Example:
@@ -116,12 +116,13 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
     if weight.is_meta:
         return
     if from_sample:
-        if not hasattr(link, "sample"):
+        sample: Any = getattr(link, "sample", None)
+        if sample is None:
             raise ValueError(
                 f"init: expected None, a tensor or a function for {type(link).__name__}, which has no "
                 "sample(), got 'paper'. Fill the weight with a start of your own."
             )
-        weight.copy_(link.sample())
+        weight.copy_(sample())
         return
     trial = copy.deepcopy(link)
     originals = foreign_originals(trial, weight.detach(), project=True)
@@ -187,15 +188,15 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
     for link in chain:
         if isinstance(link, Parametrization) and link._shape is not None:
             raise ValueError(
-                f"constraint: expected a new instance, got a {type(link).__name__} that is registered already. "
+                f"constraint: expected a new instance, got a {type(link).__name__} that is registered. "
                 "Construct one for each call."
             )
     if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
     if isinstance(init, str) and len(chain) > 1:
         raise ValueError(
-            "init: expected None, a tensor or a function for a chain of constraints, got 'paper'. Their papers "
-            "start one constraint; constrain the first one with init='paper', then the others."
+            "init: expected None, a tensor or a function for a chain of constraints, got 'paper'. Their "
+            "papers start one constraint; constrain the first one with init='paper', then the others."
         )
 
 
@@ -212,8 +213,8 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         return
     if is_lazy(weight):
         raise ValueError(
-            f"{kind}: expected a tensor with a shape, got the lazy {name!r}. Run the module once on an input, "
-            "then constrain it."
+            f"{kind}: expected a tensor with a shape, got the lazy {name!r}. Run the module once on an "
+            "input, then constrain it."
         )
     if isinstance(owner, nn.modules.conv._ConvNd) and name == "weight":
         raise ValueError(

@@ -11,6 +11,7 @@ __all__ = [
     "InManifoldError",
     "NotAMatrixError",
     "NotFiniteError",
+    "NotProvenError",
     "NotSquareError",
     "UnsupportedDtypeError",
 ]
@@ -34,6 +35,10 @@ class NotFiniteError(ValueError):
 
 class InManifoldError(ValueError):
     """A weight was assigned that the constraint excludes."""
+
+
+class NotProvenError(ValueError):
+    """A spectral radius of a large sparse matrix of which nothing could be proven."""
 
 
 class DegenerateEigenvalueWarning(UserWarning):

@@ -1,10 +1,11 @@
-"""Forward-mode derivatives of forward-mode derivatives, which PyTorch gets wrong without a word."""
+"""Around PyTorch's autograd Functions: forward mode that it gets wrong, and signatures that it reads slowly."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -37,3 +38,33 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
         return jvp(*args, **kwargs)
 
     return wrapped
+
+
+class _Bound(NamedTuple):
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def apply_defaults(self) -> None:
+        """Do nothing: all arguments are there."""
+
+
+class _AllGiven(inspect.Signature):
+    """A signature whose arguments are always all given, by position."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Return the arguments as they are."""
+        return super().bind(*args, **kwargs) if kwargs else _Bound(args, {})
+
+
+def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
+    """Let an autograd Function's ``forward``, which is given all arguments by position, say its signature.
+
+    ``Function.apply`` of a Function with ``setup_context`` finds it out and binds the arguments at each call,
+    which takes longer than the eigenvalues of a matrix with 8 rows.
+
+    Args:
+        forward: The static method.
+    """
+    parameters = inspect.signature(forward).parameters.values()
+    forward.__signature__ = _AllGiven(list(parameters))  # type: ignore[attr-defined]
+    return forward

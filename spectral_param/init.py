@@ -7,16 +7,26 @@ constraint is registered.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
+import scipy.sparse
 import torch
 from torch import Tensor
 
-from spectral_param.errors import NotAMatrixError
+from spectral_param.eigen import sparse
+from spectral_param.errors import (
+    NotAMatrixError,
+    NotFiniteError,
+    NotProvenError,
+    NotSquareError,
+    UnsupportedDtypeError,
+)
 from spectral_param.functional.checks import check_matrix, check_real, square_blocks
 from spectral_param.functional.spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_", "truncated_orthogonal_"]
+
+Weight = TypeVar("Weight")  # a tensor or a scipy sparse matrix
 
 
 def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:
@@ -191,32 +201,103 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
     return tensor
 
 
-def spectral_radius_(tensor: Tensor, radius: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
-    r"""Fill with Gaussian entries scaled to the given spectral radius, as reservoirs are.
+def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Generator | None = None) -> Weight:
+    r"""Give the spectral radius to a weight: to Gaussian entries, or to those that a sparse weight has.
+
+    A dense tensor is filled with Gaussian entries and scaled, as reservoirs are. A sparse weight keeps its
+    pattern and its entries, up to the factor.
+
+    The radius of a sparse weight is that of its strong components: exact, proven to 1e-8, or from LAPACK as
+    that of a dense one. One run of Arnoldi's method for one eigenvalue (``scipy.sparse.linalg.eigs(k=1)``)
+    often finds another one than the largest.
 
     Args:
-        tensor: Square matrices ``(..., n, n)``, real or complex; each is scaled by itself.
+        tensor: Square matrices ``(..., n, n)``, real or complex; each is scaled by itself. Or one sparse
+            matrix ``(n, n)``. A tensor of any sparse layout is scaled in place. A scipy sparse matrix or
+            array is left as it is, and a scaled copy of the same format returned: it may hold integers.
         radius: The spectral radius. Echo state networks take 0.8 to 1.
-        generator: Source of randomness.
+        generator: Source of randomness. Only for dense tensors.
 
     Returns:
-        The tensor.
+        The tensor, or a scaled copy of a scipy matrix.
 
     Raises:
-        NotSquareError: If the tensor is neither square nor a stack of square blocks.
-        ValueError: If the radius is not a positive finite number.
+        NotSquareError: If the tensor is neither square nor, where it is dense, a stack of square blocks.
+        NotAMatrixError: If it is sparse and no matrix, or has no entries.
+        UnsupportedDtypeError: If its entries are no numbers that can be scaled in place.
+        NotFiniteError: If it is sparse and has NaN or infinite entries.
+        NotProvenError: If it is sparse, n > 5000, and too many eigenvalues are next to the largest.
+        ValueError: If the radius is not a positive finite number, or a sparse weight has no eigenvalue but 0,
+            as an acyclic graph, or comes with a generator.
+        TypeError: If it is neither a tensor nor a scipy sparse matrix.
 
     Example:
         >>> W = spectral_param.init.spectral_radius_(torch.empty(50, 50), radius=0.9)
         >>> round(spectral_param.functional.spectral_radius(W).item(), 5)
         0.9
+
+        >>> cycle = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 1.0], [4.0, 0.0, 0.0]]).to_sparse()
+        >>> spectral_param.init.spectral_radius_(cycle, radius=0.5).values()
+        tensor([0.5000, 0.2500, 1.0000])
     """
-    blocks = square_blocks(tensor, "spectral_radius_")
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        return _scale_sparse_(tensor, radius, generator)
+    blocks = square_blocks(tensor, "spectral_radius_")
     with torch.no_grad():
         tensor.normal_(generator=generator)
         # LAPACK has no half precisions.
         exact = blocks.to(torch.promote_types(blocks.dtype, torch.float32))
         blocks *= (radius / spectral_radius(exact))[..., None, None]
     return tensor
+
+
+def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None) -> Any:
+    """Scale a sparse tensor in place, or return a scaled copy of a scipy matrix."""
+    name = "spectral_radius_"
+    is_tensor = isinstance(weight, Tensor)
+    if not is_tensor and not scipy.sparse.issparse(weight):
+        raise TypeError(f"{name}: expected a tensor or a scipy sparse matrix, got {type(weight).__name__}.")
+    if generator is not None:
+        raise ValueError(
+            f"{name}: expected no generator with a sparse weight, whose entries are kept. Draw them before."
+        )
+    if weight.ndim != 2 or 0 in weight.shape:
+        raise NotAMatrixError(f"{name}: expected one sparse matrix (n, n), got shape {tuple(weight.shape)}.")
+    if weight.shape[0] != weight.shape[1]:
+        raise NotSquareError(
+            f"{name}: expected a square sparse matrix (n, n), got shape {tuple(weight.shape)}. Scale the "
+            "gates of a stacked weight one by one."
+        )
+    if is_tensor:
+        check_matrix(weight, name)
+    elif weight.dtype.kind not in "biufc":
+        raise UnsupportedDtypeError(f"{name}: expected numbers, got {weight.dtype}. Convert them first.")
+    try:
+        rho = sparse.spectral_radius(_to_scipy(weight) if is_tensor else weight)
+    except NotProvenError as error:
+        raise NotProvenError(f"{name}: {error}") from None
+    if math.isnan(rho):
+        raise NotFiniteError(f"{name}: expected finite entries, got NaN or infinite ones.")
+    if rho == 0:
+        raise ValueError(
+            f"{name}: expected a weight with an eigenvalue other than 0, got one without, as an acyclic one. "
+            f"No factor gives it the radius {radius:g}: add entries that close a cycle."
+        )
+    if not is_tensor:
+        return weight * (radius / rho)
+    coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
+    with torch.no_grad():
+        weight.mul_(radius / rho)
+        if coalesced:  # mul_ forgets it.
+            weight._coalesced_(True)
+    return weight
+
+
+def _to_scipy(weight: Tensor) -> Any:
+    """Return a sparse tensor as a scipy matrix in double precision."""
+    entries = weight.detach().to_sparse_coo()
+    # Not coalesced, entries at one place add up, in torch as in scipy.
+    data = entries._values().to(torch.promote_types(entries.dtype, torch.float64)).cpu().numpy()
+    return scipy.sparse.coo_array((data, entries._indices().cpu().numpy()), shape=tuple(entries.shape))

@@ -72,7 +72,13 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
         if not torch.compiler.is_compiling():
             for argument in args:
                 if isinstance(argument, Tensor):
-                    with _ieee_products(argument.device.type):
+                    override = _OVERRIDES.get(argument.device.type)
+                    if override is None:
+                        return plain(*args, **kwargs)
+                    # The ordinary case: nothing has to be switched off.
+                    if override.is_idle() and not torch.is_autocast_enabled(argument.device.type):
+                        return function(*args, **kwargs)
+                    with override():
                         return plain(*args, **kwargs)
         return plain(*args, **kwargs)
 
@@ -98,6 +104,10 @@ class _Override:
         value = getattr(self._settings, self._name)
         inherited = self._parent is not None and value == getattr(self._parent, self._name)
         return "none" if inherited else value
+
+    def is_idle(self) -> bool:
+        """Return whether the setting has its value anyway, and no thread keeps it from another one."""
+        return self._users == 0 and getattr(self._settings, self._name) in (self._value, "none")
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -131,11 +141,6 @@ def _overrides() -> dict[str, _Override]:
 
 
 _OVERRIDES = _overrides()
-
-
-def _ieee_products(device: str) -> contextlib.AbstractContextManager[None]:
-    override = _OVERRIDES.get(device)
-    return contextlib.nullcontext() if override is None else override()
 
 
 class _Matmul(torch.autograd.Function):
@@ -178,8 +183,9 @@ def matmul(A: Tensor, X: Tensor) -> Tensor:
         A: Matrices ``(..., k, n)``.
         X: Matrices ``(..., n, m)``.
     """
-    if torch.compiler.is_compiling():
-        # torch.compile takes no autograd Function with forward-mode derivatives.
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        # torch.compile takes no autograd Function with forward-mode derivatives, and without a graph none is
+        # needed.
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
     A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])

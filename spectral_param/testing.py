@@ -1,7 +1,7 @@
 """A conformance suite for parametrizations: what every constraint has to keep, tested once for all.
 
-Describe your parametrization in a :class:`Case` and run each of :data:`CHECKS` on it, with every
-shape and dtype that it supports:
+Describe your parametrization in a :class:`Case`. :func:`conformance` returns the :data:`CHECKS` that apply to
+it, each with the shapes and dtypes that what it checks depends on:
 
 >>> def skew_member(shape, dtype):
 ...     W = torch.randn(shape, dtype=dtype)
@@ -24,16 +24,23 @@ shape and dtype that it supports:
 ...     member=skew_member,
 ...     violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
 ... )
->>> for check in spectral_param.testing.CHECKS:
-...     check(case, (4, 4), torch.float64)
+>>> for trial in spectral_param.testing.conformance(case):
+...     trial()
 
-Each check raises an ``AssertionError`` that says what was expected; what the parametrization itself raises
-comes through as it is. With pytest, parametrize over ``CHECKS``. Nothing here needs pytest.
+Each trial raises an ``AssertionError`` that says what was expected; what the parametrization itself raises
+comes through as it is. With pytest, every trial is a test with a name of its own::
+
+    @pytest.mark.parametrize("trial", spectral_param.testing.conformance(case), ids=str)
+    def test_contract(trial):
+        trial()
+
+Nothing here needs pytest.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +59,13 @@ from spectral_param.parametrizations.base import real_entries
 
 Shape = tuple[int, ...]
 
+#: Even, odd, a batch, and the four gates of an LSTM.
+SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
+
+
+#: Entries of originals up to which derivatives are compared one by one.
+SMALL = 50
+
 
 @dataclass(frozen=True)
 class Case:
@@ -68,6 +82,9 @@ class Case:
         recovers: Whether originals can be found for a weight of the set. If not, registration may start
             from any weight of the set, and assignment takes the present weight only.
         dtypes: What the parametrization is for; the others it refuses.
+        shapes: Shapes to test, square ones and stacks of gates.
+        variant: Whether this is another mode of a parametrization that has a case of its own. Then only
+            the checks that depend on the mode are run.
     """
 
     name: str
@@ -77,6 +94,8 @@ class Case:
     outside: Callable[[Shape, torch.dtype], Tensor] | None = None
     recovers: bool = True
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    shapes: tuple[Shape, ...] = SHAPES
+    variant: bool = False
 
 
 class Holder(nn.Module):
@@ -230,9 +249,9 @@ def check_projection(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         shape: Shape of the weight.
         dtype: Its dtype.
     """
-    if case.outside is not None:
-        module = holder(case, case.outside(shape, dtype))
-        _assert_inside(case, module.weight, "weight after registration from outside the set")
+    assert case.outside is not None
+    module = holder(case, case.outside(shape, dtype))
+    _assert_inside(case, module.weight, "weight after registration from outside the set")
 
 
 def check_rejects_outside(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -243,8 +262,7 @@ def check_rejects_outside(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         shape: Shape of the weight.
         dtype: Its dtype.
     """
-    if case.outside is None:
-        return
+    assert case.outside is not None
     _assert_refused(holder(case, case.member(shape, dtype)), case.outside(shape, dtype))
 
 
@@ -265,16 +283,13 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``init="paper"`` starts in the set, with no more free parameters than there are numbers to train.
 
-    Subclasses of :class:`spectral_param.Parametrization` alone have a start and a count.
-
     Args:
         case: The parametrization.
         shape: Shape of the weight.
         dtype: Its dtype.
     """
     parametrization = case.make(shape)
-    if not isinstance(parametrization, Parametrization):
-        return
+    assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))
     constrain(module, "weight", parametrization, init="paper", gates=shape[-2] // shape[-1])
     constraint = _list_of(module)[0]
@@ -307,24 +322,25 @@ def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None
 def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """First and second derivatives, forward mode included, agree with finite differences.
 
-    Finite differences need double precision, so other dtypes are not looked at.
+    Finite differences need double precision. The first derivatives of a small weight are compared entry by
+    entry, all others along a random direction, in which a wrong one shows with probability 1.
 
     Args:
         case: The parametrization.
         shape: Shape of the weight.
         dtype: Its dtype.
     """
-    if dtype not in (torch.float64, torch.complex128):
-        return
     module = holder(case, case.member(shape, dtype))
     _train(module, shape, dtype, steps=1)
     parametrization = _list_of(module)[0].eval()
     tensors = tuple(t.detach().clone().requires_grad_() for t in originals(module))
-    _assert_derivatives(gradcheck, "first derivatives", parametrization, tensors, check_forward_ad=True)
+    entries = sum(map(real_entries, tensors))
+    options = {"check_forward_ad": True, "fast_mode": entries > SMALL}
+    _assert_derivatives(gradcheck, "first derivatives", parametrization, tensors, **options)
     single = tuple(t.detach().to(torch.complex64 if t.is_complex() else torch.float32) for t in tensors)
     W, tangent = torch.func.jvp(parametrization, single, single)[:2]
     assert tangent.dtype == W.dtype, f"expected a tangent of {W.dtype}, got {tangent.dtype}"
-    _assert_derivatives(gradgradcheck, "second derivatives", parametrization, tensors)
+    _assert_derivatives(gradgradcheck, "second derivatives", parametrization, tensors, fast_mode=True)
 
 
 def _assert_derivatives(check: Callable[..., bool], what: str, *args: Any, **kwargs: Any) -> None:
@@ -371,21 +387,16 @@ def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``torch.nn.RNN`` and its kin can be deep-copied after a forward pass.
 
-    PyTorch alone cannot do that for a parametrized weight, so only subclasses of
-    :class:`spectral_param.Parametrization`, which see to it, are looked at.
+    PyTorch alone cannot do that for a parametrized weight; subclasses of
+    :class:`spectral_param.Parametrization` see to it.
 
     Args:
         case: The parametrization.
-        shape: Shape of the weight; the recurrent weights of RNN, LSTM and GRU are looked at.
+        shape: Shape of the recurrent weight of an RNN, LSTM or GRU.
         dtype: Its dtype.
     """
-    if not isinstance(case.make(shape), Parametrization):
-        return
-    rows, n = shape[-2:]
-    layers = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
-    if len(shape) > 2 or dtype.is_complex or rows // n not in layers:
-        return
-    layer = layers[rows // n](2, n, dtype=dtype)
+    rows, n = shape
+    layer = LAYERS[rows // n](2, n, dtype=dtype)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(case.member(shape, dtype))
     constrain(layer, "weight_hh_l0", case.make(shape))
@@ -567,8 +578,6 @@ def check_bfloat16(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         shape: Shape of the weight.
         dtype: Its dtype.
     """
-    if dtype != torch.float32:
-        return
     W = case.member(shape, dtype)
     module = holder(case, W.bfloat16())
     assert module.weight.dtype == torch.bfloat16, f"expected bfloat16, got {module.weight.dtype}"
@@ -640,29 +649,159 @@ def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert torch.equal(first, clone.weight), "expected the same weight from the same originals"
 
 
-Check = Callable[[Case, Shape, torch.dtype], None]
+LAYERS: dict[int, type[nn.RNNBase]] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
+
+
+def _always(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return True
+
+
+def _with_outside(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return case.outside is not None
+
+
+def _with_start(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return isinstance(case.make(shape), Parametrization)
+
+
+def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return dtype in (torch.float64, torch.complex128)
+
+
+def _in_float32(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return dtype == torch.float32
+
+
+def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    fits = len(shape) == 2 and not dtype.is_complex and shape[0] // shape[1] in LAYERS
+    return fits and isinstance(case.make(shape), Parametrization)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A contract, and what it may depend on.
+
+    Attributes:
+        function: Takes a case, a shape and a dtype, and raises an ``AssertionError`` if it is broken.
+        axes: Which of ``"shape"`` (square ones: even, odd, a batch), ``"gates"``, ``"dtype"`` and ``"mode"``
+            decide whether the contract holds. Of the others two representatives are enough.
+        applies: Whether the contract is one of this case, shape and dtype.
+    """
+
+    function: Callable[[Case, Shape, torch.dtype], None]
+    axes: frozenset[str]
+    applies: Callable[[Case, Shape, torch.dtype], bool] = _always
+
+    def __call__(self, case: Case, shape: Shape, dtype: torch.dtype) -> None:
+        """Run the check.
+
+        Args:
+            case: The parametrization.
+            shape: Shape of the weight.
+            dtype: Its dtype.
+        """
+        self.function(case, shape, dtype)
+
+    def __str__(self) -> str:
+        return self.function.__name__.removeprefix("check_")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A check of a case with one shape and one dtype. Call it to run it.
+
+    Attributes:
+        case: The parametrization.
+        check: The check.
+        shape: Shape of the weight.
+        dtype: Its dtype.
+    """
+
+    case: Case
+    check: Check
+    shape: Shape
+    dtype: torch.dtype
+
+    def __call__(self) -> None:
+        """Run the check."""
+        self.check(self.case, self.shape, self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.case.name}-{self.check}-{'x'.join(map(str, self.shape))}-{str(self.dtype)[6:]}"
+
+
+def _check(
+    function: Callable[[Case, Shape, torch.dtype], None],
+    axes: str,
+    applies: Callable[[Case, Shape, torch.dtype], bool] = _always,
+) -> Check:
+    return Check(function, frozenset(axes.split()), applies)
+
 
 #: All checks, in the order of the contracts.
 CHECKS: tuple[Check, ...] = (
-    check_right_inverse,
-    check_assignment_copies,
-    check_projection,
-    check_paper_start,
-    check_rejects_outside,
-    check_constraint_holds,
-    check_gradients,
-    check_state_dict,
-    check_deepcopy,
-    check_deepcopy_of_rnn,
-    check_to,
-    check_remove,
-    check_cached,
-    check_repeated_reads,
-    check_torch_func,
-    check_compile,
-    check_autocast,
-    check_bfloat16,
-    check_nan,
-    check_bad_input,
-    check_random_state,
+    _check(check_right_inverse, "shape gates dtype mode"),
+    _check(check_assignment_copies, ""),
+    _check(check_projection, "dtype mode", _with_outside),
+    _check(check_paper_start, "shape gates", _with_start),
+    _check(check_rejects_outside, "mode", _with_outside),
+    _check(check_constraint_holds, "gates dtype mode"),
+    _check(check_gradients, "shape gates dtype mode", _in_double_precision),
+    _check(check_state_dict, "mode"),
+    _check(check_deepcopy, ""),
+    _check(check_deepcopy_of_rnn, "gates", _in_a_layer),
+    _check(check_to, "dtype"),
+    _check(check_remove, ""),
+    _check(check_cached, ""),
+    _check(check_repeated_reads, "mode"),
+    _check(check_torch_func, "shape gates"),
+    _check(check_compile, "gates mode"),
+    _check(check_autocast, ""),
+    _check(check_bfloat16, "gates", _in_float32),
+    _check(check_nan, "dtype mode"),
+    _check(check_bad_input, ""),
+    _check(check_random_state, ""),
 )
+
+
+def conformance(case: Case) -> list[Trial]:
+    """Return the trials of a case: each check that applies, over the axes that it depends on.
+
+    Args:
+        case: The parametrization.
+    """
+    trials = []
+    for check in CHECKS:
+        if case.variant and "mode" not in check.axes:
+            continue
+        possible = [(s, d) for s in case.shapes for d in case.dtypes if check.applies(case, s, d)]
+        chosen = _chosen(possible, frozenset() if case.variant else check.axes)
+        trials += [Trial(case, check, shape, dtype) for shape, dtype in chosen]
+    return trials
+
+
+def _chosen(
+    possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str]
+) -> list[tuple[Shape, torch.dtype]]:
+    """Return all values of the given axes, crossed, and by turns the two representatives of the others."""
+    if not possible:
+        return []
+    shapes = list(dict.fromkeys(shape for shape, _ in possible))
+    dtypes = list(dict.fromkeys(dtype for _, dtype in possible))
+    tall = [shape for shape in shapes if shape[-2] != shape[-1]]
+    square = [shape for shape in shapes if shape not in tall]
+    two_shapes = [*square[:1], *tall[:1]]
+    # A real and a complex one, of different precision, where there are such.
+    two_dtypes = sorted(dtypes, key=lambda d: d not in (torch.float64, torch.complex64))[:2]
+    wanted_shapes = (square if "shape" in axes else square[:1]) + (tall if "gates" in axes else [])
+    by_shape, by_dtype = bool(axes & {"shape", "gates"}), "dtype" in axes
+    if by_shape and by_dtype:
+        pairs = list(itertools.product(wanted_shapes, dtypes))
+    elif by_shape:
+        pairs = list(zip(wanted_shapes, itertools.cycle(two_dtypes), strict=False))
+    elif by_dtype:
+        pairs = list(zip(itertools.cycle(two_shapes), dtypes, strict=False))
+    else:
+        count = max(len(two_shapes), len(two_dtypes))
+        pairs = [(two_shapes[i % len(two_shapes)], two_dtypes[i % len(two_dtypes)]) for i in range(count)]
+    return [pair for pair in pairs if pair in possible]

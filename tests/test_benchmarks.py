@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 import spectral_param as sp
 from benchmarks import characters, memory, networks, plot, table
 from benchmarks import run as runner
+from benchmarks import sparse as sparse_radius
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,6 +51,23 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     page = table.page(results, peaks)
     assert "Training step on characters" in page
     assert "| last states read | " in page
+
+
+def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
+    output = tmp_path / "sparse.json"
+    monkeypatch.setattr("sys.argv", ["benchmarks.sparse", "--quick", "--output", str(output)])
+    sparse_radius.main()
+    results = json.loads(output.read_text())
+    assert set(results["exact"]) == set(sparse_radius.KINDS)
+    assert set(results["large"]) == set(sparse_radius.KINDS) - {"not finite"}
+    assert all(result["wrong"] == 0 for result in results["exact"].values())
+    assert set(results["environment"]) >= {"commit", "scipy"}
+
+
+def test_committed_numbers_of_sparse_matrices() -> None:
+    results = json.loads((ROOT / "benchmarks/results/sparse.json").read_text())
+    assert sum(len(result["matrices"]) for result in results["exact"].values()) == 200
+    assert sum(result["wrong"] for result in results["exact"].values()) == 0
 
 
 def test_only_some_groups(text, monkeypatch, tmp_path) -> None:

@@ -1,10 +1,12 @@
 """Verbs, optimizer groups and parameter counts."""
 
+import geotorch
 import pytest
 import torch
 from torch.nn.utils import parametrize
 
 import spectral_param as sp
+from tests.cases import CASES, abscissas, orthogonality_defect, radii
 
 
 def test_verbs_return_the_module() -> None:
@@ -16,7 +18,9 @@ def test_verbs_return_the_module() -> None:
 
 def test_init_from_a_tensor_and_from_a_function() -> None:
     W = torch.linalg.qr(torch.randn(4, 4)).Q
-    torch.testing.assert_close(sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W)
+    torch.testing.assert_close(
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W
+    )
     layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
     torch.testing.assert_close(layer.weight, torch.eye(4))
 
@@ -36,7 +40,10 @@ def test_init_outside_the_set_is_projected() -> None:
 )
 def test_bad_arguments(arguments, match) -> None:
     with pytest.raises(ValueError, match=match):
-        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(**arguments))
+        sp.constrain(
+            torch.nn.Linear(4, 4),
+            **{"tensor_name": "weight", "constraint": sp.ScaledCayley(), **arguments},
+        )
 
 
 @pytest.mark.parametrize(
@@ -60,12 +67,6 @@ def test_kernels_of_one_point_are_not_gates() -> None:
     with pytest.raises(sp.errors.NotSquareError, match="as a convolution of kernel size 1 has"):
         parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
     assert not parametrize.is_parametrized(layer)
-
-
-def test_constrained_twice() -> None:
-    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley())
-    with pytest.raises(ValueError, match="'weight' has one"):
-        sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
 
 
 def test_a_failed_verb_leaves_the_weight_alone() -> None:
@@ -126,7 +127,9 @@ def test_param_groups_of_a_constraint_that_is_chained_second() -> None:
 
 def test_num_free_parameters_of_partly_frozen_blocks() -> None:
     blocks = [(3, sp.ScaledCayley()), (2, None)]
-    layer = sp.constrain(torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True))
+    layer = sp.constrain(
+        torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True)
+    )
     assert sp.num_free_parameters(layer) == 3 + 4 + 6
     originals = list(layer.parameters())
     originals[0].requires_grad_(False)
@@ -170,3 +173,300 @@ def test_num_free_parameters() -> None:
     assert sp.num_free_parameters(torch.nn.ModuleList([shared, shared])) == 20
     shared.bias.requires_grad_(False)
     assert sp.num_free_parameters(shared) == 16
+
+
+# Patterns, chains, refusals ------------------------------------------------------------------------
+
+
+def test_a_pattern_constrains_each_match_with_a_copy() -> None:
+    constraint = sp.SpectralRadiusNorm(0.8)
+    lstm = sp.constrain(torch.nn.LSTM(3, 6, num_layers=2), "weight_hh_l*", constraint)
+    first, second = (lstm.parametrizations[f"weight_hh_l{i}"][0] for i in range(2))
+    assert first is not second
+    assert first is not constraint
+    assert (first.gates, second.gates) == (4, 4)
+    for weight in (lstm.weight_hh_l0, lstm.weight_hh_l1):
+        torch.testing.assert_close(radii(weight), torch.full((4,), 0.8))
+    assert not parametrize.is_parametrized(lstm, "weight_ih_l0")
+
+
+def test_a_pattern_of_tensors_of_submodules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    sp.constrain(model, "*.weight", sp.ScaledCayley())
+    assert all(orthogonality_defect(layer.weight).max() < 1e-5 for layer in model)
+    with pytest.raises(ValueError, match=r"got 'gain\*'. It has 0.bias, 0.weight, 1.bias, 1.weight"):
+        sp.constrain(model, "gain*", sp.ScaledCayley())
+
+
+def test_a_pattern_of_which_one_match_fails_changes_nothing() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 5))
+    before = model[0].weight
+    values = before.detach().clone()
+    with pytest.raises(sp.errors.NotSquareError):
+        sp.constrain(model, "*.weight", sp.ScaledCayley())
+    assert model[0].weight is before
+    assert torch.equal(before, values)
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "LSTMCell", "GRU", "GRUCell"])
+def test_gates_are_those_of_the_module(layer) -> None:
+    module = getattr(torch.nn, layer)(3, 5)
+    name = "weight_hh" if layer.endswith("Cell") else "weight_hh_l0"
+    gates = getattr(module, name).shape[0] // 5
+    sp.constrain(module, name, sp.SpectralRadiusNorm(0.5))
+    torch.testing.assert_close(radii(getattr(module, name)), torch.full((gates,), 0.5))
+
+
+def test_rows_are_gates_only_where_it_is_said() -> None:
+    for module, name in ((torch.nn.Linear(5, 20), "weight"), (torch.nn.LSTM(5, 5), "weight_ih_l0")):
+        with pytest.raises(sp.errors.NotSquareError, match=r"\(20, 5\).*are 4 gates.*gates=4"):
+            sp.constrain(module, name, sp.ScaledCayley())
+        with pytest.raises(sp.errors.NotSquareError, match="are 4 gates"):
+            parametrize.register_parametrization(module, name, sp.ScaledCayley())
+    layer = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=4)
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    with pytest.raises(sp.errors.NotSquareError, match="expected 3 gates"):
+        sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=3)
+
+
+def test_a_tensor_that_is_registered_twice() -> None:
+    class Wrapper(torch.nn.Module):
+        """As neuromancer's ``slim.Linear``."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+            self.weight = self.linear.weight
+
+    module = Wrapper()
+    for name in ("weight", "linear.weight"):
+        with pytest.raises(ValueError, match=r"registered once, but 'weight' is '(linear\.)?weight', too"):
+            sp.constrain(module, name, sp.SpectralRadiusNorm())
+    assert not parametrize.is_parametrized(module)
+
+
+def test_a_lazy_module() -> None:
+    with pytest.raises(ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy 'weight'"):
+        sp.constrain(torch.nn.LazyLinear(4), "weight", sp.SpectralRadiusNorm())
+
+
+def test_a_class_or_a_used_instance() -> None:
+    with pytest.raises(ValueError, match="an instance, not the class"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm)
+    used = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley()).parametrizations.weight[0]
+    with pytest.raises(ValueError, match="expected a new instance, got a ScaledCayley"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", used)
+
+
+LATER = {
+    "SpectralRadiusNorm": (sp.SpectralRadiusNorm, lambda W: (radii(W) - 1).abs()),
+    "SchurForm": (sp.SchurForm, lambda W: 0 * radii(W)),
+    "SchurForm-radius": (
+        lambda: sp.SchurForm(radius=0.9, departure=2.0),
+        lambda W: torch.relu(radii(W) - 0.9),
+    ),
+    "SchurForm-abscissa": (lambda: sp.SchurForm(abscissa=-0.1), lambda W: torch.relu(abscissas(W) + 0.1)),
+    "ScaledCayley": (sp.ScaledCayley, orthogonality_defect),
+    "SkewExponential": (sp.SkewExponential, orthogonality_defect),
+    "Householder": (sp.Householder, orthogonality_defect),
+    "Householder-4": (lambda: sp.Householder(4), orthogonality_defect),
+    "Givens": (sp.Givens, orthogonality_defect),
+    "Givens-2": (lambda: sp.Givens(2), orthogonality_defect),
+    "SingularValues": (
+        lambda: sp.SingularValues(0.2),
+        lambda W: torch.relu((torch.linalg.svdvals(W) - 1).abs().amax() - 0.2),
+    ),
+    "BlockTriangular": (
+        lambda: sp.BlockTriangular([(4, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())], coupling=True),
+        lambda W: orthogonality_defect(W[:4, :4]) + W[4:, :4].abs().max(),
+    ),
+    "SignPattern": (lambda: sp.SignPattern(torch.eye(6)), lambda W: (W - W.diag().diag()).abs().max()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("name", LATER)
+def test_each_constraint_works_as_a_later_link(name, dtype) -> None:
+    make, violation = LATER[name]
+    real_only = ("Schur", "Skew", "Sign")
+    if dtype.is_complex and name.startswith(real_only):
+        pytest.skip("for real weights")
+
+    def chained():
+        layer = torch.nn.Linear(6, 6, dtype=dtype)
+        if dtype.is_complex:  # For which PyTorch has no weight_norm.
+            parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+        else:
+            torch.nn.utils.parametrizations.weight_norm(layer)
+        return sp.constrain(layer, "weight", make())
+
+    layer = chained()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    x = torch.randn(7, 6, dtype=dtype)
+    before = layer.weight.detach().clone()
+    for _ in range(5):
+        optimizer.zero_grad()
+        (layer(x) - x.flip(-1)).abs().square().sum().backward()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
+        optimizer.step()
+        assert violation(layer.weight.detach()).max() < 1e-9
+    assert not torch.equal(layer.weight, before)
+    clone = chained()
+    clone.load_state_dict(layer.state_dict())
+    assert torch.equal(clone.weight, layer.weight)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert torch.equal(layer.weight, clone.weight)
+
+
+def test_fourier_unitary_as_a_later_link() -> None:
+    layer = torch.nn.Linear(6, 6, dtype=torch.complex64)
+    sp.constrain(layer, "weight", [sp.SpectralRadiusNorm(), sp.FourierUnitary()])
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    layer.weight.abs().square()[0, 0].backward()
+    assert layer.parametrizations.weight.original.grad.abs().max() > 0
+
+
+def test_a_chain_of_signs_and_radius() -> None:
+    signs = torch.ones(8, 8)
+    signs[:, 5:], signs[0, 1] = -1, 0
+    layer = sp.constrain(torch.nn.Linear(8, 8), "weight", [sp.SignPattern(signs), sp.SpectralRadiusNorm(0.9)])
+    for _ in range(3):
+        W = layer.weight
+        assert radii(W).item() == pytest.approx(0.9, abs=1e-5)
+        assert (W * signs >= 0).all()
+        assert W[0, 1] == 0
+        layer.parametrizations.weight.original.data.normal_()
+    assert sp.num_free_parameters(layer) == 63 + 8
+    layer.weight = 0.9 * W.detach() / radii(W.detach())
+    with pytest.raises(sp.errors.InManifoldError, match="SignPattern"):
+        layer.weight = -layer.weight.detach()
+
+
+def test_init_of_a_chain_and_behind_a_parametrization() -> None:
+    with pytest.raises(ValueError, match="for a chain of constraints, got 'paper'"):
+        sp.constrain(
+            torch.nn.Linear(3, 3), "weight", [sp.ScaledCayley(), sp.SpectralRadiusNorm()], init="paper"
+        )
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="since 'weight' has a parametrization"):
+        sp.constrain(layer, "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
+
+
+# Other libraries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", [None, "paper", torch.nn.init.eye_, 2 * torch.eye(5)], ids=str)
+def test_a_manifold_of_geotorch(init) -> None:
+    layer = sp.constrain(torch.nn.Linear(5, 5), "weight", geotorch.SO(torch.Size((5, 5))), init=init)
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    if init is torch.nn.init.eye_:
+        torch.testing.assert_close(layer.weight, torch.eye(5), atol=1e-5, rtol=0)
+    assert isinstance(layer.parametrizations.weight[0], geotorch.SO)
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5))
+    assert radii(layer.weight).item() == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
+    blocks = [(4, geotorch.SO(torch.Size((4, 4)))), (3, sp.SpectralRadiusNorm(0.5))]
+    W = sp.constrain(torch.nn.Linear(7, 7), "weight", sp.BlockTriangular(blocks)).weight
+    assert orthogonality_defect(W[:4, :4]).max() < 1e-5
+    layer = torch.nn.Linear(4, 4)
+    schur = sp.SchurForm(P=geotorch.SO(torch.Size((4, 4))), radius=0.5)
+    assert radii(sp.constrain(layer, "weight", schur).weight).item() <= 0.5 + 1e-5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_protocol_of_geotorch(case) -> None:
+    dtype = case.dtypes[0]
+    layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype)
+    constraint = sp.constrain(layer, "weight", case.make((4, 4))).parametrizations.weight[0]
+    before = [t.clone() for t in layer.state_dict().values()]
+    W = constraint.sample()
+    assert W.shape == (4, 4)
+    assert W.dtype == dtype
+    assert case.violation(W).max() < 1e-4
+    assert constraint.in_manifold(layer.weight)
+    if case.recovers and case.name != "Givens-two-layers":
+        assert constraint.in_manifold(W)
+    if case.outside is not None:
+        assert not constraint.in_manifold(case.outside((4, 4), dtype))
+    assert not constraint.in_manifold(torch.ones(3, dtype=dtype))
+    assert all(map(torch.equal, before, layer.state_dict().values())), "expected no change of the constraint"
+    with pytest.raises(ValueError, match="expected a registered constraint"):
+        case.make((4, 4)).sample()
+
+
+# What other programs do with a constrained module --------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_originals_are_contiguous(case) -> None:
+    """As FSDP2, LBFGS, ``parameters_to_vector`` and safetensors ask."""
+    layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[0])
+    sp.constrain(layer, "weight", case.make((4, 4)))
+    assert all(p.is_contiguous() for p in layer.parameters())
+    layer.weight = layer.weight.detach()
+    assert all(p.is_contiguous() for p in layer.parameters())
+    if not case.dtypes[0].is_complex:
+        vector = torch.nn.utils.parameters_to_vector(layer.parameters())
+        torch.nn.utils.vector_to_parameters(0.9 * vector, layer.parameters())
+        optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=2)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (layer.weight - torch.eye(4)).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        assert case.violation(layer.weight.detach()).max() < 1e-4
+
+
+def test_functional_call_names_the_tensors_behind_the_weight() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
+    x, W = torch.randn(2, 3), torch.randn(3, 3)
+    with pytest.raises(ValueError, match=r"functional_call .*name 'parametrizations\.weight\.original'"):
+        torch.func.functional_call(layer, {"weight": W}, x)
+    with pytest.raises(ValueError, match=r"inside a transform.*'parametrizations\.weight\.original'"):
+        torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())(torch.eye(3))
+    name = "parametrizations.weight.original"
+    y = torch.func.functional_call(layer, {name: W}, x)
+    expected = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
+    expected.load_state_dict({**layer.state_dict(), name: W})
+    torch.testing.assert_close(y, expected(x))
+
+
+def test_a_kept_weight_follows_whatever_it_depends_on() -> None:
+    """Originals, also through ``.data``; buffers; attributes, also of nested constraints."""
+    blocks = [(3, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm(0.9))]
+    layer = sp.constrain(torch.nn.Linear(5, 5), "weight", sp.BlockTriangular(blocks))
+    constraint = layer.parametrizations.weight[0]
+    W = layer.weight.detach().clone()
+    assert torch.equal(layer.weight, W)
+    constraint.blocks[1].radius = 0.5
+    torch.testing.assert_close(layer.weight[3:, 3:], W[3:, 3:] * 0.5 / 0.9)
+    constraint.blocks[0].signs.mul_(-1)
+    torch.testing.assert_close(layer.weight[:3, :3], -W[:3, :3])
+    constraint.blocks[0].signs.data.mul_(-1)
+    torch.testing.assert_close(layer.weight[:3, :3], W[:3, :3])
+    layer.parametrizations.weight.original0.data.zero_()
+    torch.testing.assert_close(layer.weight[:3, :3], constraint.blocks[0].signs.diag())
+
+
+def test_reads_of_one_weight_have_graphs_of_their_own() -> None:
+    """Two losses, each with its backward pass, as of a discriminator."""
+    for case in CASES:
+        layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[-1])
+        sp.constrain(layer, "weight", case.make((4, 4)))
+        G = torch.randn(4, 4, dtype=case.dtypes[-1])
+        first, second = ((layer.weight * G).abs().square().sum() for _ in range(2))
+        tensors = tuple(layer.parameters())
+        one = torch.autograd.grad(first, tensors, retain_graph=True)
+        (again,) = torch.autograd.grad(second, tensors[0], create_graph=True)
+        torch.testing.assert_close(again, one[0], msg=case.name)
+        if again.requires_grad:
+            expected = torch.autograd.grad(
+                torch.autograd.grad(first, tensors[0], create_graph=True)[0].abs().square().sum(), tensors[0]
+            )
+            actual = torch.autograd.grad(again.abs().square().sum(), tensors[0])
+            torch.testing.assert_close(actual, expected, msg=case.name)

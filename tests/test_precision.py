@@ -50,7 +50,7 @@ def test_products_of_a_constraint(case, reduced) -> None:
         layer.weight.abs().square().sum().backward()
         if case.recovers:
             layer.weight = member
-    assert set(products.precisions) == {"ieee"}
+    assert set(products.precisions) == (set() if case.name == "SignPattern" else {"ieee"})
     assert SETTINGS.fp32_precision == reduced
 
 

@@ -1,6 +1,7 @@
 """The conformance suite finds what is wrong: each wrong constraint fails the check that is for it."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -97,7 +98,25 @@ def test_no_start_is_asked_of_other_modules() -> None:
         def forward(self, T):
             return 2 * T
 
-    testing.check_paper_start(wrong(Double), (4, 4), torch.float64)
+    asked = {str(trial.check) for trial in testing.conformance(wrong(Double))}
+    assert not asked & {"paper_start", "deepcopy_of_rnn", "projection", "rejects_outside"}
+
+
+def test_a_check_runs_over_what_it_depends_on_and_two_of_the_rest() -> None:
+    def chosen(case, name):
+        return [(t.shape, t.dtype) for t in testing.conformance(case) if str(t.check) == name]
+
+    shapes, dtypes = SKEW.shapes, SKEW.dtypes
+    assert set(chosen(SKEW, "right_inverse")) == set(itertools.product(shapes, dtypes))
+    assert chosen(SKEW, "nan") == list(zip([(4, 4), (16, 4)] * 2, dtypes, strict=True))
+    assert [shape for shape, _ in chosen(SKEW, "torch_func")] == list(shapes)
+    assert chosen(SKEW, "deepcopy") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+    assert {dtype for _, dtype in chosen(SKEW, "gradients")} == {torch.float64, torch.complex128}
+    assert chosen(SKEW, "deepcopy_of_rnn") == [((4, 4), torch.float64), ((16, 4), torch.float32)]
+    assert not chosen(SKEW, "projection"), "all weights are in the set"
+    variant = dataclasses.replace(SKEW, variant=True)
+    assert chosen(variant, "right_inverse") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+    assert not chosen(variant, "deepcopy"), "it does not depend on the mode"
 
 
 class Detached(Skew):

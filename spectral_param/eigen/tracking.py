@@ -2,24 +2,14 @@ r"""The dominant eigentriple, followed from one optimizer step to the next.
 
 Training moves T a little each step, so last step's invariant subspaces are nearly right. Two-sided
 subspace iteration follows them with products of T and a thin block, at a fraction of the cost of all
-eigenvalues, and each result has to prove itself before it is believed:
+eigenvalues, and each result is proven before it is believed.
 
-1. *Residuals.* ‖Tu − λu‖ and ‖vᴴT − λvᴴ‖ are both small. λ = vᴴTu/(vᴴu), the two-sided Rayleigh
-   quotient, is then wrong by their product only.
-2. *Fresh directions.* Each step replaces the directions of the smallest Ritz values by random ones. An
-   eigenvalue that grows outside the blocks is amplified against everything else out there by
-   (its modulus / the rest)^sweeps, shows as a Ritz value, and stays in the blocks then. It may take
-   some steps, and cannot show one of many that outgrow λ together; that takes
-3. *Audits.* On the first result after each dense one, every few steps, and whenever T has moved by as
-   much as could bring an outside eigenvalue up to λ (by ‖ΔT‖ for a normal T: a third of that here),
-   random vectors z are pushed through T' = T with the leading invariant subspaces projected out. A
-   random direction sees the norm of a matrix to within a factor: with 4 of them,
-   max ‖T'^k z‖ < δ‖T'^k‖/sqrt(n) has a probability below (cδ)^4. So if
-   c sqrt(n) max ‖T'^k z‖ < |λ|^k, then ρ(T') ≤ ‖T'^k‖^(1/k) < |λ|: nothing outside is larger, and the
-   growth of T'^k z says how far T may move until the next audit. Inside, λ
-   has to be larger than each eigenvalue of T on the projected subspaces by as much as that may be off:
-   they need not have converged as λ has. Where one of them comes close to λ that is asked in every step.
+The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient, whose error is the product of the errors
+of u and v. Each step replaces the directions of the smallest Ritz values by random ones: an eigenvalue that
+grows outside the blocks is amplified against everything else out there, shows as a Ritz value, and stays in
+the blocks then.
 
+That λ is the largest eigenvalue is proven in *each* step, for the T of that step alone, by the audit below.
 When a proof fails the answer comes from LAPACK. The dense result also tells how well the spectrum is
 separated, and with it what the next attempt would cost: where the leading eigenvalues crowd together,
 the iteration runs on a power T^(2^q), a few large products; where even that would not pay, nothing is
@@ -31,14 +21,56 @@ same state and the same T give the same bits, in any process.
 How much that saves depends on how far the leading eigenvalues stand apart, |λ_17|/|λ_1|. Of an ENRNN with
 n = 720 on characters of Penn Treebank it is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later,
 where an optimizer step moves T by a tenth of |λ_1|.
+
+The audit
+---------
+Let P be T, or the power of T that is iterated. The blocks hold V (n, k) and U (n, k), which span nearly
+invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ projects onto the first along the second, and in the
+basis of V and of the complement ker Uᴴ
+
+    P = [[H, X], [E, A]],   H = (UᴴV)⁻¹ UᴴPV,   E = (I - Π)PV,   X = (UᴴV)⁻¹ UᴴP,   A = (I - Π)P(I - Π).
+
+Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
+that of the left one. A z outside the spectrum of A is an eigenvalue of P only if
+z - H - X (z - A)⁻¹ E is singular, and with ‖(z - A)⁻¹‖ ≤ M that matrix is
+
+    Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
+
+The moduli of D⁻¹F are at most those of a matrix of rank one, whose only eigenvalue is
+
+    f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (1)
+
+so where f(z) < 1 there is no eigenvalue of P, and none either if E is scaled down to zero: the number of
+eigenvalues inside a closed curve on which f < 1 is that of diag(θ) and A together (homotopy). Two such
+curves, with θ_1 the largest and |θ_1| scaled to 1, prove the result:
+
+- |z - θ_1| = δ: exactly one eigenvalue of P is that near to θ_1.
+- |z| = 1 + δ and everything beyond it: no eigenvalue is larger.
+
+So ρ(P) is 1 to within δ, whatever the rest of T looks like, normal or not. M comes from random vectors. Let
+Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the leading right
+singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom, below
+τ² = 0.65² with probability
+
+    P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (2)
+
+(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m for
+some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric series gives
+
+    M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
+
+So of results that are believed a share of at most 1e-10 for each of the few products A^j Z is wrong (by 1e-8
+for 100 of them), for every T that was chosen without regard to Z: Z is a new one in each step, and no other
+step's T, blocks or results enter. Rounding is not part of this: P and its products are those of T's own
+precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK knows
+them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,13 +97,14 @@ WARM_GAIN, COLD_GAIN = 30.0, 1e6
 # smaller by e^RESERVE.
 MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# An eigenvalue with at least this much of λ's modulus may turn out larger when both are accurate.
-CONTESTED = 0.9
-AUDIT_EVERY = 10
-AUDIT_VECTORS = 4
-AUDIT_MARGIN = 30.0
-AUDIT_PRODUCTS = 300
+# An attempt that failed is followed by steps without one: 1, 3, 7, ... and at most this many.
 LONGEST_WAIT = 32
+# The audit: p and τ of (2), δ in roundings of λ, and the most products that it may take.
+AUDIT_VECTORS = 16
+AUDIT_TAU = 0.65
+AUDIT_DELTA = 1000.0
+AUDIT_PRODUCTS = 300
+_REGULAR = (1e-30, 1e30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +118,10 @@ class State:
         step: Number of calls; seeds the random directions.
         warm: Whether the blocks are those of a recent matrix.
         effort: Factor on the number of sweeps.
-        audit_in: Calls until the next audit.
-        moved: How far T has moved since the last audit, relative to |λ|.
-        allowance: How far it may.
         failures: Attempts that failed one after the other.
         wait: Calls without an attempt still to come.
-        followed: Whether the last triple was followed: then λ is neither zero nor defective.
+        regular: Whether the last triple was followed, not computed: then λ is neither zero nor defective; and
+            whether T is so far from the ends of the range of numbers that 1/λ is one, too.
     """
 
     right: Tensor
@@ -99,12 +130,38 @@ class State:
     step: int = 0
     warm: bool = False
     effort: float = 1.0
-    audit_in: int = 0
-    moved: float = 0.0
-    allowance: float = 0.0
     failures: int = 0
     wait: int = 0
-    followed: bool = False
+    regular: bool = False
+
+
+# All but the blocks.
+NUMBERS = ("separation", "step", "warm", "effort", "failures", "wait", "regular")
+
+
+def to_numbers(state: State) -> list[float]:
+    """Return all of a state but its blocks.
+
+    Args:
+        state: The state.
+    """
+    return [float(getattr(state, name)) for name in NUMBERS]
+
+
+def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
+    """Return a state; one that knows nothing for numbers that are none.
+
+    Args:
+        right: Its blocks.
+        left: Its blocks.
+        numbers: What :func:`to_numbers` returned.
+    """
+    if not all(map(math.isfinite, numbers)):
+        return State(right, left)
+    separation, step, warm, effort, failures, wait, regular = numbers
+    return State(
+        right, left, separation, int(step), warm > 0.5, effort, int(failures), int(wait), regular > 0.5
+    )
 
 
 def initial_state(T: Tensor) -> State:
@@ -118,17 +175,13 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(
-    T: Tensor, state: State | None, last: tuple[Tensor, Eigentriple] | None = None
-) -> tuple[Eigentriple, State]:
+def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     """Return the dominant eigentriple of one matrix, and the state for the next call.
 
     Args:
         T: Matrix ``(n, n)``, float32, float64, complex64 or complex128.
         state: What the last call returned; None for the first one. One of another size, dtype or
             device is not used.
-        last: The T and the triple of the last call. It saves audits: without it T may have moved
-            anywhere. For the same T the same triple and the same state are returned.
     """
     T = T.detach().resolve_conj()
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
@@ -137,36 +190,32 @@ def track(
         len(T),
     ):
         state = initial_state(T)
-    if last is not None and last[0].shape != T.shape:
-        last = None
-    following = dataclasses.replace(state, step=state.step + 1)
+    state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        triple, following = _attempt(T, last[0] if last else None, following, *plan)
+        triple, state = _attempt(T, state, *plan)
         if triple is not None:
-            return triple, following
-    if last is not None and torch.equal(T, last[0]):
-        return last[1], state
+            return triple, state
     triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
-    wait = max(0, following.wait - 1)
-    return triple, dataclasses.replace(following, separation=outside, audit_in=0, wait=wait, followed=False)
+    wait = max(0, state.wait - 1)
+    return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
 
 
-def _scaled(T: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return both matrices divided by a power of two next to T's largest entry, and that entry.
+def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return T divided by a power of two next to its largest entry, and that entry.
 
-    On the host, where that is known at once, a matrix of ordinary size is left as it is, which saves copies.
+    On the host, where that is known at once, a matrix of ordinary size is left as it is, which saves a copy.
     """
     low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
     largest = torch.maximum(-low, high)
     if is_on_host(T) and _is_ordinary(float(largest)):
-        return T, previous, largest
+        return T, largest
     exponent = torch.frexp(largest).exponent - 1
     scale = torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
-    return T / scale, None if previous is None else previous / scale, largest
+    return T / scale, largest
 
 
 def is_on_host(x: Tensor) -> bool:
@@ -203,17 +252,11 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(
-    T: Tensor, previous: Tensor | None, state: State, squarings: int, sweeps: int
-) -> tuple[Eigentriple | None, State]:
-    """Follow the blocks from the previous T to this one. None where proofs fail, or nothing has moved."""
-    T, previous, largest = _scaled(T, previous)
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
+    """Follow the blocks from the last T to this one. None where no result can be proven."""
+    T, largest = _scaled(T)
     if is_on_host(T) and not 0 < float(largest) < math.inf:
         return None, state
-    # The norm over all entries: not less than the spectral one, and one pass over both matrices.
-    movement = (
-        torch.full_like(largest, math.inf) if previous is None else torch.linalg.vector_norm(T - previous)
-    )
     power = _power(T, squarings)
     generator = torch.Generator(T.device).manual_seed(state.step)
     right = _with_fresh_columns(state.right, state.warm, generator)
@@ -224,28 +267,20 @@ def _attempt(
         left = _iterate(_adjoint_product, power.matrix, left, count - 1)
         # The last sweep is the product that the Ritz values need anyway.
         T_right, T_left = _product(T, right), _adjoint_product(T, left)
-        # All that the host has to know, in one transfer.
-        small, (entry, moved) = _to_host(
-            [*_compressed(right, T_right), *_compressed(left, T_left), left.mH @ right, left.mH @ T_right],
-            [largest, movement],
-        )
-        same = moved == 0 and previous is not None and torch.equal(T, previous)
-        if same or not 0 < entry < math.inf:
+        compression, entry = _compressed(right, left, T_right, T_left, largest)
+        if not 0 < entry < math.inf:
             return None, state
-        if not np.isfinite(small).all():
+        if not all(np.isfinite(part).all() for part in compression):
             break
         scale = _scale(entry, T)
         try:
-            ritz = _rayleigh_ritz(_Compression(*small), _rounding(T, entry / scale), T.dtype)
+            ritz = _rayleigh_ritz(compression, _rounding(T, entry / scale), T.dtype)
         except np.linalg.LinAlgError:  # The small eigenvalue problem may not converge, either.
             break
         effort = _effort(state, ritz.shortfall) if round_ == 0 else effort
         count = _further_sweeps(ritz.shortfall, state.separation, power.exponent, sweeps)
         if ritz.shortfall <= 0:
-            moved = state.moved + moved / ritz.moduli[0]
-            due = state.audit_in <= 0 or not moved <= state.allowance
-            beyond = _audit(power, right, left, ritz, generator) if due else None
-            if beyond is not None if due else _leads(ritz):
+            if _is_proven(power, right, left, ritz, generator):
                 followed = dataclasses.replace(
                     state,
                     right=_recombined(T_right, ritz.bases[0]),
@@ -253,12 +288,8 @@ def _attempt(
                     warm=True,
                     separation=ritz.separation,
                     effort=effort,
-                    audit_in=(AUDIT_EVERY if due else state.audit_in) - 1,
-                    moved=0.0 if due else moved,
-                    # A normal matrix has to move by 1 - beyond until something leads from there.
-                    allowance=state.allowance if beyond is None else (1 - beyond) / 3,
                     failures=0,
-                    followed=True,
+                    regular=_REGULAR[0] < entry < _REGULAR[1],
                 )
                 return _triple(right, left, ritz, scale), followed
             # What was to be projected out may not have converged: go on as far again.
@@ -342,41 +373,43 @@ def _iterate(product: Callable[[Tensor, Tensor], Tensor], P: Tensor, block: Tens
 
 
 class _Compression(NamedTuple):
-    """What the host knows of T and the blocks R and L, whose columns are orthonormal. All (16, 16).
+    """What the host knows of P, T or a power of it, and the blocks R and L, whose columns are orthonormal.
 
-    The host computes with numpy: for matrices of this size torch takes three times as long.
+    All (16, 16). The host computes with numpy: for matrices of this size torch takes three times as long.
     """
 
-    right: Array  # RᴴTR
-    right_defect: Array  # EᴴE of E = TR - R RᴴTR, which is orthogonal to R
-    left: Array  # LᴴTᴴL
-    left_defect: Array  # the same for Tᴴ and L
+    right: Array  # RᴴPR
+    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
+    left: Array  # LᴴPᴴL
+    left_defect: Array  # the same for Pᴴ and L
     overlap: Array  # LᴴR
-    image: Array  # LᴴTR
+    image: Array  # LᴴPR
 
 
-def _compressed(block: Tensor, T_block: Tensor) -> tuple[Tensor, Tensor]:
-    compression = block.mH @ T_block
-    defect = T_block - block @ compression
+def _compressed(
+    right: Tensor, left: Tensor, P_right: Tensor, P_left: Tensor, number: Tensor
+) -> tuple[_Compression, float]:
+    """Return the compression and a real number, in double precision, in a single transfer from the device."""
+    small = [*_within(right, P_right), *_within(left, P_left), left.mH @ right, left.mH @ P_right]
+    stacked = torch.stack(small)
+    entries = torch.view_as_real(stacked) if stacked.is_complex() else stacked
+    packed = torch.cat([entries.flatten().double(), number.double()[None]]).cpu().numpy()
+    parts = packed[:-1].view(np.complex128) if stacked.is_complex() else packed[:-1]
+    return _Compression(*parts.reshape(stacked.shape)), float(packed[-1])
+
+
+def _within(block: Tensor, P_block: Tensor) -> tuple[Tensor, Tensor]:
+    compression = block.mH @ P_block
+    defect = P_block - block @ compression
     return compression, defect.mH @ defect
 
 
 def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
-    """Return ‖T Rx - θ Rx‖ for each column x and its θ, from RᴴTR and EᴴE."""
+    """Return ‖P Rx - θ Rx‖ for each column x and its θ, from RᴴPR and EᴴE."""
     inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
     outside = (x.conj() * (defect @ x)).sum(axis=0).real
     norms: Array = np.sqrt(inside + outside.clip(min=0))
     return norms
-
-
-def _to_host(matrices: list[Tensor], numbers: list[Tensor]) -> tuple[Array, list[float]]:
-    """Return small matrices of one shape and real numbers, in double precision, in a single transfer."""
-    stacked = torch.stack(matrices)
-    entries = torch.view_as_real(stacked) if stacked.is_complex() else stacked
-    packed = torch.cat([entries.flatten(), torch.stack(numbers)]).cpu().double().numpy()
-    small = packed[: entries.numel()]
-    small = small.view(np.complex128) if stacked.is_complex() else small
-    return small.reshape(stacked.shape), packed[entries.numel() :].tolist()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,7 +424,6 @@ class _Ritz:
     shortfall: float  # how far it is from being accurate, as a logarithm; at most 0 where it is
     moduli: list[float]  # of all Ritz values, largest first
     bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
-    runner_up: float  # modulus of the next one that is neither λ nor its conjugate
     eps: float  # of T's dtype
 
     @property
@@ -431,7 +463,6 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
     ]
     gap = float(np.abs(values[order[order != first]] - values[first]).min())
     moduli = np.abs(values[order]).tolist()
-    paired = not dtype.is_complex and values[first].imag > 0
     return _Ritz(
         compression=compression,
         eigenvalue=eigenvalue,
@@ -444,7 +475,6 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
             _basis(values, vectors, real=not dtype.is_complex),
             _basis(left_values, left_vectors, real=not dtype.is_complex),
         ),
-        runner_up=moduli[2 if paired else 1],
         eps=eps,
     )
 
@@ -483,18 +513,6 @@ def _combine(block: Tensor, coefficients: Tensor) -> Tensor:
     return torch.complex(block @ coefficients.real, block @ coefficients.imag)
 
 
-def _cuts(moduli: list[float]) -> list[int]:
-    """Return how many leading directions to project out, in the order to try.
-
-    Many, so that what remains is small; or, should those not have converged, up to the widest gap. Never
-    half a conjugate pair.
-    """
-    gaps = {j: moduli[j - 1] / max(moduli[j], 1e-30) for j in range(1, 3 * COLUMNS // 4 + 1)}
-    widest = max(range(1, COLUMNS // 2 + 1), key=lambda j: gaps[j])
-    deepest = max((j for j, gap in gaps.items() if gap > 1.02), default=widest)
-    return [deepest] if deepest == widest else [deepest, widest]
-
-
 def _basis(values: Array, vectors: Array, real: bool) -> Array:
     """Return an orthonormal basis whose first columns span the vectors of the largest values.
 
@@ -514,156 +532,140 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
     return basis
 
 
-def _audit(
-    power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator
-) -> float | None:
-    """Return how large eigenvalues may be that do not belong to the blocks, relative to |λ|.
-
-    None unless it is certain that nothing but λ can have the largest modulus (3. above).
-    """
-    for spans in _leading_spans(ritz):
-        if _audit_within(ritz, *spans):
-            rate = _audit_beyond(power, right, left, ritz, *spans, generator)
-            if rate is not None:
-                return max(rate, ritz.moduli[spans[0]] / ritz.moduli[0])
-    return None
+# The audit: names as in the derivation at the top -------------------------------------------------
 
 
-def _leads(ritz: _Ritz) -> bool:
-    """Return whether λ is the largest of the eigenvalues that the blocks hold, between two audits."""
-    return ritz.runner_up < CONTESTED * ritz.moduli[0] or any(
-        _audit_within(ritz, *spans) for spans in _leading_spans(ritz)
-    )
+class _Inside(NamedTuple):
+    """The part of P that the blocks hold, for V = Rc: everything in (1) but M, in units of |θ_1|."""
+
+    c: Array
+    dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
+    theta: Array  # largest first
+    products: Array  # s_i r_i
+    leader: float  # |θ_1|, in units of P
 
 
-def _leading_spans(ritz: _Ritz) -> Iterator[tuple[int, Array, Array]]:
-    """Yield how many leading directions to project out, c for V = Rc, and (UᴴV)⁻¹dᴴ for U = Ld.
-
-    Both span leading invariant subspaces, V of T and U of Tᴴ.
-    """
-    overlap = ritz.compression.overlap
-    for cut in _cuts(ritz.moduli):
-        if ritz.moduli[cut] < ritz.moduli[0]:
-            c, d = (basis[:, :cut] for basis in ritz.bases)
-            with contextlib.suppress(np.linalg.LinAlgError):  # U and V may have nothing in common.
-                yield cut, c, np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
-
-
-def _audit_within(ritz: _Ritz, cut: int, c: Array, dual: Array) -> bool:
-    """Return whether no eigenvalue of T that belongs to the span of V can be larger than λ.
-
-    With H = (UᴴV)⁻¹ UᴴTV, its eigenvalues θ, x = Vy and w their right and left vectors, wᴴx = 1, T is
-
-        [[H, X], [E, T22]],   ‖E y‖ = ‖Tx - θx‖ = r,   ‖X‖ by wᴴT - θwᴴ = sᴴ,
-
-    in the basis of V and of what is orthogonal to U. X (z - T22)⁻¹ E is what H lacks at z, so θ is off by
-    ‖r‖ ‖s‖ over the distance to the eigenvalues of T22.
-    """
-    right, right_defect, left, left_defect, _, image = ritz.compression
+def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
+    """Return that for V and U of ``cut`` columns each. None where they have nothing in common."""
+    right, right_defect, left, left_defect, overlap, image = compression
+    c, d = (basis[:, :cut] for basis in ritz.bases)
     try:
+        dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
         theta, Y = np.linalg.eig(dual @ image @ c)
-        Z = np.linalg.inv(Y)
+        order = np.argsort(-np.abs(theta), kind="stable")
+        theta, Y = theta[order], Y[:, order]
+        rows = np.linalg.inv(Y) @ dual
     except np.linalg.LinAlgError:
-        return False
+        return None
     r = _residuals(right, right_defect, c @ Y, theta)
-    s = _residuals(left, left_defect, (Z @ dual).conj().T, theta.conj())
-    leader = abs(ritz.eigenvalue)
-    rest = ritz.moduli[cut] / ritz.moduli[0]
-    largest = (np.abs(theta) + r * s / ((1 - rest) * leader)).max()
-    return bool(largest <= leader * (1 + 100 * ritz.eps / ritz.condition))
+    s = _residuals(left, left_defect, rows.conj().T, theta.conj())
+    leader = float(abs(theta[0]))
+    if not 0 < leader < math.inf:
+        return None
+    return _Inside(c, dual, theta / leader, r * s / leader**2, leader)
 
 
-def _audit_beyond(
-    power: _Power,
+def _largest_M(theta: Array, products: Array, delta: float) -> Array:
+    """Return up to which M both curves are clear of eigenvalues, for the first 1, 2, ... of all θ."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = products / (1 + delta - np.abs(theta))
+        around = products / (np.abs(theta - theta[0]) - delta)
+    around[0] = products[0] / delta
+    sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
+    clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
+    return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
+
+
+def _cut(ritz: _Ritz, inside: _Inside, delta: float, root: float, exponent: int) -> tuple[int, float]:
+    """Return how many leading directions to project out, and the modulus of the next, relative to λ.
+
+    Many, so that what remains is small, but only those that have converged far enough for (1). Never half a
+    conjugate pair.
+    """
+    moduli = np.asarray(ritz.moduli) / ritz.moduli[0]
+    capacity = _largest_M(inside.theta, inside.products, delta)
+    best, chosen = -1.0, (0, 1.0)
+    for cut in range(len(inside.theta), 0, -1):
+        rest = float(moduli[cut] ** exponent)
+        if moduli[cut] * 1.02 < moduli[cut - 1]:
+            # What M should be, were A normal.
+            score = capacity[cut - 1] * (1 - rest) / (1 + root * rest)
+            if score > 4:
+                return cut, rest
+            if score > best:
+                best, chosen = score, (cut, rest)
+    return chosen
+
+
+def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
+    """Return whether λ is the largest eigenvalue of T: the theorem at the top of this file."""
+    P, compression, log_scale = power.matrix, ritz.compression, 0.0
+    if power.exponent > 1:
+        images = _product(P, right), _adjoint_product(P, left)
+        compression, log_scale = _compressed(right, left, *images, power.log_scale)
+    delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
+    # The norm of a standard normal (n, p) matrix, over τ.
+    root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
+    inside = _inside(compression, ritz, 3 * COLUMNS // 4)
+    if inside is None:
+        return False
+    cut, rest = _cut(ritz, inside, delta, root, power.exponent)
+    if cut == 0:
+        return False
+    if cut < len(inside.theta):
+        inside = _inside(compression, ritz, cut)
+    if inside is None:
+        return False
+    limit = _largest_M(inside.theta, inside.products, delta)[-1]
+    # λ of T is the root of θ_1 of P.
+    same = abs(power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale - math.log(inside.leader))
+    if not (limit > 0 and same <= delta):
+        return False
+    return _is_resolved(P, right, left, inside, rest, limit, delta, root, generator)
+
+
+def _is_resolved(
+    P: Tensor,
     right: Tensor,
     left: Tensor,
-    ritz: _Ritz,
-    cut: int,
-    c: Array,
-    dual: Array,
+    inside: _Inside,
+    rest: float,
+    limit: float,
+    delta: float,
+    root: float,
     generator: torch.Generator,
-) -> float | None:
-    """Return about the spectral radius of T' = T (I - V (UᴴV)⁻¹ Uᴴ), relative to |λ|.
-
-    None unless it is certainly smaller than 1.
-    """
-    n = len(power.matrix)
-    margin = AUDIT_MARGIN * n**0.5
-    rest = ritz.moduli[cut] / ritz.moduli[0]
-    # What the Ritz values ask for, and more where powers of T' grow before they fall. To try often costs
-    # nothing but a transfer from the device.
-    first = math.ceil(math.log(margin) / -math.log(max(rest, 1e-6)) / power.exponent)
+) -> bool:
+    """Return whether M of (3) is at most ``limit``, from the powers of A on random vectors."""
+    # As many products as A needs if it is normal, and more where its powers grow before they fall.
+    first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
     if first > AUDIT_PRODUCTS:
-        return None
-    projector = torch.from_numpy(c @ dual).to(right.dtype).to(right.device, non_blocking=True)
-    z = torch.randn(n, AUDIT_VECTORS, dtype=right.dtype, device=right.device, generator=generator)
-    z = z / torch.linalg.vector_norm(z, dim=0)
-    growth = torch.zeros((), dtype=torch.float64, device=right.device)
-    log_leader = math.log(ritz.moduli[0])
+        return False
+    # Everything in rows, which BLAS multiplies several times faster than columns.
+    projector = (right @ torch.from_numpy(inside.c @ inside.dual).to(right.dtype).to(right.device)).mT
+    conjugate = left.conj().resolve_conj()
+    z = torch.randn(AUDIT_VECTORS, len(P), dtype=P.dtype, device=P.device, generator=generator)
+    z = torch.addmm(z, z @ conjugate, projector, alpha=-1)
+    bounds, norms = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
-        z = _product(power.matrix, z - right @ (projector @ (left.mH @ z)))
-        largest = torch.linalg.vector_norm(z, dim=0).amax()
-        growth += largest.double().log()
-        z = z / largest
+        z = z @ P.mT
+        z = torch.addmm(z, z @ conjugate, projector, beta=1 / inside.leader, alpha=-1 / inside.leader)
+        # The largest row sum of the Gram matrix is not less than the square of the norm.
+        norms.append((z.conj() @ z.mT).abs().sum(dim=-1).amax())
         if products >= first and (products - first) % max(1, first // 3) == 0:
-            # Of ‖T'^k‖ relative to |λ|^k, as a logarithm.
-            found = float(growth + products * power.log_scale) - products * power.exponent * log_leader
-            if found + math.log(margin) < 0:
-                # A random unit vector has 1/sqrt(n) of its length in a given direction.
-                return min(1.0, math.exp((found + math.log(n) / 2) / (products * power.exponent)))
-    return None
+            bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
+            norms = []
+            M, contraction = _resolvent(bounds, delta)
+            if limit >= M:
+                return True
+            if contraction < 0.1 or not math.isfinite(contraction):  # More products change nothing.
+                return False
+    return False
 
 
-# Saved with the model -----------------------------------------------------------------------------
-
-_NUMBERS = (
-    "separation",
-    "step",
-    "warm",
-    "effort",
-    "audit_in",
-    "moved",
-    "allowance",
-    "failures",
-    "wait",
-    "followed",
-)
-
-
-def pack(states: list[State]) -> Tensor:
-    """Return the states of matrices of one size as one float64 vector, without loss.
-
-    Args:
-        states: States of matrices of one size and dtype.
-    """
-    if not states:
-        return torch.zeros(0, dtype=torch.float64)
-    rows = [[float(getattr(s, name)) for name in _NUMBERS] for s in states]
-    numbers = torch.tensor(rows, dtype=torch.float64)
-    blocks = torch.stack([torch.stack([s.right, s.left]) for s in states]).cpu()
-    entries = torch.view_as_real(blocks) if blocks.is_complex() else blocks
-    return torch.cat([numbers.flatten(), entries.double().flatten()])
-
-
-def unpack(packed: Tensor, T: Tensor) -> list[State]:
-    """Return what :func:`pack` packed; nothing where it does not fit.
-
-    Args:
-        packed: The vector.
-        T: The matrices ``(m, n, n)`` that the states are for.
-    """
-    m, n, columns = len(T), T.shape[-1], min(COLUMNS, T.shape[-1])
-    shape = (m, 2, n, columns, 2) if T.is_complex() else (m, 2, n, columns)
-    if packed.numel() != m * len(_NUMBERS) + math.prod(shape):
-        return []
-    numbers, entries = packed.cpu().double().split([m * len(_NUMBERS), math.prod(shape)])
-    if bool(numbers.isnan().any()):
-        return []
-    entries = entries.reshape(shape).to(T.real.dtype).to(T.device)
-    blocks = torch.view_as_complex(entries) if T.is_complex() else entries
-    states = []
-    for values, (right, left) in zip(numbers.reshape(m, -1).tolist(), blocks, strict=True):
-        separation, step, warm, effort, audit_in, moved, allowance, failures, wait, followed = values
-        counts = (int(audit_in), moved, allowance, int(failures), int(wait), bool(followed))
-        states.append(State(right, left, separation, int(step), bool(warm), effort, *counts))
-    return states
+def _resolvent(bounds: list[float], delta: float) -> tuple[float, float]:
+    """Return M of (3), and what b_m is relative to (1 - δ)^m."""
+    b = np.asarray(bounds) * (1 - delta) ** -np.arange(len(bounds), dtype=float)
+    contraction = float(b[-1])
+    if not contraction < 1:
+        return math.inf, contraction
+    return float(b[:-1].sum() / ((1 - delta) * (1 - contraction))), contraction

@@ -45,7 +45,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.forward_mode import not_nested
+from spectral_param.forward_mode import known_signature, not_nested
 from spectral_param.functional.checks import check_square, is_plain, is_traced
 from spectral_param.precision import full_precision
 
@@ -54,9 +54,11 @@ BLOCKED_SIZE = 128
 LEAF_SIZE = 64
 
 
-def _solve(A: Tensor, d: Tensor) -> Tensor:
+def _solve(A: Tensor, d: Tensor, factor: float = 1.0) -> Tensor:
+    """Return the transform of ``factor`` · A."""
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    W: Tensor = torch.linalg.solve(identity + A, (identity - A) * d[..., None, :])
+    right = torch.sub(identity, A, alpha=factor) * d[..., None, :]
+    W: Tensor = torch.linalg.solve(torch.add(identity, A, alpha=factor), right)
     return W
 
 
@@ -97,39 +99,50 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:
 
 
 class _ScaledCayley(torch.autograd.Function):
-    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), by the formulas above."""
+    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), by the formulas above.
+
+    With ``skew``, A is the skew-Hermitian part (T − Tᴴ)/2 of the first argument T.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(A: Tensor, d: Tensor, known: Tensor | None) -> Tensor:
-        return _solve(A, d) if known is None else known.clone()
+    @known_signature
+    def forward(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
+        if known is not None:
+            return known.clone()
+        return _solve(T - T.mH, d, 0.5) if skew else _solve(T, d)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1], output)
-        ctx.save_for_forward(inputs[1], output)
+        _, d, _, ctx.skew = inputs
+        ctx.save_for_backward(d, output)
+        ctx.save_for_forward(d, output)
 
     @staticmethod
     @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         d, W = ctx.saved_tensors
-        g_A = g_d = None
+        g_T = g_d = None
         if ctx.needs_input_grad[0]:
             M = (W + torch.diag_embed(d)).mH
-            g_A = (-0.5 / d.conj())[..., :, None] * (M @ G @ M)
+            factor = d.conj().reciprocal() * (-0.25 if ctx.skew else -0.5)
+            g_T = factor[..., :, None] * (M @ G @ M)
+            if ctx.skew:
+                g_T = g_T - g_T.mH
         if ctx.needs_input_grad[1]:
             Q = W / d[..., None, :]
             g_d = (Q.conj() * G).sum(dim=-2)
-        return g_A, g_d, None
+        return g_T, g_d, None, None
 
     @staticmethod
     @not_nested
     @full_precision
-    def jvp(ctx: Any, dA: Tensor | None, dd: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, dT: Tensor | None, dd: Tensor | None, *_: None) -> Tensor:
         d, W = ctx.saved_tensors
         dW = torch.zeros_like(W)
-        if dA is not None:
+        if dT is not None:
+            dA = (dT - dT.mH) * 0.5 if ctx.skew else dT
             N = W + torch.diag_embed(d)
             dW = dW - 0.5 * N @ (dA / d[..., :, None]) @ N
         if dd is not None:
@@ -166,14 +179,29 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
                 [1., 0.]])
     """
     check_square(A, "scaled_cayley")
-    if is_traced(A, d):
+    return _scaled_cayley(A, d, None, skew=False)
+
+
+def skew_cayley(T: Tensor, d: Tensor, known: Tensor | None = None) -> Tensor:
+    """Return the scaled Cayley transform of A = (T − Tᴴ)/2, as one node of the graph.
+
+    Args:
+        T: Matrices ``(..., n, n)``.
+        d: Diagonal ``(..., n)``.
+        known: The values of W for exactly these T and d: nothing is solved then.
+    """
+    return _scaled_cayley(T, d, known, skew=True)
+
+
+def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
+    if is_traced(T, d):
         # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
         # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
-        return _solve(A, d)
-    known = None
-    if A.shape[-1] >= BLOCKED_SIZE and A.device.type == "cpu" and is_plain(A, d):
-        known = _solve_by_blocks(A.detach(), d.detach())
-    W: Tensor = _ScaledCayley.apply(A, d, known)  # type: ignore[no-untyped-call]
+        return _solve(T - T.mH, d, 0.5) if skew else _solve(T, d)
+    if known is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu" and is_plain(T, d):
+        A = T.detach()
+        known = _solve_by_blocks((A - A.mH) / 2 if skew else A, d.detach())
+    W: Tensor = _ScaledCayley.apply(T, d, known, skew)  # type: ignore[no-untyped-call]
     return W
 
 

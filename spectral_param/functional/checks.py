@@ -138,7 +138,7 @@ def finfo_eps(dtype: torch.dtype) -> float:
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether a graph is recorded, or the tensors have no values: both ask for operators without choices.
+    """Return whether a graph is recorded, or the tensors have no values: no choice can depend on values then.
 
     Args:
         tensors: The tensors to look at.
@@ -153,7 +153,7 @@ def is_traced(*tensors: Tensor) -> bool:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether these are ordinary tensors, whose values can be looked at and kept.
 
-    They are not while a graph is recorded, inside torch.func's transforms, or in forward-mode differentiation.
+    They are not while a graph is recorded, inside torch.func's transforms, or in forward mode.
 
     Args:
         tensors: The tensors to look at.

@@ -29,14 +29,14 @@ right, but its backward pass is a loop over the reflections, each a product of f
 
 The inverse: the reflections of a given W
 -----------------------------------------
-n reflections: Householder's QR decomposition. H_1, with u_1 = x + d‖x‖e_1 and d the phase of x_1, maps the first column x
-of W to −d‖x‖e_1, H_2 the first column of what is left of H_1 W, and so on; for a unitary W what is left at
-the end is diagonal. So every W is H_1 ⋯ H_n diag(d). With this choice of phase |u_1|² ≥ ½‖u_1‖², and there
-u_1 and the first column H_1 e_1 depend smoothly on each other.
+n reflections: Householder's QR decomposition. H_1, with u_1 = x + d‖x‖e_1 and d the phase of x_1, maps the
+first column x of W to −d‖x‖e_1, H_2 the first column of what is left of H_1 W, and so on; for a unitary W
+what is left at the end is diagonal. So every W is H_1 ⋯ H_n diag(d). With this choice of phase |u_1|² ≥
+½‖u_1‖², and there u_1 and the first column H_1 e_1 depend smoothly on each other.
 
-k < n reflections: H_1 ⋯ H_k leaves what is orthogonal to all u_i as it is, so rank(I − W) ≤ k. Every such W is reached (Scherk
-1950): for any y that W moves, u = y − Wy and the right τ give H with Hy = Wy. HᴴW leaves y as it is, and
-also all that W did, for that is orthogonal to u: the rank has dropped by one.
+k < n reflections: H_1 ⋯ H_k leaves what is orthogonal to all u_i as it is, so rank(I − W) ≤ k. Every such
+W is reached (Scherk 1950): for any y that W moves, u = y − Wy and the right τ give H with Hy = Wy. HᴴW leaves
+y as it is, and also all that W did, for that is orthogonal to u: the rank has dropped by one.
 
 With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on, as wanted. But
 computed this way rounding errors grow from step to step: nothing keeps the rank dropping. So let the

@@ -20,9 +20,9 @@ from spectral_param.precision import full_precision
 class _Read(NamedTuple):
     """The last evaluation of a constraint: what it depended on, and what came out."""
 
-    edits: tuple[int, ...]  # How often attributes have been set, of this constraint and of nested ones.
-    marks: tuple[tuple[int, int] | None, ...]  # Addresses and versions of the originals and buffers,
-    values: tuple[Tensor, ...]  # copies of them,
+    edits: list[int]  # How often attributes have been set, of this constraint and of nested ones.
+    marks: list[tuple[int, int] | None]  # Addresses and versions of the originals and buffers,
+    values: list[Tensor]  # copies of them,
     weight: Tensor  # and a copy of the weight.
 
 
@@ -110,6 +110,17 @@ class Parametrization(nn.Module, abc.ABC):
         """
         return (X,)
 
+    def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
+        """Return what :meth:`constrain` returns, whose values are W: for its derivatives.
+
+        For a map whose derivatives need the weight and not what it was computed from.
+
+        Args:
+            W: Matrices ``(..., n, n)``.
+            originals: The tensors the optimizer trains.
+        """
+        return self.constrain(*originals)
+
     #: Whether a weight can be assigned where the constraint acts behind another one.
     assignable_behind = False
 
@@ -166,13 +177,15 @@ class Parametrization(nn.Module, abc.ABC):
         W = self._known(originals)
         if W is None:
             W = self._evaluate(*originals)
-            edits, marks, tensors = self._dependencies(originals)
-            # A tensor made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False):
-                values = tuple(t.detach().clone() for t in tensors)
-                vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+            if torch.is_inference_mode_enabled():
+                # A tensor made in inference mode could not be saved for a later backward pass.
+                with torch.inference_mode(False):
+                    self._keep(originals, W)
+            else:
+                self._keep(originals, W)
         outputs = [ref for ref in self._outputs if ref() is not None]
-        vars(self)["_outputs"] = [*outputs, weakref.ref(W)]
+        outputs.append(weakref.ref(W))
+        vars(self)["_outputs"] = outputs
         return W
 
     @full_precision
@@ -273,19 +286,20 @@ class Parametrization(nn.Module, abc.ABC):
                 "registered. Register it first."
             )
         found = self.start(self._split(_new_like(self._like, self._shape)))
-        for original, value in zip(
-            originals, (found,) if isinstance(found, Tensor) else found, strict=True
-        ):
+        for original, value in zip(originals, (found,) if isinstance(found, Tensor) else found, strict=True):
             original.copy_(value)
 
     # How ----------------------------------------------------------------------------------------------
 
     @full_precision
-    def _evaluate(self, *originals: Tensor) -> Tensor:
+    def _evaluate(self, *originals: Tensor, known: Tensor | None = None) -> Tensor:
         exact = tuple(map(at_least_float32, originals))
         if self._is_behind:
             exact = self.from_matrix(self._split(exact[0]))
-        W = self.constrain(*exact)
+        if known is not None and exact[0] is originals[0]:  # A rounded weight says too little.
+            W = self.constrain_known(self._split(known), *exact)
+        else:
+            W = self.constrain(*exact)
         if self.gates > 1:
             W = W.flatten(-3, -2)
         dtype = originals[0].dtype
@@ -294,6 +308,12 @@ class Parametrization(nn.Module, abc.ABC):
             # converts them, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W.to(dtype)
+
+    def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
+        """Remember the weight of these originals."""
+        edits, marks, tensors = self._dependencies(originals)
+        values = [t.detach().clone() for t in tensors]
+        vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
 
     def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
         """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
@@ -312,7 +332,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _dependencies(
         self, originals: tuple[Tensor, ...]
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, int] | None, ...], list[Tensor]]:
+    ) -> tuple[list[int], list[tuple[int, int] | None], list[Tensor]]:
         """Return all that the weight depends on; see :class:`_Read`."""
         tensors = list(originals)
         edits = []
@@ -322,8 +342,8 @@ class Parametrization(nn.Module, abc.ABC):
         for part in self._members or ():
             edits.append(vars(part).get("_edits", 0))
             tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
-        marks = tuple(None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors)
-        return tuple(edits), marks, tensors
+        marks = [None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors]
+        return edits, marks, tensors
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -366,6 +386,12 @@ class Parametrization(nn.Module, abc.ABC):
         """Raise unless W holds the square blocks that ``gates`` says."""
         name = type(self).__name__
         rows, n = W.shape[-2:]
+        if n == 1 and W.ndim > 2:
+            # Read as a batch, each number would be constrained by itself.
+            raise NotSquareError(
+                f"{name}: expected square weights (..., n, n), got shape {tuple(W.shape)}, as a convolution "
+                "of kernel size 1 has. Constrain a recurrent or a linear layer."
+            )
         if self.gates > 1 and rows != self.gates * n:
             raise NotSquareError(
                 f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*n, n), got shape "
@@ -381,12 +407,6 @@ class Parametrization(nn.Module, abc.ABC):
             )
             raise NotSquareError(
                 f"{name}: expected a square weight (..., n, n), got shape {tuple(W.shape)}. {remedy}"
-            )
-        if n == 1 and W.ndim > 2:
-            # Read as a batch, each number would be constrained by itself.
-            raise NotSquareError(
-                f"{name}: expected square weights (..., n, n), got shape {tuple(W.shape)}, as a convolution "
-                "of kernel size 1 has. Constrain a recurrent or a linear layer."
             )
 
     def _check_same_kind(self, W: Tensor) -> None:
@@ -447,20 +467,21 @@ class _ReadAgain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, constraint: Parametrization, weight: Tensor, *originals: Tensor) -> Tensor:
         ctx.constraint = constraint
-        ctx.save_for_backward(*originals)
+        ctx.save_for_backward(weight, *originals)
         return weight.clone()
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         create_graph = torch.is_grad_enabled()
         needed = ctx.needs_input_grad[2:]
+        weight, *saved = ctx.saved_tensors
         with torch.enable_grad():
             # Aliases: only what goes through this read belongs into its gradient.
             originals = [
                 t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
-                for t, wanted in zip(ctx.saved_tensors, needed, strict=True)
+                for t, wanted in zip(saved, needed, strict=True)
             ]
-            W = ctx.constraint._evaluate(*originals)
+            W = ctx.constraint._evaluate(*originals, known=weight)
         wanted = [t for t, is_needed in zip(originals, needed, strict=True) if is_needed]
         found = iter(torch.autograd.grad(W, wanted, G, create_graph=create_graph, allow_unused=True))
         return None, None, *(next(found) if is_needed else None for is_needed in needed)
@@ -568,12 +589,12 @@ def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
     inverse: Any = getattr(part, "right_inverse", None)
     if inverse is None:
         return W
+    sample: Any = getattr(part, "sample", None)
+    if not project or sample is None:
+        return inverse(W)
     try:
         return inverse(W)
     except ValueError:
-        sample: Any = getattr(part, "sample", None)
-        if not project or sample is None:
-            raise
         return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
 
 
@@ -586,6 +607,19 @@ def nested_weight(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
     """
     W: Tensor = part.constrain(*originals) if isinstance(part, Parametrization) else part(*originals)
     return W
+
+
+def nested_weight_known(part: nn.Module, W: Tensor, originals: tuple[Tensor, ...]) -> Tensor:
+    """Return the matrices of a nested constraint, whose values are known, for their derivatives.
+
+    Args:
+        part: The constraint.
+        W: The values.
+        originals: Its originals.
+    """
+    if isinstance(part, Parametrization):
+        return part.constrain_known(W, *originals)
+    return nested_weight(part, originals)
 
 
 def nested_start(part: nn.Module, like: Tensor) -> tuple[Tensor, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from spectral_param.parametrizations.base import (
     nested_parts,
     nested_start,
     nested_weight,
+    nested_weight_known,
     real_entries,
 )
 
@@ -88,8 +90,20 @@ class BlockTriangular(Parametrization):
 
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return the block matrix."""
-        own, tensors = self._divide(originals)
+        own, couplings = self._divide(originals)
         diagonal = [nested_weight(block, each) for block, each in zip(self.blocks, own, strict=True)]
+        return self._assemble(diagonal, couplings)
+
+    def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
+        """Return the block matrix, from blocks whose values are those of W."""
+        own, couplings = self._divide(originals)
+        diagonal = [
+            nested_weight_known(block, self._part(W, i, i), each)
+            for i, (block, each) in enumerate(zip(self.blocks, own, strict=True))
+        ]
+        return self._assemble(diagonal, couplings)
+
+    def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:
             return diagonal[0]
         couplings = dict(zip(self.coupling, tensors, strict=True))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_apply, fourier_operator
+from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -17,7 +18,6 @@ from spectral_param.parametrizations.base import (
     is_trained,
     on_rows,
 )
-from spectral_param.parametrizations._present import Present
 
 
 class FourierUnitary(Parametrization):

@@ -20,6 +20,7 @@ from spectral_param.functional.givens import (
     num_rotations,
 )
 from spectral_param.parametrizations._orthogonal import polar_factor
+from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -27,7 +28,6 @@ from spectral_param.parametrizations.base import (
     is_trained,
     on_rows,
 )
-from spectral_param.parametrizations._present import Present
 
 
 class Givens(Parametrization):
@@ -43,11 +43,11 @@ class Givens(Parametrization):
     - Complex weight: rotations by θ with phases φ, D = diag(exp iω). θ, φ and ω are ``original0`` to
       ``original2``, all real.
 
-    Weights of shape ``(..., n, n)``. Registration at full capacity starts from the nearest orthogonal weight, which is
-    found again exactly. A smaller set is not convex, and no way to its nearest member is known. A weight
-    that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation is
-    lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the paper's
-    start*, which is random.
+    Weights of shape ``(..., n, n)``. Registration at full capacity starts from the nearest orthogonal weight,
+    which is found again exactly. A smaller set is not convex, and no way to its nearest member is known. A
+    weight that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation
+    is lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the
+    paper's start*, which is random.
 
     Args:
         layers: Number L of layers, from 1 to n. ``None``, the default, means all: n for
@@ -182,9 +182,7 @@ class Givens(Parametrization):
             )
         return most if self.layers is None else self.layers
 
-    def _recover(
-        self, W: Tensor, project: bool, eps: float
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+    def _recover(self, W: Tensor, project: bool, eps: float) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
         """Return θ, φ and d of one matrix, and how far their product is from it."""
         n = W.shape[-1]
         layers = self._num_layers(n)

@@ -201,7 +201,7 @@ class Householder(Parametrization):
         return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first k columns as vectors; phases of a complex matrix stay what :meth:`start` makes them."""
+        """Return the first k columns as vectors; a complex matrix has the phases of :meth:`start`."""
         n = X.shape[-1]
         count = self.count(n)
         if not X.is_complex():

@@ -13,7 +13,7 @@ from spectral_param.functional.cayley import (
     cayley_inverse,
     choose_signs,
     pivot_phases,
-    scaled_cayley,
+    skew_cayley,
     skew_part_of,
 )
 from spectral_param.functional.checks import check_finite
@@ -32,10 +32,10 @@ class ScaledCayley(Parametrization):
       ``original``.
     - Complex weight: D = diag(exp iθ), θ trained. T and θ are ``original0`` and ``original1``.
 
-    Weights of shape ``(..., n, n)``. Registration starts from the nearest orthogonal weight (the polar factor). D is
-    chosen for the weight so that ``(I + A)`` is far from any trouble: ``|a_ij| ≤ 1`` (Kahan 2006) for a
-    real weight when the number of -1s is free; every orthogonal W round-trips, with determinant -1 and
-    eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
+    Weights of shape ``(..., n, n)``. Registration starts from the nearest orthogonal weight (the polar
+    factor). D is chosen for the weight so that ``(I + A)`` is far from any trouble: ``|a_ij| ≤ 1`` (Kahan
+    2006) for a real weight when the number of -1s is free; every orthogonal W round-trips, with determinant
+    -1 and eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
 
     W is orthogonal to about eps·‖A‖. ‖A‖ grows without bound as an eigenvalue of WD goes to -1: with
     entries of A in the hundreds, float32 leaves four digits, and W may then not be assigned to itself.
@@ -75,13 +75,23 @@ class ScaledCayley(Parametrization):
 
     def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for T ``(..., n, n)`` and, of complex weights, the phases θ ``(..., n)``."""
-        A = (T - T.mH) / 2
+        return skew_cayley(T, self._diagonal(T, theta))
+
+    def constrain_known(  # type: ignore[override]
+        self, W: Tensor, T: Tensor, theta: Tensor | None = None
+    ) -> Tensor:
+        """Return W, whose derivatives need W and D only: no linear system is solved again."""
+        return skew_cayley(T, self._diagonal(T, theta), W)
+
+    def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
+        """Return the diagonal of D."""
         if theta is not None:
             phases = as_real(theta).to(T.real.dtype)
-            return scaled_cayley(A, torch.polar(torch.ones_like(phases), phases))
-        if self.signs is None:
-            return scaled_cayley(A, torch.ones_like(T[..., 0]))
-        return scaled_cayley(A, self.signs.to(T.device, T.dtype))
+            return torch.polar(torch.ones_like(phases), phases)
+        signs = self.signs
+        if signs is None:
+            return torch.ones_like(T[..., 0])
+        return signs if signs.dtype == T.dtype and signs.device == T.device else signs.to(T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return A, and the phases of D for a complex W."""
@@ -129,7 +139,7 @@ class ScaledCayley(Parametrization):
         return matrices * (n * n * is_trained(T) + n * is_trained(theta))
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return T, and for a complex matrix the real parts of its diagonal as phases, which A does not read."""
+        """Return T; for a complex matrix also phases: the real diagonal, which A does not read."""
         return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
 
     def extra_repr(self) -> str:

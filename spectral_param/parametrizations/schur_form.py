@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param import init
+from spectral_param.eigen.derivative import degenerate_threshold
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real, finfo_eps
 from spectral_param.functional.schur import (
@@ -24,7 +25,6 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
-from spectral_param.functional.spectral_radius import degenerate_threshold
 from spectral_param.parametrizations.base import (
     Parametrization,
     at_least_float32,
@@ -75,11 +75,11 @@ class SchurForm(Parametrization):
             so the given instance stays unused. ``None``: ``SkewExponential("cayley")``, the
             paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
-        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for |λ| ≤ r, a pair for
-            low ≤ |λ| ≤ high, memory that neither dies nor explodes. What is trained in place of γ is
-            reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound, so
-            that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign (buffer
-            ``negative``). ``None``: no bound. It is a bound up to
+        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for |λ| ≤ r, a
+            pair for low ≤ |λ| ≤ high, memory that neither dies nor explodes. What is trained in place of γ is
+            reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound,
+            so that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign
+            (buffer ``negative``). ``None``: no bound. It is a bound up to
             rounding, to which the eigenvalues of a matrix far from normal are very sensitive: training can
             take a float32 weight of 64 rows beyond 1 from a bound of 0.9. Where the bound matters,
             bound the departure, too.
@@ -121,8 +121,8 @@ class SchurForm(Parametrization):
         low, high = radius if isinstance(radius, tuple | list) else (0.0, radius)
         if high is not None and not (math.isfinite(high) and 0 <= low < high):
             raise ValueError(
-                "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or None, "
-                f"got {radius!r}."
+                "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or "
+                f"None, got {radius!r}."
             )
         if abscissa is not None and not math.isfinite(abscissa):
             raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
@@ -183,16 +183,19 @@ class SchurForm(Parametrization):
         """
         check_real(like, "SchurForm", _COMPLEX)
         P_originals = nested_start(self.P, init.henaff_(torch.empty_like(like)))
-        ones = torch.ones_like(like[..., 0])
-        pairs = paper_pairs(ones)
-        real, imag = polar_parts(ones, torch.empty_like(ones).uniform_(0, 2 * math.pi), pairs)
-        blocks = self._moved_inside(SchurBlocks(torch.zeros_like(like), real, imag, 0 * ones, pairs))
-        self.pairs = pairs
-        own = (blocks.T, *self._trained_parts(blocks), blocks.log_shear)
+        gamma = torch.ones_like(like[..., 0])
+        theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
+        self.pairs, self.negative = paper_pairs(gamma), torch.zeros_like(gamma)
+        if self.abscissa is not None:
+            real, theta = polar_parts(gamma, theta, self.pairs)
+            gamma = real.clamp(max=self.abscissa)
+        elif self.radius is not None:
+            gamma = gamma.clamp(*self._interval())
+        own = (torch.zeros_like(like), gamma, theta, torch.zeros_like(gamma))
         return *own[: self._count], *P_originals
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return what is below the diagonal as T, what is above it as P, and their edges as γ, θ and log s."""
+        """Return what is below the diagonal as T, what is above it as P, and the edges as γ, θ, log s."""
         if self.pairs is None:
             self.pairs = paper_pairs(X[..., 0])
             self.negative = torch.zeros_like(self.pairs, dtype=X.dtype)
@@ -310,8 +313,8 @@ class SchurForm(Parametrization):
         """Return the γ and θ that :meth:`_blocks` maps to these blocks, and keep the signs of γ."""
         if self.abscissa is not None:
             return blocks.real, blocks.imag
-        # |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the digits
-        # that a large shear needs.
+        # |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the
+        # digits that a large shear needs.
         negative = (blocks.real < 0).to(blocks.real.dtype)
         sign = 1 - 2 * negative
         modulus = torch.hypot(blocks.real, blocks.imag)
@@ -387,7 +390,7 @@ class SchurForm(Parametrization):
         inverse = torch.linalg.inv_ex(vectors).inverse
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
         worst = 1 / degenerate_threshold(W.dtype)
-        tolerance = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
+        tolerance: Tensor = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
         return tolerance[..., None].to(distance.device, distance.dtype)
 
     def _invert_P(  # noqa: N802

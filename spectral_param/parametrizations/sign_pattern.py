@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.functional.spectral_radius import spectral_radius
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real
+from spectral_param.functional.spectral_radius import spectral_radius
 from spectral_param.parametrizations.base import Parametrization
+
+_FREE = 2.0
 
 
 class SignPattern(Parametrization):
@@ -62,15 +64,15 @@ class SignPattern(Parametrization):
                 "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
                 f"{strange[0]}. Take the sign of a matrix with numpy.sign or torch.sign."
             )
-        self.register_buffer("pattern", entries)
+        # NaN is equal to nothing: in the buffer a free entry is 2.
+        self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
         pattern = self.pattern.to(T.device, T.dtype)
-        # p sgn(T) T, with the derivative p of the pattern's own side where T is zero.
-        flipped = (pattern * T) < 0
-        return torch.where(pattern == 0, torch.zeros_like(T), torch.where(flipped, -T, T))
+        # p sgn(T) T, with the derivative 1 where T is zero.
+        return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return W, with zeros in place of entries of the wrong sign if it is projected."""
@@ -78,7 +80,7 @@ class SignPattern(Parametrization):
         check_finite(W, "SignPattern")
         self._check_size(W)
         pattern = self.pattern.to(W.device, W.dtype)
-        wrong = ((pattern == 0) & (W != 0)) | (pattern * W < 0)
+        wrong = ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
         if not project and bool(wrong.any()):
             where = tuple(wrong.nonzero()[0].tolist())
             raise InManifoldError(
@@ -102,7 +104,7 @@ class SignPattern(Parametrization):
     def extra_repr(self) -> str:
         """Return what the pattern has, for ``repr``."""
         p = self.pattern
-        counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p.isnan()}
+        counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p == _FREE}
         return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
 
     def _check_size(self, W: Tensor) -> None:
@@ -111,3 +113,8 @@ class SignPattern(Parametrization):
                 f"pattern: expected the shape of the weight's matrices {tuple(W.shape[-2:])}, got "
                 f"{tuple(self.pattern.shape)}. Make one entry for each of the weight's."
             )
+
+
+def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:
+    """Return where the pattern asks for the other sign."""
+    return (pattern * X < 0) & (pattern != _FREE)

@@ -39,8 +39,8 @@ class SingularValues(Parametrization):
     The originals are what Householder has for U, the same for V, and f: ``original0`` … ``original2`` of
     real weights, ``original0`` … ``original4`` of complex ones.
 
-    Weights of shape ``(..., n, n)``. Registration takes the singular value decomposition of the weight and moves
-    singular values from outside to 0.99 of the margin. (For real weights and center 1,
+    Weights of shape ``(..., n, n)``. Registration takes the singular value decomposition of the weight and
+    moves singular values from outside to 0.99 of the margin. (For real weights and center 1,
     ``geotorch.AlmostOrthogonal`` has the same singular values, with matrix exponentials for U and V.)
 
     With fewer reflections than rows, the set has no simple description, and a weight does not show its U

@@ -26,8 +26,8 @@ class SkewExponential(Parametrization):
     (NeurIPS 2019), with a base that moves along: :func:`spectral_param.rebase`. The map is that of
     geotorch's ``SO`` with ``triv="expm"``, A being ``T.tril(-1) - T.tril(-1).mT`` of the original T.
 
-    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar factor),
-    which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
+    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar
+    factor), which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
     training does not change it. The base is a buffer, float32 or better.
 
     Args:
@@ -112,4 +112,3 @@ class SkewExponential(Parametrization):
             wanted = torch.promote_types(self.base.dtype, torch.float32)
             self.base = polar_factor(base.to(self.base.device, wanted))
         return self
-

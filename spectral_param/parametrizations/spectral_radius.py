@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
+from spectral_param.eigen.dense import divided, power_of_two_scale
+from spectral_param.eigen.derivative import condition_reciprocal, degenerate_threshold, is_degenerate
+from spectral_param.eigen.follower import Follower, Solver
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional.checks import finfo_eps, is_plain
-from spectral_param.functional.spectral_radius import (
-    condition_reciprocal,
-    degenerate_threshold,
-    is_degenerate,
-    spectral_radius,
-)
+from spectral_param.functional.checks import finfo_eps, is_plain, is_traced
 from spectral_param.parametrizations.base import Parametrization, real_entries
-from spectral_param.parametrizations.eigentriple_memory import EigentripleMemory, Solver
 
 Mode = Literal["equal", "at_most", "latched"]
 
@@ -33,7 +29,7 @@ class SpectralRadiusNorm(Parametrization):
     front of its second term; both agree for ε = 0.
 
     Weights of shape ``(..., n, n)``, real or complex. Costs one eigenvalue decomposition per optimizer
-    step, however often the weight is read (under torch.compile: per read).
+    step, however often the weight is read (under torch.compile: per read), and from n = 96 on much less.
 
     Degenerate matrices are defined, too:
 
@@ -42,8 +38,8 @@ class SpectralRadiusNorm(Parametrization):
       derivative at such a T; for equal eigenvalues (the identity) it comes out as NaN.
     - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
       its unit eigenvectors, has no derivative: ρ is then taken for a constant.
-    - ρ(T) = 0 to working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`: no multiple of T has the
-      radius asked for, and W = T.
+    - ρ(T) = 0 to working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`, or so small that 1/ρ is no number
+      of the weight's dtype: no multiple of T has the radius asked for, and W = T.
 
     The last two emit one :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
 
@@ -61,7 +57,8 @@ class SpectralRadiusNorm(Parametrization):
             one from step to step, proves each result, and asks LAPACK when a proof fails (see
             "How it is followed from step to step" in the derivation). λ is right to working precision,
             u and v in the gradient to its root. ``"auto"``: ``"tracking"`` from n = 96 on, where it is
-            faster.
+            faster. What it needs to go on is in the ``state_dict`` under ``tracking``: two blocks of 16
+            vectors each.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -106,99 +103,105 @@ class SpectralRadiusNorm(Parametrization):
         self.eps = eps
         self.solver = solver
         self.register_buffer("latched", None)
-        self._eigentriples = EigentripleMemory(solver)
+        self.tracking = Follower(solver)
         self._warned = False
 
     assignable_behind = True
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
+        if is_plain(T):
+            rho = self.tracking(T)
+            if self.tracking.is_regular:
+                radius = self._radius_for(T)
+                divisor = self._shifted(rho) if radius is None else self._shifted(rho) / radius
+                if self.mode != "equal":
+                    divisor = torch.where(self._active(rho.detach(), radius), divisor, 1)
+                return T / divisor[..., None, None]
+        return self._constrain_with_care(T)
+
+    def _constrain_with_care(self, T: Tensor) -> Tensor:
+        """Do the same where nothing is known of T: any size, λ zero or defective, graphs being recorded."""
+        # Near the ends of the range of numbers ρ or 1/ρ is none, while W does not depend on T's size.
+        scale = _extreme_scale(T.detach())
+        S = divided(T, scale)
+        rho = self.tracking(S) if is_plain(S) else self.tracking.recorded(S)
+        scale = scale[..., 0, 0]
         radius = self._radius_for(T)
-        rho, defective = self._spectral_radius(T)
-        active = self._active(rho, radius)
-        nilpotent = rho <= _rounding(T, finfo_eps(T.dtype))
-        scaled = active & ~nilpotent
-        divisor = torch.where(scaled, self._shifted(rho), 1)
-        # r/ρ, in steps whose derivatives stay within the range of numbers as long as r/ρ does: r/ρ² does not.
-        size = divisor.detach()
-        factor = torch.where(scaled, radius / (divisor / size) / size, 1)
-        if defective is not None and not self._warned:
-            self._warn(active & nilpotent, active & defective)
-        return T * factor[..., None, None]
+        radius = torch.ones_like(scale) if radius is None else radius
+        active = self._active((rho * scale).detach(), radius)
+        nilpotent = (rho <= _rounding(S, finfo_eps(T.dtype))) | (rho * scale < torch.finfo(T.dtype).tiny)
+        divided_by = active & ~nilpotent
+        shifted = rho if self.eps == 0 else rho + self.eps / scale
+        divisor = torch.where(divided_by, shifted, 1) / radius
+        if is_plain(S) and not self._warned:
+            triple = self.tracking.last()
+            self._warn(active & nilpotent, active & is_degenerate(triple.right, triple.left))
+        return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T, a multiple of W: W itself unless W has to be moved or ε > 0."""
+        scale = _extreme_scale(W)
+        S = divided(W, scale)
+        scale = scale[..., 0, 0]
         radius = self._radius_for(W)
-        triple = dominant_eigentriple(W)
-        rho, tolerance = triple.eigenvalue.abs(), _tolerance(W, triple, eps)
-        nilpotent = rho <= _rounding(W, eps)
+        radius = torch.ones_like(scale) if radius is None else radius
+        triple = dominant_eigentriple(S)
+        size, tolerance = triple.eigenvalue.abs(), scale * _tolerance(S, triple, eps)
+        rho = scale * size
+        nilpotent = (size <= _rounding(S, eps)) | (rho < torch.finfo(W.dtype).tiny)
         # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
-        edge = radius - _tolerance(W, triple, finfo_eps(W.dtype)) if self.eps > 0 else radius + tolerance
+        edge = radius + tolerance
+        if self.eps > 0:
+            edge = radius - scale * _tolerance(S, triple, finfo_eps(W.dtype))
         outside = rho > edge
         if self.mode == "equal" and self.eps == 0:
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
         if not project and bool(outside.any()):
             self._raise_outside(rho, radius)
 
-        factor = torch.where(outside, radius / rho, 1)
+        factor = torch.ones_like(rho)
         if self.eps > 0:
             # T = cW is mapped to W for c = ε/(r - ρ). Where T is not scaled, below r - ε, c is 1.
             c = self.eps / torch.where(outside, 1, radius - rho)
             c = c if self.mode == "equal" else c.clamp(min=1)
-            factor = torch.where(outside | nilpotent, factor, c)
+            factor = torch.where(nilpotent, factor, c)
         if self.mode == "latched":
-            self.latched = outside
-        self._eigentriples.forget()
+            self.latched = outside.to(W.real.dtype)
+        self.tracking.begin(W)
         self._warned = False
-        return W * factor[..., None, None]
+        moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
+        return torch.where(outside[..., None, None], moved, kept)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues of uniform modulus and angle: eq. (5), times the radius."""
         T = init.disc_(torch.empty_like(like))
         if self.mode == "latched":
-            self.latched = torch.zeros(T.shape[:-2], dtype=torch.bool, device=T.device)
-        radius = self._radius_for(T).expand(T.shape[:-2])
-        return T * radius[..., None, None]
+            self.latched = torch.zeros_like(T.real[..., 0, 0])
+        self.tracking.begin(T)
+        radius = self._radius_for(T)
+        return T if radius is None else T * radius.expand(T.shape[:-2])[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T, a complex one counted as two."""
         return real_entries(T)
 
-    def get_extra_state(self) -> Tensor:
-        """Return what tracking needs to go on from a checkpoint to the same bits; else an empty tensor.
-
-        That is two blocks of vectors and T as of the last read, as float64 numbers.
-        """
-        return self._eigentriples.pack()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Go on from a checkpoint.
-
-        Args:
-            state: What :meth:`get_extra_state` returned.
-        """
-        self._eigentriples.unpack(state)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A checkpoint without a tracked state, of a plain dictionary of tensors for instance, is complete.
-        state_dict.setdefault(f"{prefix}_extra_state", torch.zeros(0, dtype=torch.float64))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         chosen: str = self.solver
         if self.solver == "auto" and self._shape is not None:
-            chosen = "auto: tracking" if self._eigentriples.tracks(self._shape[-1]) else "auto: dense"
+            chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
         return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
 
     def _shifted(self, rho: Tensor) -> Tensor:
         """Return ρ + ε, of rho's dtype also where torch.func's dual numbers would promote a scalar."""
         return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
-    def _radius_for(self, T: Tensor) -> Tensor:  # -> broadcasts against (..., k) or (...)
+    def _radius_for(self, T: Tensor) -> Tensor | None:  # -> broadcasts against (..., k) or (...)
+        """Return the radius for matrices like T; None for 1."""
         if not isinstance(self.radius, Tensor):
             # Not from the host, which on a device would wait for the copy.
-            return T.real.new_full((), self.radius)
+            return None if self.radius == 1 else T.real.new_full((), self.radius)
         radius = self.radius.to(T.real.dtype).to(T.device, non_blocking=True)
         try:
             torch.broadcast_to(radius, T.shape[:-2])
@@ -209,31 +212,23 @@ class SpectralRadiusNorm(Parametrization):
             ) from None
         return radius
 
-    def _spectral_radius(self, T: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return ρ(T), and where its eigenvalue is defective unless that is known or cannot be looked at."""
-        if torch.compiler.is_compiling():
-            return spectral_radius(T), None
-        triple = self._eigentriples.read(T)
-        rho = triple.eigenvalue.abs()
-        if is_plain(T) and self._eigentriples.followed:
-            return rho, None
-        return rho, is_degenerate(triple.right, triple.left)
-
-    def _active(self, rho: Tensor, radius: Tensor) -> Tensor:
+    def _active(self, rho: Tensor, radius: Tensor | None) -> Tensor:
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
         # Rounding alone neither scales a weight nor closes a latch.
-        limit = radius * (1 + 32 * finfo_eps(rho.dtype))
-        above = ~(self._shifted(rho) <= limit)
+        limit = (1 if radius is None else radius) * (1 + 32 * finfo_eps(rho.dtype))
+        shifted = self._shifted(rho)
+        above = ~(shifted <= limit)
         if self.mode == "at_most":
             return above
         if self.latched is None:
-            self.latched = torch.zeros_like(rho, dtype=torch.bool)
+            self.latched = torch.zeros_like(rho)
+        closed = self.latched > 0.5
         # torch.func's transforms promise no side effects, so inside them the latch is only read.
-        if self.training and (is_plain(rho) or torch.compiler.is_compiling()):
-            self.latched.logical_or_(self._shifted(rho) > limit)
-        return above | self.latched
+        if self.training and (is_plain(rho) or is_traced(rho)):
+            self.latched.copy_((closed | (shifted > limit)).to(self.latched.dtype))
+        return above | closed
 
     def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
         if not is_plain(nilpotent):
@@ -266,6 +261,12 @@ class SpectralRadiusNorm(Parametrization):
 
 def _readable(values: Tensor) -> str:
     return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
+
+
+def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
+    """Return a power of two next to the largest entry of a matrix where that is extreme, 1 elsewhere."""
+    scale = power_of_two_scale(T)
+    return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)

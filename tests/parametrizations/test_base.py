@@ -24,8 +24,8 @@ KINDS = {
 
 def constrained(name, weight):
     module = Holder(weight.clone())
-    register_parametrization(module, "weight", KINDS[name][0](tuple(weight.shape)))
-    return module
+    gates = weight.shape[-2] // weight.shape[-1]
+    return sp.constrain(module, "weight", KINDS[name][0](tuple(weight.shape)), gates=gates)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -64,9 +64,18 @@ def test_assignment_of_another_shape(name) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_meta_device(name) -> None:
-    with pytest.raises(ValueError, match=r"got one on the meta device\. Materialise"):
-        constrained(name, torch.empty(4, 4, device="meta"))
+def test_meta_device_then_materialised_and_restarted(name) -> None:
+    module = constrained(name, torch.empty(4, 4, device="meta"))
+    assert module.weight.shape == (4, 4)
+    assert all(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    module.to_empty(device="cpu")
+    weight = module.parametrizations.weight
+    weight[0].restart(*weight.parameters(recurse=False))
+    assert module.weight.isfinite().all()
+    assert weight[0].in_manifold(module.weight)
+    fresh = constrained(name, torch.eye(4))
+    module.load_state_dict(fresh.state_dict())
+    assert torch.equal(module.weight, fresh.weight)
 
 
 @pytest.mark.parametrize("name", ["ScaledCayley", "SpectralRadiusNorm"])
@@ -127,10 +136,19 @@ def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
 
 
 COPIED = {
-    "torch.nn.RNN": (lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()), "weight_hh_l0"),
-    "torch.nn.LSTM": (lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()), "weight_hh_l0"),
+    "torch.nn.RNN": (
+        lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()),
+        "weight_hh_l0",
+    ),
+    "torch.nn.LSTM": (
+        lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()),
+        "weight_hh_l0",
+    ),
     "ScoRNN": (lambda: sp.nn.ScoRNN(3, 8), "weight_hh"),
-    "Linear": (lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())), "weight"),
+    "Linear": (
+        lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())),
+        "weight",
+    ),
 }
 
 

@@ -76,7 +76,9 @@ def test_gates() -> None:
 
 def test_the_papers_start() -> None:
     blocks = [(6, sp.ScaledCayley(2)), (4, sp.SpectralRadiusNorm(mode="latched"))]
-    module = sp.constrain(Holder(torch.empty(10, 10)), "weight", sp.BlockTriangular(blocks, coupling=True), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(10, 10)), "weight", sp.BlockTriangular(blocks, coupling=True), init="paper"
+    )
     W = module.weight.detach()
     assert orthogonality_defect(W[:6, :6]).max() < 1e-6
     assert radii(W[6:, 6:]).item() < 1

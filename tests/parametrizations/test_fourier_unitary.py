@@ -20,7 +20,9 @@ def test_seven_n_parameters() -> None:
     assert sp.num_free_parameters(module) == 70
     v, phases = module.parametrizations.weight.parameters()
     assert (v.shape, phases.shape, phases.dtype) == ((2, 10), (3, 10), torch.float64)
-    gates = sp.constrain(Holder(torch.empty(30, 10, dtype=torch.complex64)), "weight", sp.FourierUnitary())
+    gates = sp.constrain(
+        Holder(torch.empty(30, 10, dtype=torch.complex64)), "weight", sp.FourierUnitary(), gates=3
+    )
     assert sp.num_free_parameters(gates) == 210
 
 
@@ -46,7 +48,9 @@ def test_the_papers_start() -> None:
 
 
 def test_unitary_to_machine_precision_after_many_steps() -> None:
-    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary())
+    layer = sp.constrain(
+        torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary()
+    )
     before = layer.weight.detach().clone()
     optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
     for _ in range(300):
@@ -111,7 +115,9 @@ def test_operator() -> None:
 def test_operator_of_gates() -> None:
     module = unitary(4)
     parameters = list(module.parametrizations.weight.parameters())
-    gates = sp.constrain(Holder(torch.empty(8, 4, dtype=torch.complex64)), "weight", sp.FourierUnitary())
+    gates = sp.constrain(
+        Holder(torch.empty(8, 4, dtype=torch.complex64)), "weight", sp.FourierUnitary(), gates=2
+    )
     with pytest.raises(ValueError, match=r"operator: expected a square weight, got .*\(8, 4\)"):
         gates.parametrizations.weight[0].operator(*parameters)
 

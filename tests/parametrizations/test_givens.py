@@ -7,24 +7,31 @@ import torch
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
-from spectral_param.testing import CHECKS, Case, Holder
+from spectral_param.testing import Case, Holder, conformance
 from tests.cases import orthogonal, orthogonality_defect, two_layers
 
 DTYPES = (torch.float64, torch.complex128)
+
+
+def fft_member(shape, dtype):
+    module, gates = Holder(torch.empty(shape, dtype=dtype)), shape[-2] // shape[-1]
+    sp.constrain(module, "weight", sp.Givens(order="fft"), init="paper", gates=gates)
+    return module.weight.detach()
+
+
 FFT = Case(
     name="Givens-fft",
     make=lambda shape: sp.Givens(order="fft"),
-    member=lambda shape, dtype: sp.constrain(Holder(torch.empty(shape, dtype=dtype)), "weight", sp.Givens(order="fft"), init="paper").weight.detach(),
+    member=fft_member,
     violation=orthogonality_defect,
     outside=orthogonal,
+    shapes=((8, 8), (16, 4)),
 )
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
-@pytest.mark.parametrize("shape", [(8, 8), (16, 4)], ids=str)
-def test_contract_of_the_fft_order(shape, dtype, check) -> None:
-    check(FFT, shape, dtype)
+@pytest.mark.parametrize("trial", conformance(FFT), ids=str)
+def test_contract_of_the_fft_order(trial) -> None:
+    trial()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,7 +75,9 @@ def test_two_layers_cannot_reach_most_weights() -> None:
     with pytest.raises(
         InManifoldError, match=r"weight that 2 rectangular layers.*miss by.*layers=None, which reaches every"
     ):
-        sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal((8, 8), torch.float32)
+        sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal(
+            (8, 8), torch.float32
+        )
 
 
 @pytest.mark.parametrize(
@@ -83,14 +92,18 @@ def test_two_layers_cannot_reach_most_weights() -> None:
 def test_number_of_parameters(layers, order, real, complex_) -> None:
     """8 x 8: real rotations; two parameters for each complex one, and the phases of D."""
     for dtype, expected in ((torch.float32, real), (torch.complex64, complex_)):
-        module = sp.constrain(Holder(torch.eye(8, dtype=dtype)), "weight", sp.Givens(layers=layers, order=order), init="paper")
+        module = sp.constrain(
+            Holder(torch.eye(8, dtype=dtype)), "weight", sp.Givens(layers=layers, order=order), init="paper"
+        )
         assert sp.num_free_parameters(module) == expected
         assert sum(p.numel() for p in module.parameters()) == expected
 
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     for dtype, layers in ((torch.float32, None), (torch.complex64, 3)):
-        layer = sp.constrain(torch.nn.Linear(32, 32, bias=False, dtype=dtype), "weight", sp.Givens(layers=layers))
+        layer = sp.constrain(
+            torch.nn.Linear(32, 32, bias=False, dtype=dtype), "weight", sp.Givens(layers=layers)
+        )
         before = layer.weight.detach().clone()
         optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
         for _ in range(300):
@@ -106,7 +119,10 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
 def test_a_weight_in_a_smaller_set_is_kept_another_is_dropped(dtype) -> None:
     W = two_layers((9, 9), dtype)
     torch.testing.assert_close(sp.constrain(Holder(W), "weight", sp.Givens(layers=2)).weight, W)
-    one, other = (sp.constrain(Holder(orthogonal((9, 9), dtype)), "weight", sp.Givens(layers=2)).weight for _ in range(2))
+    one, other = (
+        sp.constrain(Holder(orthogonal((9, 9), dtype)), "weight", sp.Givens(layers=2)).weight
+        for _ in range(2)
+    )
     assert (one - other).abs().max() > 0.1, "expected the paper's random start"
     assert one.triu(3).abs().max() == 0
     stack = torch.stack([W, orthogonal((9, 9), dtype)])
@@ -129,7 +145,9 @@ def test_the_present_weight_can_always_be_assigned() -> None:
 
 
 def test_the_papers_start() -> None:
-    module = sp.constrain(Holder(torch.empty(30, 30, dtype=torch.complex64)), "weight", sp.Givens(), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(30, 30, dtype=torch.complex64)), "weight", sp.Givens(), init="paper"
+    )
     for angles in module.parametrizations.weight.parameters():
         assert angles.dtype == torch.float32
         assert angles.abs().max() <= math.pi
@@ -142,7 +160,9 @@ def test_the_papers_start() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("arguments", [{}, {"layers": 3}, {"order": "fft"}], ids=str)
 def test_operator(arguments, dtype) -> None:
-    module = sp.constrain(Holder(torch.empty(8, 8, dtype=dtype)), "weight", sp.Givens(**arguments), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(8, 8, dtype=dtype)), "weight", sp.Givens(**arguments), init="paper"
+    )
     angles = list(module.parametrizations.weight.parameters())
     product = module.parametrizations.weight[0].operator(*angles)
     h = torch.randn(3, 8, dtype=dtype, requires_grad=True)

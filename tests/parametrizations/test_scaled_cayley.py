@@ -59,7 +59,9 @@ def test_the_wrong_determinant_for_a_given_number() -> None:
 
 
 def test_a_weight_that_a_given_number_cannot_reach() -> None:
-    with pytest.raises(InManifoldError, match=r"no D was found .*or the verb's init='paper'"):
+    with pytest.raises(
+        InManifoldError, match=r"no D was found .*or spectral_param.constrain with init='paper'"
+    ):
         constrained(torch.eye(4), negative_ones=2)
 
 
@@ -77,7 +79,12 @@ def test_more_negative_ones_than_rows() -> None:
 def test_negative_ones_for_a_complex_weight() -> None:
     for init in (None, "paper"):
         with pytest.raises(ValueError, match="expected None for a complex weight"):
-            sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.ScaledCayley(negative_ones=1), init=init)
+            sp.constrain(
+                Holder(torch.eye(3, dtype=torch.complex64)),
+                "weight",
+                sp.ScaledCayley(negative_ones=1),
+                init=init,
+            )
 
 
 def test_nan_weight() -> None:
@@ -109,7 +116,12 @@ def test_gates_are_orthogonal_each() -> None:
 
 def test_the_papers_start() -> None:
     """Section 4.2: eigenvalues ±e^{it}, t in [0, π/2], those of the last rows reflected."""
-    module = sp.constrain(Holder(torch.empty(12, 12, dtype=torch.float64)), "weight", sp.ScaledCayley(negative_ones=4), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(12, 12, dtype=torch.float64)),
+        "weight",
+        sp.ScaledCayley(negative_ones=4),
+        init="paper",
+    )
     W = module.weight.detach()
     A = module.parametrizations.weight.original
     assert A.abs().max() <= 1, "s = tan(t/2) with t in [0, π/2]"
@@ -123,7 +135,9 @@ def test_the_papers_start() -> None:
 
 
 def test_the_papers_start_for_a_complex_weight() -> None:
-    module = sp.constrain(Holder(torch.empty(7, 7, dtype=torch.complex128)), "weight", sp.ScaledCayley(), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(7, 7, dtype=torch.complex128)), "weight", sp.ScaledCayley(), init="paper"
+    )
     assert orthogonality_defect(module.weight).max() < 1e-13
     theta = list(module.parametrizations.weight.parameters())[1]
     assert ((theta >= 0) & (theta <= 2 * torch.pi)).all()

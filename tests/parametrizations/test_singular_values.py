@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
@@ -16,8 +15,8 @@ DTYPES = (torch.float64, torch.complex128)
 
 def constrained(weight, *args, **kwargs):
     module = Holder(weight.clone())
-    register_parametrization(module, "weight", sp.SingularValues(*args, **kwargs))
-    return module
+    gates = weight.shape[-2] // weight.shape[-1]
+    return sp.constrain(module, "weight", sp.SingularValues(*args, **kwargs), gates=gates)
 
 
 def originals(module):
@@ -28,7 +27,12 @@ def originals(module):
 @pytest.mark.parametrize("reflections", [3, None])
 def test_against_numpy(dtype, reflections) -> None:
     """H(u) … diag(2m (sigmoid(f) - 1/2) + c) (H(v) …)ᴴ, the paper's formula."""
-    module = sp.constrain(Holder(torch.empty(6, 6, dtype=dtype)), "weight", sp.SingularValues(margin=0.3, reflections=reflections, center=1.1), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(6, 6, dtype=dtype)),
+        "weight",
+        sp.SingularValues(margin=0.3, reflections=reflections, center=1.1),
+        init="paper",
+    )
     tensors = originals(module)
     (u, v), f = (tensors[:2] if not dtype.is_complex else tensors[0:4:2]), tensors[-1]
     f.data.normal_()
@@ -111,7 +115,12 @@ def test_training_reaches_a_target() -> None:
 @pytest.mark.parametrize("reflections", [None, 2])
 def test_derivatives_at_equal_singular_values(dtype, reflections) -> None:
     """The paper's start, where a singular value decomposition has none."""
-    module = sp.constrain(Holder(torch.empty(4, 4, dtype=dtype)), "weight", sp.SingularValues(margin=0.2, reflections=reflections), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(4, 4, dtype=dtype)),
+        "weight",
+        sp.SingularValues(margin=0.2, reflections=reflections),
+        init="paper",
+    )
     torch.testing.assert_close(torch.linalg.svdvals(module.weight), torch.ones(4, dtype=torch.float64))
     (parametrization,) = module.parametrizations.weight
     tensors = tuple(t.detach().requires_grad_() for t in originals(module))
@@ -186,7 +195,10 @@ def test_free_parameters() -> None:
     assert (
         sp.num_free_parameters(constrained(torch.eye(9, dtype=torch.complex64), reflections=2)) == 2 * 32 + 9
     )
-    assert sp.num_free_parameters(sp.constrain(torch.nn.GRU(3, 5), "weight_hh_l0", sp.SingularValues())) == 3 * 25 + 45 + 30
+    assert (
+        sp.num_free_parameters(sp.constrain(torch.nn.GRU(3, 5), "weight_hh_l0", sp.SingularValues()))
+        == 3 * 25 + 45 + 30
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,12 @@ def test_registration_takes_the_nearest_orthogonal_weight() -> None:
 )
 def test_the_papers_starts(start, low, high) -> None:
     """Rotations by random angles, W = exp(A): the base is I."""
-    module = sp.constrain(Holder(torch.empty(41, 41, dtype=torch.float64)), "weight", sp.SkewExponential(angles=start), init="paper")
+    module = sp.constrain(
+        Holder(torch.empty(41, 41, dtype=torch.float64)),
+        "weight",
+        sp.SkewExponential(angles=start),
+        init="paper",
+    )
     T = module.parametrizations.weight.original.detach()
     angles = T.diagonal(-1)
     assert torch.equal(T, torch.diag(angles, -1))
@@ -105,7 +110,9 @@ def models():
     cayley = sp.SchurForm(sp.ScaledCayley())
     return {
         "weight": trained(constrained(orthogonal((6, 6), torch.float64))),
-        "LSTM": sp.constrain(torch.nn.LSTM(2, 5, dtype=torch.float64), "weight_hh_l0", sp.SkewExponential(), init="paper"),
+        "LSTM": sp.constrain(
+            torch.nn.LSTM(2, 5, dtype=torch.float64), "weight_hh_l0", sp.SkewExponential(), init="paper"
+        ),
         "ExpRNN": sp.nn.ExpRNN(2, 7, num_layers=2, dtype=torch.float64),
         "NNRNN": sp.nn.NNRNN(2, 7, dtype=torch.float64),
         "blocks": sp.nn.BlockRNN(
@@ -199,7 +206,7 @@ def test_rebase_leaves_a_weight_of_nan_alone() -> None:
 
 
 def test_bad_start() -> None:
-    with pytest.raises(ValueError, match="start: expected one of henaff, cayley, got 'random'"):
+    with pytest.raises(ValueError, match="angles: expected one of henaff, cayley, got 'random'"):
         sp.SkewExponential("random")
 
 

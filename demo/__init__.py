@@ -1,6 +1,0 @@
-"""The library's main job on an embedded default: ``python -m demo``.
-
-Three recurrent networks with equally many free parameters learn two long-memory tasks. A table and
-figures show what came out. Read in this order: ``settings``, ``tasks``, ``networks``, ``train``,
-``checkpoint``, ``figures``, ``report``, ``cli``.
-"""

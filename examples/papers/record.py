@@ -1,0 +1,114 @@
+"""Result files: one JSON file for each run, with everything that its numbers depend on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import spectral_param as sp
+
+RESULTS = Path(__file__).parent / "results"
+REQUIRED = {"row", "seed", "status", "environment", "metric", "wall_seconds", "summary", "curve"}
+
+
+class ResultError(ValueError):
+    """A result file is not what a run writes."""
+
+
+def environment(device: torch.device, dtype: torch.dtype, processes: int) -> dict[str, Any]:
+    """Return what the numbers depend on.
+
+    Args:
+        device: Where the run computes.
+        dtype: In which dtype.
+        processes: In how many processes.
+    """
+    # Files that git does not know do not count: results themselves are such.
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip() or "unknown",
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        **gpu,
+        "device": device.type,
+        "dtype": str(dtype).removeprefix("torch."),
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "spectral_param": sp.__version__,
+    }
+
+
+def path(folder: Path, row: str, seed: int) -> Path:
+    """Return where the result of a run is.
+
+    Args:
+        folder: Folder of results.
+        row: Name of the row.
+        seed: Its seed.
+    """
+    return folder / f"{row}-seed{seed}.json"
+
+
+def write(file: Path, content: Any) -> None:
+    """Write JSON, whole or not at all. What is not finite becomes null.
+
+    Args:
+        file: The file.
+        content: Plain types.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.new")
+    temporary.write_text(json.dumps(_finite(content), indent=1) + "\n", encoding="utf-8")
+    temporary.replace(file)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def read_all(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
+    """Return all results by row, in the order of their seeds.
+
+    Args:
+        folder: Folder of results.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*.json")):
+        result = _read(file)
+        found.setdefault(result["row"], []).append(result)
+    return {row: sorted(runs, key=lambda run: run["seed"]) for row, runs in found.items()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return a result, or raise a ResultError that names the file."""
+    remedy = "Take it back from git, or run its row anew"
+    try:
+        result: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ResultError(f"{file}: expected JSON ({error}). {remedy}") from error
+    absent = sorted(REQUIRED - result.keys()) if isinstance(result, dict) else ["an object"]
+    if absent:
+        raise ResultError(f"{file}: expected a run's result, got none of: {', '.join(absent)}. {remedy}")
+    return result

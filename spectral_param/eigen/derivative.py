@@ -1,0 +1,327 @@
+r"""Derivatives of the leading eigenvalue and its vectors, and the operators that torch.compile sees.
+
+Derivation
+----------
+Let λ be a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of
+unit norm, and s = vᴴ u. Differentiating T u = λ u and multiplying by vᴴ from the left gives
+
+.. math:: d\lambda = v^H\, dT\, u / s .
+
+The vectors move by dT along the directions orthogonal to themselves (uᴴ du = 0: norm and phase
+stay), which with the same equation is one bordered system, non-singular because λ is simple,
+
+.. math:: \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
+          \begin{bmatrix} du \\ -dλ \end{bmatrix} =
+          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix},
+
+and the same with Tᴴ, λ̄, v for dv. The phase of an eigenvector is arbitrary, so only functions that
+do not depend on it may be differentiated; ``functional.dominant_eigen`` fixes the phase to make all of them
+such.
+
+PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
+
+.. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
+
+where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is
+taken. With ρ = |λ|, g_λ = g_ρ λ/ρ, this is the matrix C/ρ of Prop. 3.2 in Helfrich and Ye (2020), "Eigenvalue
+Normalized Recurrent Neural Networks for Short Term Memory"; with α = Re λ, g_λ = g_α.
+
+The backward pass is itself made of differentiable operations on T, λ, u and v, so derivatives of any
+order are right. Autograd through ``torch.linalg.eig`` solves with the matrix of *all* eigenvectors:
+it loses digits when any two of them are close, and its second derivative is NaN for a tie anywhere in
+the spectrum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectral_param.eigen.dense import (
+    Choice,
+    Eigentriple,
+    dominant_eigentriple,
+    physical_conj,
+    power_of_two_scale,
+)
+from spectral_param.forward_mode import not_nested
+from spectral_param.precision import full_precision, matmul
+
+
+def degenerate_threshold(dtype: torch.dtype) -> float:
+    """Return the |vᴴu| (unit u, v) at and below which λ counts as defective: 10·sqrt(eps).
+
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps) and leaves |vᴴu|
+    of that size, so below a small multiple of it the derivative 1/(vᴴu) is made of rounding errors.
+
+    Args:
+        dtype: A floating point or complex type.
+    """
+    return float(10 * torch.finfo(dtype).eps ** 0.5)
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return xᴴy.
+
+    Args:
+        x: Vectors.
+        y: Vectors.
+    """
+    return (physical_conj(x) * y).sum(dim=-1)
+
+
+def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
+    """Return x yᴴ, or its real part: one real product, without the complex matrix."""
+    if not real:
+        return x[..., :, None] * physical_conj(y)[..., None, :]
+    return matmul(torch.stack([x.real, x.imag], -1), torch.stack([y.real, y.imag], -2))
+
+
+def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return |vᴴu|, the reciprocal of the condition number of the eigenvalue; no gradient flows through.
+
+    Args:
+        u: Unit right eigenvectors.
+        v: Unit left eigenvectors.
+    """
+    return inner(v, u).detach().abs()
+
+
+def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`.
+
+    Args:
+        u: Unit right eigenvectors.
+        v: Unit left eigenvectors.
+    """
+    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
+
+
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
+    """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
+    s = inner(v, u)
+    degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
+    weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
+    return _outer(weight[..., None] * v, u, real)
+
+
+def _bordered_solve(
+    T: Tensor, eigenvalue: Tensor, column: Tensor, row: Tensor, rhs: Tensor, degenerate: Tensor
+) -> Tensor:
+    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x, with zero for degenerate λ."""
+    n = T.shape[-1]
+    scale = power_of_two_scale(T.detach())
+    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    top = torch.cat([(T - eigenvalue[..., None, None] * identity) / scale, column[..., None]], -1)
+    bottom = torch.cat([row.conj(), torch.zeros_like(row[..., :1])], -1)[..., None, :]
+    bordered = torch.cat([top, bottom], -2)
+    bordered = torch.where(
+        degenerate[..., None, None], torch.eye(n + 1, dtype=T.dtype, device=T.device), bordered
+    )
+    padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
+    x = torch.linalg.solve_ex(bordered, padded).result[..., :n, 0] / scale[..., 0]
+    return torch.where(degenerate[..., None], 0, x)
+
+
+class _Eigen(torch.autograd.Function):
+    """T -> (λ, u, v), by the formulas at the top of this file: for transforms and derivatives of all orders."""
+
+    @staticmethod
+    def forward(T: Tensor, choice: Choice, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
+        if known is None:
+            return dominant_eigentriple(T, choice)
+        # Autograd attaches the graph to the returned tensors themselves: these must be new ones.
+        return Eigentriple(*(x.detach() for x in known))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], *output)
+        ctx.save_for_forward(inputs[0], *output)
+
+    @staticmethod
+    @full_precision
+    def backward(
+        ctx: Any, g_eigenvalue: Tensor | None, g_right: Tensor | None, g_left: Tensor | None
+    ) -> tuple[Tensor | None, None, None]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        degenerate = is_degenerate(u, v)
+        terms = []
+        if g_eigenvalue is not None:
+            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex()))
+        if g_right is not None:
+            y = _bordered_solve(T.mH, eigenvalue.conj(), u, u, g_right, degenerate)
+            terms.append(_outer(-y, u, real=not T.is_complex()))
+        if g_left is not None:
+            y = _bordered_solve(T, eigenvalue, v, v, g_left, degenerate)
+            terms.append(_outer(-v, y, real=not T.is_complex()))
+        if not terms:
+            return None, None, None
+        return sum(terms[1:], start=terms[0]), None, None
+
+    @staticmethod
+    @not_nested
+    @full_precision
+    def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        dT = dT.to(u.dtype)
+        degenerate = is_degenerate(u, v)
+        dTu = (dT @ u[..., None])[..., 0]
+        dTHv = (dT.mH @ v[..., None])[..., 0]
+        d_eigenvalue = torch.where(degenerate, 0, inner(v, dTu) / torch.where(degenerate, 1, inner(v, u)))
+        du = _bordered_solve(T, eigenvalue, u, u, -dTu, degenerate)
+        dv = _bordered_solve(T.mH, eigenvalue.conj(), v, v, -dTHv, degenerate)
+        return d_eigenvalue, du, dv
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], T: Tensor, choice: Choice, known: Eigentriple | None
+    ) -> tuple[tuple[Tensor, ...], int]:
+        return _Eigen.apply(T.movedim(in_dims[0], 0), choice, known), 0  # type: ignore[no-untyped-call]
+
+
+def eigentriple(T: Tensor, choice: Choice = "modulus", known: Eigentriple | None = None) -> Eigentriple:
+    """Return the differentiable leading eigentriple of T, vectors with LAPACK's phase.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``.
+        choice: Which eigenvalue leads.
+        known: The triple of exactly this ``T`` when it is already at hand: it is then not computed
+            again, and the gradient is the same.
+    """
+    return Eigentriple(*_Eigen.apply(T, choice, known))  # type: ignore[no-untyped-call]
+
+
+def leading_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
+    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``.
+        choice: Which eigenvalue leads, and by what.
+    """
+    eigenvalue = eigentriple(T, choice).eigenvalue
+    return eigenvalue.abs() if choice == "modulus" else eigenvalue.real
+
+
+# The short path: an ordinary tensor whose triple is at hand ---------------------------------------
+
+
+class _Value(torch.autograd.Function):
+    """T, λ, u, v -> |λ| or Re λ, for ordinary tensors. One first derivative costs one outer product.
+
+    Without ``setup_context``, which PyTorch binds anew in each call at the price of an 8 x 8 decomposition.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice) -> Tensor:
+        ctx.choice = choice
+        ctx.save_for_backward(T, eigenvalue, u, v)
+        # The real part of a complex number is a view of it.
+        return eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            eigenvalue, u, v = eigentriple(T, ctx.choice, Eigentriple(eigenvalue, u, v))
+        return _value_gradient(T, eigenvalue, u, v, g, ctx.choice), None, None, None, None
+
+
+@full_precision
+def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice) -> Tensor:
+    """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
+    g_eigenvalue = g * torch.sgn(eigenvalue) if choice == "modulus" else g.to(u.dtype)
+    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())
+
+
+def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus") -> Tensor:
+    """Return |λ| or Re λ of an ordinary tensor's triple as a differentiable function of T.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
+        triple: The leading eigentriple of exactly this ``T``.
+        choice: Which eigenvalue leads, and by what.
+    """
+    value: Tensor = _Value.apply(T, *triple, choice)  # type: ignore[no-untyped-call]
+    return value
+
+
+# Recorded graphs ----------------------------------------------------------------------------------
+#
+# torch.compile, torch.export and torch.jit.trace see opaque operators with real outputs. Tracing the complex
+# arithmetic above would hand complex kernels to a compiler that has none.
+
+
+def value_and_gradient(T: Tensor, triple: Eigentriple, choice: Choice) -> tuple[Tensor, Tensor]:
+    """Return |λ| or Re λ and its gradient with respect to T, both without a graph.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``.
+        triple: The leading eigentriple of T.
+        choice: Which eigenvalue leads, and by what.
+    """
+    eigenvalue, u, v = triple
+    value = eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+    return value, _value_gradient(T, eigenvalue, u, v, torch.ones_like(value), choice)
+
+
+@torch.library.custom_op("spectral_param::leading_value", mutates_args=())
+def _leading_value(T: Tensor, choice: str) -> tuple[Tensor, Tensor]:
+    kind: Choice = "modulus" if choice == "modulus" else "real"
+    return value_and_gradient(T, dominant_eigentriple(T, kind), kind)
+
+
+@_leading_value.register_fake
+def _(T: Tensor, choice: str) -> tuple[Tensor, Tensor]:
+    return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
+
+
+@torch.library.custom_op("spectral_param::with_gradient", mutates_args=())
+def _with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    return value.clone()
+
+
+@_with_gradient.register_fake
+def _(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    return torch.empty_like(value)
+
+
+def _with_gradient_setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[2])
+
+
+def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "spectral_radius, spectral_abscissa: second derivatives are not available in a compiled or "
+            "exported graph, where the first one is a constant. Differentiate twice in eager mode."
+        )
+    (gradient,) = ctx.saved_tensors
+    return g[..., None, None] * gradient, None, None
+
+
+_with_gradient.register_autograd(_with_gradient_backward, setup_context=_with_gradient_setup)
+
+
+def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """Return the value as a function of T with that gradient, once differentiable.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``.
+        value: One number each.
+        gradient: Of the shape of T.
+    """
+    found: Tensor = _with_gradient(T, value.detach(), gradient.detach())
+    return found
+
+
+def recorded_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
+    """Return |λ| or Re λ for a graph that is being recorded.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``.
+        choice: Which eigenvalue leads, and by what.
+    """
+    return with_gradient(T, *_leading_value(T.detach(), choice))

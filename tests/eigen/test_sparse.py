@@ -1,0 +1,174 @@
+"""The spectral radius of sparse matrices against LAPACK, on each of its ways."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from scipy import sparse as formats
+
+from benchmarks.sparse import KINDS, error, graph, in_turn, lapack, orthogonal, reference, relabelled, ring
+from spectral_param.eigen import sparse
+from spectral_param.errors import NotProvenError
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def no_lapack(monkeypatch):
+    """All but the smallest blocks have to be proven."""
+
+    def refuse(B):
+        raise AssertionError(f"LAPACK was asked for n = {len(B)}")
+
+    monkeypatch.setattr(sparse, "DENSE", 40)
+    monkeypatch.setattr(sparse, "_lapack", refuse)
+
+
+@pytest.mark.parametrize("dense", [40, 500])
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_each_kind_it_is_right(kind, dense, rng, monkeypatch) -> None:
+    monkeypatch.setattr(sparse, "DENSE", dense)
+    T = KINDS[kind](300, rng)
+    before = T.copy()
+    assert error(sparse.spectral_radius(T), reference(kind, T)) < 1e-6
+    assert (T.data == before.data).all() or np.isnan(T.data).any()
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "complex", "scale-free, directed", "mostly forward"])
+def test_a_thousand_nodes_are_proven(kind, rng, no_lapack) -> None:
+    T = KINDS[kind](1000, rng)
+    assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-20, 1e20, 1e250])
+def test_scale_does_not_matter(scale, rng) -> None:
+    T = graph(60, rng)
+    assert sparse.spectral_radius(scale * T) == pytest.approx(scale * sparse.spectral_radius(T), rel=1e-12)
+
+
+def test_entries_at_one_place_add_up() -> None:
+    T = formats.coo_array(([1.0, 2.0, 5.0, -5.0], ([0, 0, 1, 1], [0, 0, 0, 0])), shape=(2, 2))
+    assert sparse.spectral_radius(T) == 3
+
+
+@pytest.mark.parametrize(
+    "T", [[[0]], [[2]], [[0, 1], [0, 0]], [[0, 4], [1, 0]], [[-3, 5], [0, 2]], [[0, 2j], [2j, 0]]]
+)
+def test_small_matrices(T) -> None:
+    exact = np.abs(np.linalg.eigvals(T)).max()
+    assert sparse.spectral_radius(formats.csr_array(np.array(T))) == pytest.approx(exact, rel=1e-14)
+
+
+# Reductions ---------------------------------------------------------------------------------------
+
+
+def test_a_long_cycle_is_exact(rng) -> None:
+    """Its eigenvalues all have the same modulus, and its powers grow by 1e40 before they fall."""
+    weights = np.exp(np.cumsum(rng.standard_normal(2000)) / 10)
+    T = relabelled(ring(weights), rng)
+    assert sparse.spectral_radius(T) == pytest.approx(np.exp(np.log(weights).mean()), rel=1e-13)
+
+
+def test_cycles_of_complex_entries_are_seen() -> None:
+    """csgraph by itself drops imaginary parts."""
+    T = formats.block_diag([ring(np.full(50, 3j)), ring(np.full(50, 2.0 + 0j))], format="csr")
+    assert sparse.spectral_radius(T) == pytest.approx(3, rel=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_are_those_that_edges_pass_in_turn(seed) -> None:
+    T = in_turn(300, np.random.default_rng(seed))
+    block = max((block for block, _ in sparse._strong_components(T)), key=lambda block: block.shape[0])
+    factors = sparse._cyclic_factors(block)
+    assert len(factors) in (2, 3, 4, 5, 7)
+    assert factors[0].shape[0] == min(len(factor.toarray()) for factor in factors)
+    assert sum(factor.nnz for factor in factors) == block.nnz
+    B = factors[0]
+    for factor in factors[1:]:
+        B = B @ factor
+    assert lapack(B) ** (1 / len(factors)) == pytest.approx(lapack(block), rel=1e-10)
+
+
+def test_two_nodes_to_a_class(rng) -> None:
+    """A cycle of 400 blocks of two nodes, whose product is far outside the range of floating point."""
+    block = 100 * rng.standard_normal((2, 2))
+    T = formats.kron(ring(np.ones(400)), formats.csr_array(block), format="csr")
+    assert sparse.spectral_radius(relabelled(T, rng)) == pytest.approx(
+        np.abs(np.linalg.eigvals(block)).max(), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_perron_bounds(sign, rng) -> None:
+    B = sign * rng.random((30, 30))
+    exact = np.abs(np.linalg.eigvals(B)).max()
+    assert sparse._by_perron(lambda x: B @ x, 30) == pytest.approx(sign * exact, rel=1e-8)
+
+
+def test_perron_bounds_of_a_reducible_matrix_stay_apart() -> None:
+    B = np.diag([1.0, 2.0])
+    assert sparse._by_perron(lambda x: B @ x, 2) is None
+
+
+# The proof ----------------------------------------------------------------------------------------
+
+
+def subspaces(T: np.ndarray, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Orthonormal complex bases of the right and left eigenvectors of some eigenvalues, largest first."""
+    values, left, right = scipy.linalg.eig(T, left=True, right=True)
+    order = np.argsort(-np.abs(values))[chosen]
+    return np.linalg.qr(right[:, order])[0], np.linalg.qr(left[:, order])[0]
+
+
+def proof(T: np.ndarray, V: np.ndarray, U: np.ndarray, power: int = 1) -> float | None:
+    B = sparse._Product([formats.csr_array(T.astype(complex))])
+    return sparse._proven(B, power, V, U, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("power", [1, 3])
+def test_it_is_proven_with_all_leading_eigenvalues_and_not_without_the_largest(power, rng) -> None:
+    T = graph(80, rng).toarray()
+    exact = np.abs(np.linalg.eigvals(T)).max()
+    assert proof(T, *subspaces(T, slice(0, 10)), power) == pytest.approx(exact**power, rel=1e-10)
+    for skipped in range(1, 6):
+        # The eigenvalues that are left out include the largest, or one of a pair.
+        assert proof(T, *subspaces(T, slice(skipped, 10)), power) is None
+
+
+def test_subspaces_that_have_not_converged_prove_nothing(rng) -> None:
+    T = graph(80, rng).toarray()
+    V, U = subspaces(T, slice(0, 10))
+    noise = rng.standard_normal((2, 80, 10))
+    for size, proven in ((1e-10, True), (1e-6, False), (1e-2, False)):
+        rough = [np.linalg.qr(X + size * E)[0] for X, E in zip((V, U), noise, strict=True)]
+        assert (proof(T, *rough) is not None) == proven
+
+
+@pytest.mark.parametrize("growth", [0.0, 5.0, 50.0])
+def test_resolvent_bound_bounds_the_resolvent(growth, rng) -> None:
+    """Also of what is far from normal."""
+    n = 60
+    T = np.diag(np.concatenate([[1.0], rng.uniform(-0.6, 0.6, n - 1)])) + growth * np.triu(
+        rng.standard_normal((n, n)) / n, 1
+    )
+    V, U = subspaces(T, slice(0, 1))
+    dual = np.linalg.solve(U.conj().T @ V, U.conj().T)
+    B = sparse._Product([formats.csr_array(T.astype(complex))])
+    r = 0.99
+    R = sparse._resolvent_bound(B, 1, V, dual, np.array([0.9]), r, rng)
+    assert np.isfinite(R)
+    W = scipy.linalg.null_space(U.conj().T)
+    T22 = W.conj().T @ (np.eye(n) - V @ dual) @ T @ W
+    for z in r * np.exp(1j * np.linspace(0, 2 * np.pi, 40)):
+        assert np.linalg.norm(np.linalg.inv(z * np.eye(n - 1) - T22), 2) <= R
+
+
+def test_where_nothing_is_proven_lapack_is_asked_or_it_raises(rng, monkeypatch) -> None:
+    T = orthogonal(120, rng)
+    monkeypatch.setattr(sparse, "DENSE", 40)
+    assert sparse.spectral_radius(T) == pytest.approx(1, rel=1e-12)
+    monkeypatch.setattr(sparse, "DENSE_LIMIT", 60)
+    with pytest.raises(NotProvenError, match=r"expected a matrix whose .* nodes that reach each other"):
+        sparse.spectral_radius(T)

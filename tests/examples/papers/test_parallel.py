@@ -1,0 +1,115 @@
+"""Two processes of torchrun train as one does with the same batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from examples.papers import cli
+
+from .helpers import CHARACTERS, ROOT, arguments, read_curve, write_row
+
+# Utterances of different lengths, so that each process has another number of frames, and a complex network.
+SPEECH = """
+label = "speech"
+section = "speech"
+
+[task]
+name = "speech"
+corpus = "an4"
+batch_size = 3
+tiny = true
+
+[network]
+name = "ScuRNN"
+hidden_size = 8
+
+[[optimizer]]
+name = "Adam"
+lr = 1e-3
+
+[training]
+steps = 6
+evaluate_every = 2
+clip_norm = 1.0
+"""
+
+
+# One start of torchrun for all: speech, and characters that stop and go on. One of the processes is asked to
+# stop after step 8; both have to.
+SCRIPT = """
+import os, signal, sys
+from examples.papers import cli
+from examples.papers.trainer import Trainer
+speech, characters = (sys.argv[i].split("|") for i in (1, 2))
+ports = iter(sys.argv[3:])
+def main(options):
+    # Each run meets at a port of its own: torchrun's store still has the keys of the run before.
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=next(ports))
+    return cli.main(options)
+assert main(speech) == 0
+step = Trainer.train_step
+def stopped(self):
+    step(self)
+    if self.step == 8 and self.processes.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+Trainer.train_step = stopped
+assert main(characters) == 128 + signal.SIGTERM
+Trainer.train_step = step
+assert main([*characters, "--resume"]) == 0
+"""
+TEXTS = {"characters": CHARACTERS, "speech": SPEECH}
+
+
+def free_ports(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory):
+    """What torchrun printed, and the curves of one process and of two."""
+    folder = tmp_path_factory.mktemp("parallel")
+    one, two = folder / "one", folder / "two"
+    # The characters' rates are so high that training amplifies float32's rounding errors beyond 1e-5.
+    dtypes = {"characters": "float64", "speech": "float32"}
+    given = {}
+    for name, text in TEXTS.items():
+        row = write_row(folder, text, name)
+        assert cli.main(arguments(one, row, "--dtype", dtypes[name])) == 0
+        given[name] = arguments(two, row, "--dtype", dtypes[name])
+    (folder / "script.py").write_text(SCRIPT)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    both = ["|".join(given[name]) for name in ("speech", "characters")]
+    command = [*start, str(folder / "script.py"), *both, *free_ports(3)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_two_processes_give_the_curve_of_one(name, curves) -> None:
+    expected, found = curves[1][name]
+    assert len(found) == len(expected) > 1
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-5, rel=1e-5)
+
+
+def test_two_processes_stop_together(curves) -> None:
+    assert curves[0].stdout.count("step 8 of 16. Go on with: torchrun") == 1

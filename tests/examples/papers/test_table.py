@@ -1,0 +1,264 @@
+"""The page of results says what the result files say."""
+
+from __future__ import annotations
+
+import copy
+
+import matplotlib as mpl
+import pytest
+
+from examples.papers import config, measures, plot, record, table
+from examples.papers.sections import SECTIONS
+
+ROW = config.load("mnist-scornn-170")
+
+
+def result(row=ROW, seed=0, test=0.975, **changes):
+    curve = [
+        {
+            "step": 1100 * i,
+            "epoch": i,
+            "seconds": 60.0 * i,
+            "loss": 1.0,
+            "validation": test - 0.01 / i,
+            "test": test - 0.01 / i,
+        }
+        for i in (1, 2, 3)
+    ]
+    return {
+        "row": row.name,
+        "label": row.label,
+        "seed": seed,
+        "status": "finished",
+        "config": row.settings,
+        "changed": "",
+        "environment": {"date": "2026-01-01", "commit": "0123456789abcdef", "cores": 2},
+        "metric": "accuracy",
+        "baseline": 0.1,
+        "parameters": 16_415,
+        "wall_seconds": 7200.0,
+        "summary": measures.summary(curve, "accuracy", 0.1),
+        "curve": curve,
+        **changes,
+    }
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_page_is_that_of_the_committed_results() -> None:
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(config.load_all(), record.read_all())
+
+
+def test_committed_results_are_those_of_rows() -> None:
+    for name, found in record.read_all().items():
+        assert name in config.names()
+        for run in found:
+            assert record.path(record.RESULTS, name, run["seed"]).is_file()
+            assert run["config"] == config.load(name).settings
+            assert set(run) >= {
+                "config",
+                "command",
+                "environment",
+                "seed",
+                "wall_seconds",
+                "curve",
+                "summary",
+            }
+
+
+def test_rows_that_were_not_run_say_so_with_their_command() -> None:
+    page = table.page(config.load_all(), {})
+    for row in config.load_all():
+        assert f"`python -m examples.papers run {row.name}`" in page
+    assert ":include-source:" not in page
+    assert "| scoRNN 170 | best test 0.973 | `python -m examples.papers run mnist-scornn-170` |" in page
+
+
+def test_run_stands_beside_its_paper(tmp_path) -> None:
+    runs = [result(seed=seed, test=test) for seed, test in ((2, 0.9785), (0, 0.9765), (1, 0.9750))]
+    for run in runs:
+        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+    found = record.read_all(tmp_path)
+    assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
+    text = section(table.page(config.load_all(), found), SECTIONS["mnist"].title)
+    paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
+    assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97167 to 0.97517) | {paper} | equal |" in text
+    assert "`mnist-scornn-170` seed 1 (2 h)" in text
+    assert "commit 0123456789ab, cores 2." in text
+    assert "plot.curves('mnist')" in text
+    assert "python -m examples.papers run mnist-scornn-170`" not in text
+    assert "python -m examples.papers run mnist-scornn-360`" in text
+
+
+def test_summary_says_what_was_reached() -> None:
+    goals = [{"measure": "best test", "at_least": bound} for bound in ("0.9", "0.99")]
+    goals.append({"measure": "best test", "better_than": ["other"]})
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=goals, paper=ROW.paper)
+    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
+    text = section(table.page([row, other], {"mine": [result(row, test=0.98)]}), "In short")
+    lines = [line for line in text.splitlines() if "0.97667" in line]
+    assert [line.split("**")[1] for line in lines] == ["better", "reached", "missed", "open"]
+    assert "| best test better than that of LSTM 9 |" in lines[-1]
+    assert lines[0] == (
+        "| MNIST, pixel by pixel | ENRNN 9/9 | best test, paper 0.973 | 0.97667 | **better** |"
+    )
+    assert "| LSTM 9 |" not in text
+    assert "In short" not in table.page([row, other], {})
+
+
+def test_goal_names_a_changed_row_as_its_table_does() -> None:
+    goal = {"measure": "best test", "better_than": ["other", "changed"]}
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=[goal])
+    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
+    changed = config.Row("changed", "LSTM 9", "mnist", ROW.task, changed="twice the rate")
+    text = section(table.page([row, other, changed], {"mine": [result(row)]}), "In short")
+    assert "| best test better than that of LSTM 9; LSTM 9 (changed) |" in text
+
+
+def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
+    environment = {"date": "2026-01-01", "commit": "a" * 40, "cores": 2}
+    sessions = [
+        {"from step": 0, **environment},
+        {"from step": 50, **environment},
+        {"from step": 72, **environment, "commit": "b" * 40},
+        {"from step": 90, **environment, "commit": "c" * 40 + "-dirty", "date": "2026-01-02"},
+    ]
+    last = {name: value for name, value in sessions[-1].items() if name != "from step"}
+    page = table.page([ROW], {ROW.name: [result(environment=last, sessions=sessions)]})
+    assert (
+        "`mnist-scornn-170` seed 0 (2 h): date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
+        "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2."
+    ) in page
+
+
+def test_scores_of_fewer_utterances_say_of_how_many() -> None:
+    counts = {"SegSNR utterances": 130, "STOI utterances": 128, "PESQ utterances": 130}
+    row = config.load("speech-lstm-158")
+    runs = [result(row, seed, summary={"STOI": 0.8, **counts}) for seed in (0, 1)]
+    page = table.page([row], {row.name: runs})
+    assert "- STOI of 128 of the 130 utterances: `speech-lstm-158` seed 0, `speech-lstm-158` seed 1." in page
+    assert "SegSNR of" not in page
+    counts["STOI utterances"] = 130
+    runs = [result(row, summary={"STOI": 0.8, **counts})]
+    assert "of the 130 utterances" not in table.page([row], {row.name: runs})
+
+
+@pytest.mark.parametrize(
+    "name", ["timit-enrnn-374-94", "timit-lstm-158", "timit-lstm-468", "timit-scornn-425"]
+)
+def test_scores_of_speech_on_another_scale_have_no_verdict(name) -> None:
+    row = config.load(name)
+    summary = {"SegSNR": 9.0, "STOI": 0.9, "PESQ": 4.0}
+    text = section(table.page([row], {name: [result(row, summary=summary)]}), SECTIONS["timit"].title)
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    verdicts = {line[3]: line[6] for line in cells if len(line) == 8 and line[3] in summary}
+    assert verdicts == {"SegSNR": "", "STOI": "better", "PESQ": ""}
+
+
+def test_divergence_and_changes_are_said() -> None:
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, changed="twice the rate", paper=ROW.paper)
+    diverged = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
+    text = section(table.page([row], {"mine": [diverged]}), SECTIONS["mnist"].title)
+    assert "| ENRNN 9/9 (changed) | 16,415 | best test | never |" in text
+    assert "| worse |" in text
+    assert "seed 0: diverged at step 7: loss nan" in text
+    assert "changed from the paper's setting: twice the rate" in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "printed", "higher", "verdict"),
+    [
+        (0.9734, "0.973", True, "equal"),
+        (0.9736, "0.973", True, "better"),
+        (0.9724, "0.973", True, "worse"),
+        (1.39, "1.40", False, "better"),
+        (1.4049, "1.40", False, "equal"),
+        (1.406, "1.40", False, "worse"),
+        (float("inf"), "1.40", False, "worse"),
+        (1e30, "0.13", False, "worse"),
+        (1e308, "0.13", True, "better"),
+        (5e-324, "0.13", False, "better"),
+    ],
+)
+def test_verdict_is_equal_where_ours_rounds_to_the_papers(ours, printed, higher, verdict) -> None:
+    assert measures.compare(ours, printed, higher) == verdict
+
+
+def test_zeros_that_come_of_rounding_are_shown() -> None:
+    numbers = (1.41996, 0.9607, 4.9, 1.0, 1.1270e-5 + 1e-11, float("inf"))
+    assert [table._number(x) for x in numbers] == ["1.4200", "0.9607", "4.9", "1", "1.1270e-05", "never"]
+
+
+def test_goals_are_reached_missed_or_open() -> None:
+    results = {"a": [result(test=0.98)], "b": [result(test=0.99)]}
+
+    def state(row, **bound):
+        return measures.reached({"measure": "best test", **bound}, results, row, "accuracy")
+
+    assert state("a", at_least="0.97") is True
+    assert state("a", at_least="0.985") is False
+    assert state("a", below="0.98") is True
+    assert state("a", at_most="0.9") is False
+    assert state("b", better_than=["a"]) is True
+    assert state("a", better_than=["b"]) is False
+    assert state("a", not_above=["b"]) is False
+    assert state("b", better_than=["a", "c"]) is None
+    assert state("a", better_than=["b", "c"]) is False  # whatever c will have
+    assert state("c", at_least="0.97") is None
+    results["d"] = [result(status="diverged", summary={"last loss": None})]
+    for bound in ({"at_least": "0.1"}, {"not_above": ["d"]}):
+        assert measures.reached({"measure": "last loss", **bound}, results, "d", "MSE") is False
+    with pytest.raises(ValueError, match="expected a bound"):
+        state("a")
+
+
+def test_summary_of_a_curve() -> None:
+    points = [(1, 0.5, 0.16), (2, 0.2, 0.08), (3, 0.3, 0.05)]
+    curve = [{"epoch": e, "validation": v, "test": t} for e, v, t in points]
+    found = measures.summary(curve, "MSE", 1 / 6)
+    assert found["best test"] == 0.05
+    assert found["test at best validation"] == 0.08
+    assert found["epochs to half the baseline"] == 2
+    assert measures.summary(curve[:1], "MSE", 1 / 6)["epochs to half the baseline"] is None
+    assert measures.summary([], "MSE", 1 / 6) == {}
+    for metric in ("accuracy", "bits per character"):
+        assert "epochs to half the baseline" not in measures.summary(curve, metric, 0.5)
+
+
+@pytest.mark.parametrize("metric", ["MSE", "accuracy"])
+def test_points_that_are_not_finite_are_never_the_best(metric) -> None:
+    nan, inf = float("nan"), float("inf")
+    points = [(nan, nan), (inf, inf), (-inf, -inf), (0.5, 0.25), (nan, nan)]
+    curve = [{"epoch": e, "validation": v, "test": t} for e, (v, t) in enumerate(points)]
+    found = measures.summary(curve, metric, 0.0)
+    assert (found["best validation"], found["best test"]) == (0.5, 0.25)
+    assert found["test at best validation"] == 0.25
+    found = measures.summary(curve[:2], metric, 0.0)
+    assert found["best validation"] is found["best test"] is found["test at best validation"] is None
+    assert measures.values([result(summary=found, metric=metric)], "best test")[0] in (inf, -inf)
+
+
+def test_figure_has_a_line_for_each_seed_and_one_entry_for_each_row(tmp_path, monkeypatch) -> None:
+    mpl.use("Agg")
+    monkeypatch.setattr(plot.record, "RESULTS", tmp_path)
+    other = config.load("mnist-lstm-128")
+    for run in (result(), result(seed=1), result(other)):
+        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+    axes = plot.curves("mnist")
+    assert len(axes.lines) == 3
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["LSTM 128", "scoRNN 170"]
+    mse = copy.deepcopy(result(config.load("adding-750-lstm-60")))
+    mse.update(metric="MSE", baseline=1 / 6)
+    record.write(record.path(tmp_path, mse["row"], 0), mse)
+    axes = plot.curves("adding-750")
+    assert axes.get_yscale() == "log"
+    assert len(axes.lines) == 2, "one curve and the baseline"
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
+    record.write(tmp_path / "a.json", {"a": [float("nan"), 1.0], "b": {"c": float("inf")}})
+    assert (
+        tmp_path / "a.json"
+    ).read_text() == '{\n "a": [\n  null,\n  1.0\n ],\n "b": {\n  "c": null\n }\n}\n'

@@ -1,0 +1,217 @@
+"""The demo: a quick run end to end, and going on from a checkpoint to the same result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import spectral_param as sp
+from examples.demo import __main__ as entry
+from examples.demo import cli, pipeline
+from examples.demo.settings import COMPARED, rows
+from examples.papers import checkpoint, networks, tasks
+from examples.papers.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("demo")
+    assert cli.main(["--quick", "--output", str(output)]) == 0
+    return output
+
+
+def numbers(output: Path) -> dict[str, Any]:
+    """All results but the times."""
+    contents = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    for run in contents["runs"].values():
+        del run["seconds"]
+    return contents
+
+
+def assert_same_state(found: Any, expected: Any) -> None:
+    """Bit for bit, through dictionaries and lists."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            if key not in ("seconds", "times"):
+                assert_same_state(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            assert_same_state(*pair)
+    else:
+        assert found == expected
+
+
+def after(steps: int) -> Callable[[], int | None]:
+    """A stop that asks to stop after so many steps."""
+    left = iter(range(steps, 0, -1))
+    return lambda: signal.SIGINT if next(left) == 1 else None
+
+
+def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
+    for name in ("learning_curves", "eigenvalues", "gradient_norms"):
+        assert (finished / f"{name}.png").read_bytes().startswith(PNG)
+    contents = numbers(finished)
+    assert contents["versions"]["torch"] == str(torch.__version__)
+    assert list(contents["runs"]) == [row.name for row in rows()]
+    for run in contents["runs"].values():
+        assert run["test"] == pytest.approx(run["test"])  # not NaN
+        if run["network"] != "LSTM":
+            assert max(run["spectral_radius"].values()) <= 1 + 1e-5
+
+
+def test_finished_run_prints_its_table_again_without_training(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "train_step", lambda _: pytest.fail("trained again"))
+    before = numbers(finished)
+    assert cli.main(["--quick", "--resume", "--output", str(finished)]) == 0
+    assert numbers(finished) == before
+    table = capsys.readouterr().out
+    assert re.search(r"Adding problem, T = 200 +ENRNN +MSE [\d.]+ +MSE 0\.16667 +221 ", table)
+    assert re.search(r"Digits, pixel by pixel +LSTM +accuracy [\d.]+% +accuracy 10\.0% ", table)
+
+
+@pytest.mark.parametrize("steps", [3, 4, 6])
+def test_interrupted_run_goes_on_to_the_same_state(tmp_path: Path, steps: int) -> None:
+    # Two networks of four steps: stopped within the first, at its end, and within the second.
+    chosen = [row for row in rows(quick=True) if row.section == "digits"][::2]
+    assert [(row.label, row.training["steps"]) for row in chosen] == [("ENRNN", 4), ("LSTM", 4)]
+
+    def states(output: Path, resume: bool, stop: Callable[[], int | None]) -> list[Any]:
+        finished = pipeline.run_demo(chosen, output, 0, resume, stop)
+        return [trained.trainer.state() for trained in finished]
+
+    expected = states(tmp_path / "whole", False, lambda: None)
+    with pytest.raises(checkpoint.InterruptedRunError, match=r"step \d of 4"):
+        states(tmp_path / "parts", False, after(steps))
+    assert_same_state(states(tmp_path / "parts", True, lambda: None), expected)
+
+
+def test_ctrl_c_then_resume_equals_the_uninterrupted_run(tmp_path: Path, finished: Path) -> None:
+    options = ["--quick", "--output", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stderr is not None
+        seen = b""
+        while b"[1/" not in seen:
+            seen += process.stderr.read(1) or pytest.fail(seen.decode())
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error.decode()
+    (line,) = out.decode().splitlines()
+    assert line.startswith("Stopped at ")
+    assert line.endswith(f"python -m examples.demo {' '.join(options)} --resume")
+    assert cli.main([*options, "--resume"]) == 0
+    assert numbers(tmp_path) == numbers(finished)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_is_remembered_and_handlers_come_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with checkpoint.stop_signal() as stop:
+        assert stop() is None
+        os.kill(os.getpid(), number)
+        assert stop() == number
+    assert signal.getsignal(number) is before
+
+
+def test_interruption_leaves_the_exit_code_and_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise checkpoint.InterruptedRunError("step 1 of 2", signal.SIGTERM)
+
+    monkeypatch.setattr(cli, "run_demo", interrupted)
+    assert cli.main(["--output", str(tmp_path), "--seed", "3"]) == 128 + signal.SIGTERM
+    assert f"python -m examples.demo --output {tmp_path} --seed 3 --resume" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("section", ["adding-200", "digits"])
+def test_networks_of_a_task_have_equally_many_parameters(section: str) -> None:
+    counts = []
+    for row in COMPARED:
+        if row.section == section:
+            task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, 0)
+            counts.append(sp.num_free_parameters(networks.build(row.network, task, 0, torch.float32)))
+    assert len(counts) == 3
+    assert max(counts) <= 1.02 * min(counts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--threads", "0"], "--threads: expected an integer from 1 to "),
+        (["--threads", "100000"], ", got '100000'"),
+        (["--seed", "-1"], "--seed: expected an integer >= 0 of at most 18 digits, got '-1'"),
+        (["--seed", "one"], "--seed: expected an integer >= 0 of at most 18 digits, got 'one'"),
+        (["--seed", "9" * 20], "of at most 18 digits, got '9999"),
+        (["--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_wrong_options_exit_with_a_message(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(options)
+    assert message in capsys.readouterr().err
+
+
+def test_resuming_needs_a_checkpoint_of_the_same_settings(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(*options: str) -> str:
+        assert cli.main(["--resume", *options]) == 1
+        return capsys.readouterr().err
+
+    assert "no checkpoint" in error("--output", str(tmp_path))
+    assert "another row (its file has changed, or --quick)" in error("--output", str(finished))
+    assert "choose another folder, or run without --resume" in error("--output", str(finished))
+    assert "no checkpoint" in error("--quick", "--seed", "5", "--output", str(finished))
+    (tmp_path / "file").touch()
+    assert "expected a folder" in error("--output", str(tmp_path / "file"))
+
+
+def test_folder_of_a_run_under_way_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with checkpoint.lock(tmp_path):
+        assert cli.main(["--quick", "--output", str(tmp_path)]) == 1
+    assert f"error: another run is writing to {tmp_path}; " in capsys.readouterr().err
+
+
+def test_missing_packages_are_named_with_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
+    assert entry.main() == 1
+    expected = "The demo needs scikit-learn: make demo, or pip install --group examples\n"
+    assert capsys.readouterr().err == expected

@@ -1,0 +1,146 @@
+"""Seeded faults, each found by a test: ``python -m tests.mutations [NAME ...]``.
+
+Each fault is put into a copy of the tree and the tests that should find it run there. A fault whose pattern
+does not occur exactly once in its file is an error: the code has changed, and the fault has to follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault that a person could make.
+
+    Attributes:
+        name: What is wrong.
+        file: Where.
+        pattern: A regular expression with exactly one match in the file.
+        replacement: What takes its place.
+        tests: Arguments of pytest: what is to find it.
+    """
+
+    name: str
+    file: str
+    pattern: str
+    replacement: str
+    tests: tuple[str, ...]
+
+
+CONFORMANCE = "tests/test_conformance.py"
+
+FAULTS = (
+    Fault(
+        "lost-term: the gradient of Cayley's diagonal lacks what is off its diagonal",
+        "spectral_param/functional/cayley.py",
+        r"g_d = \(Q\.conj\(\) \* G\)\.sum\(dim=-2\)",
+        "g_d = (Q.conj() * G).diagonal(dim1=-2, dim2=-1)",
+        (CONFORMANCE, "-k", "ScaledCayley and gradients"),
+    ),
+    Fault(
+        "forward-mode: Cayley's tangent of the diagonal has the wrong sign",
+        "spectral_param/functional/cayley.py",
+        r"dW = dW \+ W \* \(dd / d\)",
+        "dW = dW - W * (dd / d)",
+        (CONFORMANCE, "-k", "ScaledCayley and gradients"),
+    ),
+    Fault(
+        "gate: the last block of a gated weight has the wrong sign",
+        "spectral_param/parametrizations/base.py",
+        r"W = W\.flatten\(-3, -2\)",
+        "W = torch.cat([W[..., :-1, :, :], -W[..., -1:, :, :]], -3).flatten(-3, -2)",
+        (CONFORMANCE, "-k", "right_inverse and 16x4"),
+    ),
+    Fault(
+        "latch: not part of a checkpoint",
+        "spectral_param/parametrizations/spectral_radius.py",
+        r'self\.register_buffer\("latched", None\)',
+        'self.register_buffer("latched", None, persistent=False)',
+        ("tests/parametrizations/test_spectral_radius.py", CONFORMANCE, "-k", "latch"),
+    ),
+    Fault(
+        "resume: the state that is carried from batch to batch is lost",
+        "examples/papers/trainer.py",
+        r'self\._hidden = self\.processes\.scatter\(state\["hidden"\]\)',
+        "self._hidden = None",
+        ("tests/examples/papers/test_resume.py", "-k", "asked_to_stop"),
+    ),
+    Fault(
+        "processes: the loss of one counts as if it were alone",
+        "examples/papers/trainer.py",
+        r"\(loss \* processes\.size \+",
+        "(loss +",
+        ("tests/examples/papers/test_parallel.py",),
+    ),
+    Fault(
+        "copying: the marker comes a step late",
+        "examples/papers/tasks/copying.py",
+        r"inputs\[-DIGITS - 1\] = 9",
+        "inputs[-DIGITS] = 9",
+        ("tests/examples/papers/test_tasks.py",),
+    ),
+)
+
+
+def check(fault: Fault) -> bool:
+    """Say which test finds a fault, and return whether one does.
+
+    Args:
+        fault: The fault.
+
+    Raises:
+        SystemExit: If the code that it is for has changed, or its tests do not run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+        for name in filter(None, listed.split("\0")):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+        path = tree / fault.file
+        source = path.read_text(encoding="utf-8") if path.is_file() else ""
+        changed, count = re.subn(fault.pattern, lambda _: fault.replacement, source)
+        if count != 1:
+            raise SystemExit(
+                f"{fault.name}: expected one match of {fault.pattern!r} in {fault.file}, got {count}. "
+                "Let the fault follow the code"
+            )
+        path.write_text(changed, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault.tests],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{fault.name}: its tests did not run.\n{done.stdout}{done.stderr}")
+    found = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.MULTILINE)
+    print(f"{fault.name}\n    {'found by ' + found[0] if found else 'NOT FOUND'}", flush=True)
+    return bool(found)
+
+
+def main() -> int:
+    """Check the faults whose names begin as the arguments say, all without any; return the exit code."""
+    asked = tuple(sys.argv[1:])
+    chosen = [fault for fault in FAULTS if not asked or fault.name.startswith(asked)]
+    if not chosen:
+        raise SystemExit(f"expected some of {', '.join(f.name.split(':')[0] for f in FAULTS)}, got {asked}")
+    results = [check(fault) for fault in chosen]
+    print(f"{sum(results)} of {len(results)} faults found")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
