@@ -195,11 +195,13 @@ class SequenceLayer(nn.Module, abc.ABC):
         return rows, torch.stack(last_states)
 
     def _check_states(self, hx: Tensor | None, batch: int, batched: bool = True) -> None:
+        if hx is None:
+            return
         count, n = len(self.cells), self.hidden_size
         names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
             names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
-        if hx is not None and hx.shape != expected:
+        if hx.shape != expected:
             raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
 
     def _check_input(self, x: Tensor) -> None:

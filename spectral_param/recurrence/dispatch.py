@@ -21,10 +21,9 @@ from spectral_param.precision import autocast_off
 from spectral_param.recurrence import linear
 from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.compiled import rnn_operator
-from spectral_param.recurrence.fused import is_wrapped, rnn_fused
+from spectral_param.recurrence.fused import has_numbers, is_wrapped, rnn_fused
 from spectral_param.recurrence.reference import rnn_checkpointed, rnn_reference
 from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows, Support
-from spectral_param.recurrence.steps import has_numbers
 
 CheckpointEvery = int | Literal["auto"] | None
 Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]

@@ -87,7 +87,10 @@ class Segment:
 
     def ends(self) -> Iterator[tuple[slice, slice]]:
         """Yield where sequences end: rows, counted from the segment's first, and which sequences."""
-        if self.sizes[0] == self.following:
+        if self.sizes[0] == self.sizes[-1]:
+            if self.following < self.sizes[-1]:
+                stop = len(self)
+                yield slice(stop - self.sizes[-1] + self.following, stop), slice(self.following, self.sizes[-1])
             return
         stop = 0
         for size, following in zip(self.sizes, [*self.sizes[1:], self.following], strict=True):

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
 from spectral_param._model import originals_of
-from spectral_param.recurrence import fused, steps
+from spectral_param.recurrence import fused
 from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
 
@@ -590,13 +590,13 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
         return [output.detach(), h_n.detach(), *(p.grad.clone() for p in rnn.parameters())]
 
     whole, products = results(), []
-    adder = steps._adder
+    adder = fused._adder
 
     def counting(A, support):
         products.append(len(support))
         return adder(A, support)
 
-    monkeypatch.setattr(steps, "_adder", counting)
+    monkeypatch.setattr(fused, "_adder", counting)
     monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
     monkeypatch.setattr(fused, "BLOCKWISE_ROWS", 0)
     for actual, expected in zip(results(), whole, strict=True):
