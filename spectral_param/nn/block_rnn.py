@@ -111,7 +111,7 @@ class BlockRNNCell(ConstrainedCell):
         if input_map not in ("linear", "identity"):
             raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        super().__init__(blocks, coupling, init, device, dtype)
+        super().__init__()
         self.input_size = input_size
         self.block_sizes = tuple(size for size, _ in blocks)
         self.hidden_size = n = sum(self.block_sizes)
@@ -130,11 +130,12 @@ class BlockRNNCell(ConstrainedCell):
         else:
             self.register_parameter("bias", None)
         self._reset_rest()
+        self.constrain_weight_hh(blocks, coupling, init, device, dtype)
 
     def reset_parameters(self) -> None:
         """Start anew: W as ``init`` says, U Glorot uniform, b zero."""
-        self._reset_weight_hh()
         self._reset_rest()
+        self._reset_weight_hh()
 
     def _reset_rest(self) -> None:
         if self.weight_ih is not None:

@@ -20,18 +20,11 @@ class ConstrainedCell(nn.Module, abc.ABC):
 
     Pickle and ``torch.save`` take it as it is. Of other parametrized modules PyTorch saves the ``state_dict``
     alone: it gives them a class of their own, which a pickle cannot name.
-
-    Args:
-        blocks: Pairs of size and parametrization.
-        coupling: Which blocks above the diagonal are trained.
-        init: Where W starts; see :func:`spectral_param.constrain`.
-        device: Device of W.
-        dtype: Its dtype.
     """
 
     weight_hh: Tensor
 
-    def __init__(
+    def constrain_weight_hh(
         self,
         blocks: Blocks,
         coupling: Coupling,
@@ -39,7 +32,15 @@ class ConstrainedCell(nn.Module, abc.ABC):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__()
+        """Make ``weight_hh``; for the constructor of a subclass.
+
+        Args:
+            blocks: Pairs of size and parametrization.
+            coupling: Which blocks above the diagonal are trained.
+            init: Where W starts; see :func:`spectral_param.constrain`.
+            device: Device of W.
+            dtype: Its dtype.
+        """
         self._start = (blocks, coupling, init)
         _constrain_weight(self, *self._start, device, dtype)
 

@@ -70,7 +70,7 @@ class GORUCell(ConstrainedCell):
                 "spectral_param.nn.ScuRNN for a complex state."
             )
         orthogonal = ScaledCayley() if parametrization is None else parametrization
-        super().__init__([(hidden_size, orthogonal)], False, init, device, dtype)
+        super().__init__()
         self.input_size = input_size
         self.hidden_size = n = hidden_size
         self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
@@ -80,11 +80,12 @@ class GORUCell(ConstrainedCell):
         else:
             self.register_parameter("bias", None)
         self._reset_rest()
+        self.constrain_weight_hh([(n, orthogonal)], False, init, device, dtype)
 
     def reset_parameters(self) -> None:
         """Start anew, as the authors' code does."""
-        self._reset_weight_hh()
         self._reset_rest()
+        self._reset_weight_hh()
 
     def _reset_rest(self) -> None:
         for weight in (self.weight_ih, self.weight_gates):
