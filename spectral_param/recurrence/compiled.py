@@ -149,6 +149,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = (None,) * 11
+    if g_states is not None and g_states.ndim < 2:
+        g_states = None  # of the empty tensor that stands for states that were not kept
     if g_states is None and g_last is None:
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]

@@ -40,8 +40,7 @@ def choose(cell: Cell, rows: Rows) -> Path:
     """
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
-    # An exported program is to run where this library is not.
-    compiled = torch.compiler.is_compiling() and not _is_exporting()
+    compiled = _is_compiled()
     ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
     fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
@@ -163,9 +162,13 @@ def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | 
     return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
 
 
-def _is_exporting() -> bool:
-    is_exporting = getattr(torch.compiler, "is_exporting", None)  # torch >= 2.7
-    return is_exporting is not None and bool(is_exporting())
+def _is_compiled() -> bool:
+    """Return whether torch.compile records an operator here, with the derivatives that an operator has."""
+    # An exported program is to run where this library is not. In torch 2.6 it contains the operator.
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
+        return False
+    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
 def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
