@@ -188,7 +188,7 @@ class BlockRNNCell(ConstrainedCell):
     def _constraint(self) -> BlockTriangular | None:
         """Return the constraint of W, None where it has been removed or another one follows it."""
         if is_parametrized(self, "weight_hh"):
-            chain = self._chain()
+            chain: Any = self.parametrizations["weight_hh"]  # type: ignore[index]
             if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
                 return chain[0]
         return None

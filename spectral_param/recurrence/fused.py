@@ -28,7 +28,7 @@ b, of which nothing is left where |z| is tiny and q large. For complex modReLU t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
     @property
     def longest(self) -> int:
         """Number of rows of the longest segment."""
-        return max(map(len, self.segments))
+        return max(segment.length for segment in self.segments)
 
     @property
     def following(self) -> list[int]:
@@ -107,7 +107,9 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     return Plan(
         cast("Named", cell.nonlinearity),
         support,
-        segments(sizes, every),
+        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
+        if every >= len(sizes)
+        else segments(sizes, every),
         "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
         rows.return_output,
     )
@@ -131,21 +133,21 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
     steps = Forward(plan.cell(U, W, b))
     keeps_all = plan.keep == "all"
     has_all = keeps_all or plan.return_output
-    longest = len(x) if len(plan.segments) == 1 else plan.longest
+    longest = plan.longest
     states = x.new_empty(len(x) if has_all else longest, n)
     moduli = states.real.new_empty(len(x) if keeps_all else longest, n) if steps.has_moduli else None
     starts = x.new_empty(sum(plan.following), n) if plan.keep == "starts" else None
     last = x.new_empty(plan.segments[0].sizes[0], n)
     state, kept = h0, 0
     for segment in plan.segments:
-        room = slice(0, len(segment))
+        room = slice(0, segment.length)
         h = states[segment.rows if has_all else room]
         m = None if moduli is None else moduli[segment.rows if keeps_all else room]
         steps.run(x[segment.rows], state, segment.sizes, h, m)
-        for rows, sequences in segment.ends():
+        for rows, sequences in _ends(segment):
             last[sequences] = h[rows]
         if segment.following:
-            state = segment.last_step(h)
+            state = _last_step(segment, h)
             if not has_all:
                 state = state.clone()  # its room is needed for the next segment
             if starts is not None:
@@ -182,9 +184,9 @@ def backward(
         before = starts.split(plan.following)
     else:
         assert states is not None
-        before = tuple(segment.last_step(states[segment.rows]) for segment in plan.segments)
+        before = tuple(_last_step(segment, states[segment.rows]) for segment in plan.segments)
     for segment, start in zip(reversed(plan.segments), reversed([h0, *before[:-1]]), strict=True):
-        rows = segment.rows if again is None else slice(0, len(segment))
+        rows = segment.rows if again is None else slice(0, segment.length)
         h, m = states[rows], None if moduli is None else moduli[rows]
         if again is not None:
             again.run(x[segment.rows], start, segment.sizes, h, m)
@@ -416,10 +418,10 @@ class Backward:
         else:
             delta.copy_(g_states[segment.rows])
         if g_last is not None:
-            for rows, sequences in segment.ends():
+            for rows, sequences in _ends(segment):
                 delta[rows] += g_last[sequences]
         if self.start is not None:
-            segment.last_step(delta).add_(self.start)
+            _last_step(segment, delta).add_(self.start)
         room = self._factor[: len(h)]
         conjugates = None if moduli is None else torch.empty_like(delta)
         self._walk_back(delta, conjugates, *self._adjoint(h, moduli, room), segment.sizes)
@@ -506,3 +508,23 @@ def _previous(h: Tensor, sizes: list[int]) -> Tensor:
         return h[: len(h) - sizes[0]]
     pairs = zip(h.split(sizes), sizes[1:], strict=False)
     return torch.cat([step[:following] for step, following in pairs])
+
+
+def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Yield where sequences end: rows, counted from the segment's first, and which sequences."""
+    _, length, sizes, going_on = segment
+    if sizes[0] == sizes[-1]:
+        if going_on < sizes[-1]:
+            yield slice(length - sizes[-1] + going_on, length), slice(going_on, sizes[-1])
+        return
+    stop = 0
+    for size, following in zip(sizes, [*sizes[1:], going_on], strict=True):
+        stop += size
+        if following < size:
+            yield slice(stop - size + following, stop), slice(following, size)
+
+
+def _last_step(segment: Segment, h: Tensor) -> Tensor:
+    """Return those rows of the last step whose sequences go on after it, from the segment's rows h."""
+    start = segment.length - segment.sizes[-1]
+    return h[start : start + segment.following]

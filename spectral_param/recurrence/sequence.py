@@ -6,8 +6,7 @@ longer sequences first, so the rows of step t continue the first rows of step t-
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -67,54 +66,32 @@ def first_states(cell: Cell, rows: Rows) -> Tensor:
     return rows.x.new_zeros(rows.sizes[0], n)
 
 
-@dataclasses.dataclass(slots=True)
-class Segment:
+class Segment(NamedTuple):
     """Successive steps.
 
     Attributes:
         rows: Their rows.
+        length: The number of these.
         sizes: Number of rows of each step.
         following: Number of rows of the step after them; 0 at the end.
     """
 
     rows: slice
+    length: int
     sizes: list[int]
     following: int
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return int(self.rows.stop - self.rows.start)
-
-    def ends(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where sequences end: rows, counted from the segment's first, and which sequences."""
-        if self.sizes[0] == self.sizes[-1]:
-            if self.following < self.sizes[-1]:
-                stop = len(self)
-                yield slice(stop - self.sizes[-1] + self.following, stop), slice(self.following, self.sizes[-1])
-            return
-        stop = 0
-        for size, following in zip(self.sizes, [*self.sizes[1:], self.following], strict=True):
-            stop += size
-            if following < size:
-                yield slice(stop - size + following, stop), slice(following, size)
-
-    def last_step(self, h: Tensor) -> Tensor:
-        """Return those rows of the last step whose sequences go on after it, from the segment's rows h."""
-        start = len(self) - self.sizes[-1]
-        return h[start : start + self.following]
 
 
 def segments(sizes: list[int], steps: int) -> list[Segment]:
     """Cut a sequence into segments of so many steps; the last one may have fewer."""
-    if steps >= len(sizes):
-        return [Segment(slice(0, sum(sizes)), sizes, 0)]
     found = []
     start = 0
     for first in range(0, len(sizes), steps):
         part = sizes[first : first + steps]
         following = sizes[first + steps] if first + steps < len(sizes) else 0
-        found.append(Segment(slice(start, start + sum(part)), part, following))
-        start += sum(part)
+        length = sum(part)
+        found.append(Segment(slice(start, start + length), length, part, following))
+        start += length
     return found
 
 

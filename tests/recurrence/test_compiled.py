@@ -13,7 +13,9 @@ SUPPORT = [(slice(0, 3), slice(0, 5)), (slice(3, 5), slice(3, 5))]
 
 def arguments(dtype, sizes, nonlinearity):
     real = dtype.to_real() if nonlinearity == "modrelu" else dtype
-    x, h0, U, W = (0.4 * torch.randn(s, dtype=dtype) for s in ((sum(sizes), 2), (sizes[0], 5), (5, 2), (5, 5)))
+    x, h0, U, W = (
+        0.4 * torch.randn(s, dtype=dtype) for s in ((sum(sizes), 2), (sizes[0], 5), (5, 2), (5, 5))
+    )
     for rows, columns in ((slice(3, 5), slice(0, 3)),):
         W[rows, columns] = 0
     return [t.requires_grad_() for t in (x, h0, U, W, 0.1 * torch.randn(5, dtype=real))]
