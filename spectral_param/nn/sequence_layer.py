@@ -125,7 +125,7 @@ class SequenceLayer(nn.Module, abc.ABC):
         h_n = h_n if batched else h_n[:, 0]
         if output is None:
             return None, h_n
-        output = output.unflatten(0, (time, batch))
+        output = output.view(time, batch, output.shape[-1])
         if not batched:
             return output[:, 0], h_n
         return (output.transpose(0, 1) if self.batch_first else output), h_n
@@ -169,7 +169,8 @@ class SequenceLayer(nn.Module, abc.ABC):
 
     def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Run all layers on steps that lie below each other; see ``spectral_param.recurrence``."""
-        count, n = len(self.cells), self.hidden_size
+        cells = list(self.cells)
+        count, n = len(cells), self.hidden_size
         states: list[Tensor | None]
         states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], n))
         reverse = reversal(sizes, rows.device) if self.bidirectional else None
@@ -181,7 +182,7 @@ class SequenceLayer(nn.Module, abc.ABC):
                 i = layer * self.num_directions + direction
                 backwards = direction == 1 and reverse is not None
                 inputs = rows[reverse] if backwards else rows
-                output, last = self.run_cell(self.cells[i], inputs, states[i], sizes, wanted)
+                output, last = self.run_cell(cells[i], inputs, states[i], sizes, wanted)
                 if wanted and output is not None:
                     outputs.append(output[reverse] if backwards else output)
                 last_states.append(last)

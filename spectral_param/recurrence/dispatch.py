@@ -176,10 +176,9 @@ def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
     # torch.jit.trace records in-place steps wrongly.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
-    in_forward_mode = forward_ad._current_level >= 0
-    return not any(
-        is_wrapped(t) or (in_forward_mode and forward_ad.unpack_dual(t).tangent is not None) for t in tensors
-    )
+    if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+    return not any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
