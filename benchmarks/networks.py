@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks.case import Case, Run
+from examples.papers import networks as papers
 
 BASELINE = "torch.nn.RNN"
 INPUTS = 2
@@ -191,7 +192,7 @@ SYSTEMS = {
         _not_unitary,
     ),
     "FullCapacityURNN": System(
-        lambda n: sp.nn.FullCapacityURNN(INPUTS, n),
+        lambda n: papers.FullCapacityURNN(INPUTS, n),
         "$n^2$",
         lambda n: n**2,
         "none; its optimizer $n^3$",
@@ -211,7 +212,7 @@ SYSTEMS = {
         _not_unitary,
     ),
     "RNNOrth": System(
-        lambda n: sp.nn.RNNOrth(INPUTS, n),
+        lambda n: papers.RNNOrth(INPUTS, n),
         "$n^2$",
         lambda n: n**2,
         "none",
@@ -220,7 +221,7 @@ SYSTEMS = {
         "Henaff, Szlam, LeCun 2016",
     ),
     "IRNN": System(
-        lambda n: sp.nn.IRNN(INPUTS, n),
+        lambda n: papers.IRNN(INPUTS, n),
         "$n^2$",
         lambda n: n**2,
         "none",
@@ -229,7 +230,7 @@ SYSTEMS = {
         "Le, Jaitly, Hinton 2015",
     ),
     "LSTM": System(
-        lambda n: sp.nn.LSTM(INPUTS, n),
+        lambda n: papers.LSTM(INPUTS, n),
         "$4n^2$",
         lambda n: 4 * n**2,
         "none",
@@ -238,7 +239,7 @@ SYSTEMS = {
         "Hochreiter, Schmidhuber 1997",
     ),
     "GRU": System(
-        lambda n: sp.nn.GRU(INPUTS, n),
+        lambda n: papers.GRU(INPUTS, n),
         "$3n^2$",
         lambda n: 3 * n**2,
         "none",
@@ -251,8 +252,8 @@ SYSTEMS = {
 
 def _optimizer(rnn: nn.Module) -> torch.optim.Optimizer:
     """Return what moves the weights, so that no call finds W in a memory; the cheapest that may."""
-    if isinstance(rnn, sp.nn.FullCapacityURNN):
-        return sp.optim.StiefelRMSprop(sp.optim.stiefel_groups(rnn, 1e-4, 1e-4))
+    if isinstance(rnn, papers.FullCapacityURNN):
+        return papers.StiefelRMSprop(papers.stiefel_groups(rnn, 1e-4, 1e-4))
     return torch.optim.SGD(rnn.parameters(), lr=1e-2)
 
 

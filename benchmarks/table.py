@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import networks
+from examples.papers.networks import BASELINES
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,7 +31,8 @@ All of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so on
 its name; [Recurrent networks](rnn.md) shows how. $n$ is the number of hidden units. ENRNN has $q = 3n/5$ of
 them in the orthogonal block and $s = 2n/5$ in the other one, EUNN is `EUNN(..., layers=2)`, its authors'
 default (ours is all $n$ layers, with $n^2$ parameters and more to compute), and ORNN and SpectralRNN have
-$k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states.
+$k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states. Those with an asterisk
+are what these are compared with, in `examples/papers/networks`.
 
 - **Parameters**: independent real numbers in the recurrent matrices, gates included, as
   {{py:func}}`~spectral_param.num_free_parameters` counts.
@@ -133,7 +135,7 @@ def networks_page(results: dict[str, Result]) -> str:
     for name, system in networks.SYSTEMS.items():
         times = (_relative(results.get(networks.name(n)), name) for n in sizes)
         cells = [
-            f"{{py:class}}`~spectral_param.nn.{name}`",
+            f"{name}*" if name in BASELINES else f"{{py:class}}`~spectral_param.nn.{name}`",
             system.formula,
             f"{system.count(sizes[0]):,}",
             system.matrix,

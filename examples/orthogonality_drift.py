@@ -4,7 +4,7 @@ The scoRNN builds its matrix anew in every step, from a skew-symmetric one. The 
 multiplies its matrix by a unitary one in every step, and the rounding errors of all steps add up:
 appendix B of Helfrich, Willmott and Ye (2018), here on the adding problem.
 
-    python examples/orthogonality_drift.py
+    python -m examples.orthogonality_drift
 """
 
 import argparse
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import spectral_param as sp
+from examples.papers.networks import FullCapacityURNN, StiefelRMSprop, stiefel_groups
 
 LENGTH, BATCH, UNITS = 30, 20, 128
 PRECISION = UNITS * torch.finfo(torch.float32).eps  # What rounding once leaves, at the most.
@@ -97,8 +98,8 @@ def main(argv=None):
     torch.manual_seed(0)
     networks = {
         "full-capacity uRNN": (
-            sp.nn.FullCapacityURNN(2, UNITS),
-            lambda model: sp.optim.StiefelRMSprop(sp.optim.stiefel_groups(model, 1e-3, 1e-4)),
+            FullCapacityURNN(2, UNITS),
+            lambda model: StiefelRMSprop(stiefel_groups(model, 1e-3, 1e-4)),
         ),
         "scoRNN": (
             sp.nn.ScoRNN(2, UNITS),

@@ -1,12 +1,12 @@
-"""Classify digits, read pixel by pixel, with each of the library's recurrent networks in turn.
+"""Classify digits, read pixel by pixel, with each of the library's recurrent networks in turn, and others.
 
 The model is the same every time: a recurrent network that reads 64 pixels, and a linear map of its last
 state. The data are scikit-learn's digits of 8 x 8 pixels. One seed, and settings that are the papers'
 or customary, not tuned: the table shows what it takes to swap one network for another, and no ranking.
 (The IRNN's authors train it for very many steps; here it has learned little when the time is over.)
 
-    python examples/swap_the_recurrence.py
-    python examples/swap_the_recurrence.py --systems ENRNN ScoRNN LSTM --epochs 80
+    python -m examples.swap_the_recurrence
+    python -m examples.swap_the_recurrence --systems ENRNN ScoRNN LSTM --epochs 80
 """
 
 import argparse
@@ -23,6 +23,7 @@ from torch import nn
 from tqdm import tqdm
 
 import spectral_param as sp
+from examples.papers import networks
 
 LR = 1e-2
 BATCH = 50
@@ -40,7 +41,7 @@ def slow(constraint):
 
 def stiefel(model):
     """Return the full-capacity uRNN's optimizer, the only one that keeps its matrix unitary."""
-    return sp.optim.StiefelRMSprop(sp.optim.stiefel_groups(model, lr=1e-3, stiefel_lr=1e-3))
+    return networks.StiefelRMSprop(networks.stiefel_groups(model, lr=1e-3, stiefel_lr=1e-3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +63,12 @@ SYSTEMS = {
     "SpectralRNN": System(lambda n: sp.nn.SpectralRNN(1, n)),
     "EUNN": System(lambda n: sp.nn.EUNN(1, n, layers=2)),
     "URNN": System(lambda n: sp.nn.URNN(1, n)),
-    "FullCapacityURNN": System(lambda n: sp.nn.FullCapacityURNN(1, n), stiefel),
+    "FullCapacityURNN": System(lambda n: networks.FullCapacityURNN(1, n), stiefel),
     "GORU": System(lambda n: sp.nn.GORU(1, n)),
-    "RNNOrth": System(lambda n: sp.nn.RNNOrth(1, n), clip=1.0),
-    "IRNN": System(lambda n: sp.nn.IRNN(1, n), clip=1.0),
-    "LSTM": System(lambda n: sp.nn.LSTM(1, n), clip=1.0),
-    "GRU": System(lambda n: sp.nn.GRU(1, n), clip=1.0),
+    "RNNOrth": System(lambda n: networks.RNNOrth(1, n), clip=1.0),
+    "IRNN": System(lambda n: networks.IRNN(1, n), clip=1.0),
+    "LSTM": System(lambda n: networks.LSTM(1, n), clip=1.0),
+    "GRU": System(lambda n: networks.GRU(1, n), clip=1.0),
 }
 
 

@@ -7,7 +7,7 @@ constraint is registered.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import scipy.sparse
 import torch
@@ -243,7 +243,7 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
-        return _scale_sparse_(tensor, radius, generator)
+        return cast(Weight, _scale_sparse_(tensor, radius, generator))
     blocks = square_blocks(tensor, "spectral_radius_")
     with torch.no_grad():
         tensor.normal_(generator=generator)

@@ -183,9 +183,9 @@ def matmul(A: Tensor, X: Tensor) -> Tensor:
         A: Matrices ``(..., k, n)``.
         X: Matrices ``(..., n, m)``.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        # torch.compile takes no autograd Function with forward-mode derivatives, and without a graph none is
-        # needed.
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not torch.is_grad_enabled():
+        # torch.compile takes no autograd Function with forward-mode derivatives, torch.jit.trace none at all;
+        # and without a graph none is needed.
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
     A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])

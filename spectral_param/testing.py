@@ -64,7 +64,7 @@ SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
 
 
 #: Entries of originals up to which derivatives are compared one by one.
-SMALL = 50
+SMALL = 20
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import spectral_param as sp
 from benchmarks import characters, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
+from examples.papers.networks import BASELINES
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,13 +63,14 @@ def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
     assert set(results["exact"]) == set(sparse_radius.KINDS)
     assert set(results["large"]) == set(sparse_radius.KINDS) - {"not finite"}
     assert all(result["wrong"] == 0 for result in results["exact"].values())
-    assert set(results["environment"]) >= {"commit", "scipy"}
+    assert all(set(result["environment"]) >= {"commit", "scipy"} for result in results["exact"].values())
 
 
 def test_committed_numbers_of_sparse_matrices() -> None:
     results = json.loads((ROOT / "benchmarks/results/sparse.json").read_text())
-    assert sum(len(result["matrices"]) for result in results["exact"].values()) == 200
-    assert sum(result["wrong"] for result in results["exact"].values()) == 0
+    assert len(results["exact"]) >= 19
+    assert all(len(result["matrices"]) == 10 for result in results["exact"].values())
+    assert all(result["wrong"] == 0 for result in results["exact"].values())
 
 
 def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
@@ -92,9 +95,9 @@ def test_pages_are_those_of_the_committed_numbers() -> None:
 
 
 def rows_of_the_networks(results) -> dict[str, list[str]]:
-    lines = [line for line in table.networks_page(results).splitlines() if line.startswith("| {py:class}")]
+    lines = [line for line in table.networks_page(results).splitlines() if line.startswith("| ")][1:]
     cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
-    return {name.removeprefix("{py:class}`~spectral_param.nn.").rstrip("`"): rest for name, *rest in cells}
+    return {re.findall(r"\w+", name)[-1]: rest for name, *rest in cells}
 
 
 def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -> None:
@@ -121,7 +124,7 @@ def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -
 
 def test_networks_page_has_every_network() -> None:
     parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "SequenceLayer"}
-    assert set(networks.SYSTEMS) == set(sp.nn.__all__) - parts
+    assert set(networks.SYSTEMS) == (set(sp.nn.__all__) - parts) | set(BASELINES)
 
 
 @pytest.mark.parametrize("name", networks.SYSTEMS)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import spectral_param as sp
+from examples.papers.networks.full_capacity import Stiefel, StiefelRMSprop
 
 SCHEDULES: dict[str, set[str]] = {
     "constant": set(),
@@ -25,10 +26,10 @@ def build(model: nn.Module, entries: list[dict[str, Any]]) -> list[torch.optim.O
 
     Args:
         model: The network.
-        entries: ``name`` of an optimizer of ``torch.optim`` or of ``spectral_param.optim`` and its
-            arguments. ``parameters`` says which it trains: those behind a parametrization, by the name of
-            its class (``"ScaledCayley"``), or those whose names match a pattern (``"*.original0"``), that
-            no entry before it has; without it, all that are left.
+        entries: ``name`` of an optimizer of ``torch.optim``, or ``StiefelRMSprop``, and its arguments.
+            ``parameters`` says which it trains: those behind a parametrization, by the name of its class
+            (``"ScaledCayley"``), or those whose names match a pattern (``"*.original0"``), that no entry
+            before it has; without it, all that are left.
 
     Raises:
         ValueError: If there is no such optimizer, or an entry has no parameters, or a parameter no entry.
@@ -38,9 +39,9 @@ def build(model: nn.Module, entries: list[dict[str, Any]]) -> list[torch.optim.O
     for entry in entries:
         arguments = dict(entry)
         name, which = arguments.pop("name", None), arguments.pop("parameters", None)
-        kind = getattr(sp.optim, str(name), None) or getattr(torch.optim, str(name), None)
+        kind = StiefelRMSprop if name == "StiefelRMSprop" else getattr(torch.optim, str(name), None)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-            raise ValueError(f"optimizer: expected one of torch.optim or spectral_param.optim, got {name!r}")
+            raise ValueError(f"optimizer: expected StiefelRMSprop or one of torch.optim, got {name!r}")
         chosen = [key for key, p in left.items() if which is None or _matches(model, key, p, which)]
         if not chosen:
             raise ValueError(f"optimizer: parameters: expected some that match {which!r}, found none")
@@ -59,8 +60,8 @@ def build(model: nn.Module, entries: list[dict[str, Any]]) -> list[torch.optim.O
 
 
 def _matches(model: nn.Module, name: str, parameter: nn.Parameter, which: str) -> bool:
-    kind = getattr(sp.parametrizations, which, None)
-    if kind is None:
+    kind = Stiefel if which == "Stiefel" else getattr(sp, which, None)
+    if not isinstance(kind, type):
         return fnmatch.fnmatchcase(name, which)
     groups = sp.param_groups(model, 0.0, 1.0, constrained=kind)
     return any(group["lr"] == 1.0 and any(p is parameter for p in group["params"]) for group in groups)

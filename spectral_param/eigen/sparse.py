@@ -71,6 +71,8 @@ LOST = 1e-8
 RESIDUAL, SAME = 1e-10, 1e-6
 RESTARTS = 60
 VECTORS, MARGIN, PRODUCTS = 8, 100.0, 6000
+# Where powers grow by more than this, rounding errors do so, too.
+GROWTH = 1e10
 
 
 def spectral_radius(T: Any) -> float:
@@ -300,7 +302,7 @@ def _ritz_pairs(
     if B.dtype.kind == "f":
         lower = theta.imag < 0
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
-    order = np.argsort(-np.abs(theta), kind="stable")
+    order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if B.dtype.kind == "f":
         # Both of a pair are there, but of the last, which may have been cut.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
@@ -336,6 +338,8 @@ def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generato
     theta, eigenvectors = np.linalg.eig(dual @ SV)
     moduli = np.abs(theta)
     leader = moduli.max()
+    if not leader > 0:
+        return None
     E = np.linalg.norm(SV - V @ (V.conj().T @ SV))
     F = np.linalg.norm(SU - U @ (U.conj().T @ SU))
     Q = np.linalg.norm(np.linalg.inv(M), 2)
@@ -363,7 +367,7 @@ def _resolvent_bound(
         z = z[:, ::2] + 1j * z[:, 1::2]
     z -= V @ (dual @ z)
     # What the last Ritz value asks for, and more where powers grow before they fall.
-    expected = math.log(2 * MARGIN * B.n**0.5) / -math.log(min(moduli.min(), 1 - 1e-9))
+    expected = math.log(2 * MARGIN * B.n**0.5) / -math.log(moduli.min().clip(1e-9, 1 - 1e-9))
     most = PRODUCTS / (power * len(B.factors))
     if expected > most:
         return math.inf
@@ -372,6 +376,8 @@ def _resolvent_bound(
         norm = MARGIN * float(np.linalg.norm(z, axis=0).max())  # of (QSQ)ʲ, relative to rʲ
         if norm <= 0.5:
             return total / (1 - norm)
+        if not norm < GROWTH:
+            break
         total += norm / r
         z = B.times(z, power) / r
         z -= V @ (dual @ z)

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_real, check_square, finfo_eps, is_traced
+from spectral_param.functional.checks import check_real, check_square, finfo_eps, is_plain, is_traced
 from spectral_param.precision import full_precision, matmul
 
 _DEGREE = 16
@@ -79,3 +79,35 @@ def exponential(A: Tensor) -> Tensor:
         squared = matmul(X, X)
         X = squared if halvings.numel() == 1 else torch.where(done < halvings, squared, X)
     return X
+
+
+# From this norm on, squarings leave fewer than five digits of single precision, eleven of double precision.
+_LARGE = 64.0
+
+
+@full_precision
+def skew_exponential(A: Tensor) -> Tensor:
+    """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for norms up to 1e13.
+
+    Where the norm is large, the values come from the eigenvalues iλ of A in double precision,
+    e^A = V e^{iΛ} Vᴴ, and two Newton-Schulz steps; the derivatives are those of :func:`exponential`, with an
+    error in proportion to the norm.
+
+    Args:
+        A: Skew-symmetric matrices ``(..., n, n)``.
+    """
+    E = exponential(A)
+    if not is_plain(A) or not bool(A.detach().abs().amax() * A.shape[-1] > _LARGE):
+        return E
+    values = A.detach()
+    norm = torch.linalg.matrix_norm(values, 1)[..., None, None]
+    large = (norm > _LARGE) & norm.isfinite()
+    # iA is Hermitian, with eigenvalues -λ.
+    angles, V = torch.linalg.eigh(1j * torch.where(large, values, 0).double())
+    exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
+    # Rounding errors of λ and -λ, of the size of the norm's, differ.
+    for _ in range(2):
+        exact = 1.5 * exact - 0.5 * exact @ (exact.mT @ exact)
+    exact = exact.to(A.dtype)
+    derivative = torch.where(E.isfinite(), E - E.detach(), 0)
+    return torch.where(large, exact + derivative, E)

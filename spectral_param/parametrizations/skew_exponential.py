@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param.functional.checks import check_finite, check_real
-from spectral_param.functional.exponential import exponential
+from spectral_param.functional.exponential import skew_exponential
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import Parametrization, at_least_float32
 from spectral_param.precision import matmul
@@ -58,7 +58,7 @@ class SkewExponential(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return B exp(A)."""
         T = T.tril(-1)
-        E = exponential(T - T.mT)
+        E = skew_exponential(T - T.mT)
         return E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:

@@ -10,10 +10,17 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
-from examples.papers.networks import gated
+from examples.papers.networks import full_capacity, gated, unconstrained
 from examples.papers.tasks import Task
 
-BASELINES: dict[str, Callable[..., nn.Module]] = {"GRU": gated.GRU, "LSTM": gated.LSTM}
+# What the library's networks are compared with.
+BASELINES: dict[str, Callable[..., nn.Module]] = {
+    "FullCapacityURNN": full_capacity.FullCapacityURNN,
+    "GRU": gated.GRU,
+    "IRNN": unconstrained.IRNN,
+    "LSTM": gated.LSTM,
+    "RNNOrth": unconstrained.RNNOrth,
+}
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
 
 State = Any
@@ -75,7 +82,8 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     Args:
         settings: ``name`` of a class of :mod:`spectral_param.nn`, or of a network here that those are
             compared with, and its arguments. Besides:
-            ``embedding``, the dimension of embedded symbols, by default the hidden size;
+            ``start``, the ``angles`` of :class:`spectral_param.nn.ExpRNN`; ``embedding``, the dimension of
+            embedded symbols, by default the hidden size;
             ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C);
             ``readout_size`` and ``readout_dropout``, of a hidden layer before the output.
         task: The task.
@@ -98,6 +106,8 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         raise ValueError(f"network: readout_size: expected at least 1, got {readout['readout_size']}")
     if "readout_dropout" in readout and "readout_size" not in readout:
         raise ValueError("network: readout_dropout: expected a hidden layer, whose size is readout_size")
+    if "start" in arguments:  # Its name in rows that have results.
+        arguments["angles"] = arguments.pop("start")
     arguments["dtype"] = dtype.to_complex() if name in COMPLEX else dtype
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -143,7 +153,7 @@ def recurrent_blocks(model: nn.Module) -> dict[str, Tensor]:
         if is_parametrized(part, "weight_hh"):
             names = ["weight_hh"]
         for name in names:
-            W = getattr(part, name)
+            W = getattr(part, name).detach()
             rows, n = W.shape
             sizes = getattr(part, "block_sizes", (n,))
             blocks = (

@@ -42,7 +42,8 @@ def an4() -> Audio:
     """
     path = data.find("an4_8k/an4_8k.npz", AN4_SOURCE)
     try:
-        with np.load(path) as archive:
+        # Opened here: np.load leaves a file open that is no archive.
+        with path.open("rb") as file, np.load(file) as archive:
             pcm, offsets, names, is_test = (archive[k] for k in ("pcm", "offsets", "names", "is_test"))
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise data.DataError(f"{path}: expected {AN4_SOURCE} ({error})") from error

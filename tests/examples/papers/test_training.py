@@ -43,8 +43,8 @@ def test_each_entry_has_its_own_parameters_and_the_last_one_the_rest() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([{"name": "Lion", "lr": 1e-3}], "expected one of torch.optim or spectral_param.optim, got 'Lion'"),
-        ([{"name": "param_groups"}], "got 'param_groups'"),
+        ([{"name": "Lion", "lr": 1e-3}], "expected StiefelRMSprop or one of torch.optim, got 'Lion'"),
+        ([{"name": "lr_scheduler"}], "got 'lr_scheduler'"),
         ([{"name": "Adam", "rate": 1e-3}], "optimizer Adam: .*rate"),
         ([{"name": "Adam", "parameters": "Stiefel", "lr": 1e-3}], "match 'Stiefel', found none"),
         ([{"name": "Adam", "parameters": "output.*", "lr": 1e-3}], "none has recurrent"),

@@ -1,0 +1,134 @@
+"""Data for stable fits: random problems, textures, and the simple fits that none may lose to."""
+
+import numpy as np
+
+
+def random_problem(rng, continuous=False):
+    """Return a random problem: n = 1 to 12, few to 40 samples, well and badly scaled, of several kinds.
+
+    Args:
+        rng: A numpy generator.
+        continuous: Whether Y is to be derivatives.
+
+    Returns:
+        X ``(N, n)``, Y ``(N, n)`` and U ``(N, m)`` or None.
+    """
+    n, m = int(rng.integers(1, 13)), int(rng.integers(0, 4))
+    N = int(rng.integers(n + m + 1, 41))
+    kind = rng.integers(4)
+    A = rng.standard_normal((n, n)) / n**0.5
+    if kind == 1:  # a Jordan chain in a random basis
+        Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+        A = Q @ (np.eye(n) + np.eye(n, k=1)) @ Q.T
+    elif kind == 2:  # all on the circle
+        A = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    elif kind == 3:  # far from normal
+        A = np.triu(rng.standard_normal((n, n)), 1) * 3 + np.diag(rng.uniform(-1.2, 1.2, n))
+    if continuous:
+        A = A - np.eye(n)
+    X = rng.standard_normal((N, n))
+    U = rng.standard_normal((N, m)) if m else None
+    Y = X @ A.T + 10.0 ** rng.uniform(-6, 0) * rng.standard_normal((N, n))
+    if U is not None:
+        Y = Y + U @ rng.standard_normal((m, n))
+    if rng.random() < 0.5:  # other units for each state, and for all
+        units = 10.0 ** rng.uniform(-4, 4, n)
+        X, Y = X * units, Y * units
+    unit = 10.0 ** rng.uniform(-8, 8)
+    return X * unit, Y * unit, U
+
+
+def least_squares(X, Y, U):
+    """Return A of least squares.
+
+    Args:
+        X: States.
+        Y: What follows them.
+        U: Inputs, or None.
+    """
+    XU = X if U is None else np.hstack([X, U])
+    return (
+        np.linalg.lstsq(XU / (size := np.linalg.norm(XU, axis=0)), Y, rcond=None)[0].T[:, : X.shape[1]]
+        / size[: X.shape[1]]
+    )
+
+
+def error(A, X, Y, U):
+    """Return ½‖Y − X Aᵀ − U Bᵀ‖² with the best B.
+
+    Args:
+        A: State matrix.
+        X: States.
+        Y: What follows them.
+        U: Inputs, or None.
+    """
+    residual = Y - X @ A.T
+    if U is not None:
+        Q = np.linalg.qr(U)[0]
+        residual = residual - Q @ (Q.T @ residual)
+    return 0.5 * np.square(residual).sum()
+
+
+def height(A, continuous=False):
+    """Return the spectral radius, or the spectral abscissa.
+
+    Args:
+        A: A matrix.
+        continuous: Whether the abscissa is meant.
+    """
+    eigenvalues = np.linalg.eigvals(A)
+    return eigenvalues.real.max() if continuous else np.abs(eigenvalues).max()
+
+
+def simple_fits(A, bound, continuous=False):
+    """Yield the two simple fits: all eigenvalues moved alike, and clipped.
+
+    Args:
+        A: State matrix of least squares.
+        bound: Radius or abscissa.
+        continuous: Whether it is the abscissa.
+
+    Yields:
+        State matrices; the second only where A can be diagonalised.
+    """
+    eigenvalues, V = np.linalg.eig(A)
+    if continuous:
+        yield A - max(0.0, height(A, True) - bound) * np.eye(len(A))
+        clipped = np.minimum(eigenvalues.real, bound) + 1j * eigenvalues.imag
+    else:
+        yield A * min(1.0, bound / height(A))
+        clipped = eigenvalues * np.minimum(1, bound / np.abs(eigenvalues))
+    try:
+        yield np.linalg.solve(V.T, (V * clipped).T).T.real
+    except np.linalg.LinAlgError:
+        return
+
+
+def texture(n, frames, seed):
+    """Return successive states of a synthetic video of moving waves.
+
+    Its amplitudes drift and its frames are few, so that least squares is unstable.
+
+    Args:
+        n: Number of leading principal coordinates, the states.
+        frames: Length of the video.
+        seed: Of the random numbers.
+
+    Returns:
+        X and Y ``(frames - 1, n)``.
+    """
+    rng = np.random.default_rng(seed)
+    grid = np.linspace(0, 1, 24)
+    gx, gy = np.meshgrid(grid, grid)
+    t = np.arange(frames)
+    video = 0.05 * rng.standard_normal((gx.size, frames))
+    for k in range(2 * n):
+        (kx, ky), (cx, cy) = rng.normal(0, 20, 2), rng.random(2)
+        envelope = np.exp(-((gx - cx) ** 2 + (gy - cy) ** 2) / 0.1) / (1 + k) ** 0.5
+        phase, speed = kx * gx + ky * gy, rng.uniform(0.02, 0.9)
+        drift = np.exp(rng.normal() * (t / frames - 0.5))
+        video += np.outer((envelope * np.cos(phase)).ravel(), drift * np.cos(speed * t))
+        video += np.outer((envelope * np.sin(phase)).ravel(), drift * np.sin(speed * t))
+    _, s, Vt = np.linalg.svd(video, full_matrices=False)
+    states = (s[:n, None] * Vt[:n]).T
+    return states[:-1], states[1:]

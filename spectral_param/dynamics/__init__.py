@@ -1,0 +1,6 @@
+"""Stable linear dynamics from data, in discrete and continuous time."""
+
+from spectral_param.dynamics._fit import StableFit, fit_stable
+from spectral_param.dynamics._model import StableLinearModel
+
+__all__ = ["StableFit", "StableLinearModel", "fit_stable"]

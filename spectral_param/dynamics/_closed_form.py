@@ -1,0 +1,154 @@
+r"""The best stable A of which a Schur basis is given.
+
+A = Q T Qᵀ, Q orthogonal and given, T block upper triangular with diagonal blocks of sizes 1 and 2. Let R Q =
+Z L (Z orthogonal, L lower triangular) and H = Qᵀ A_LS Rᵀ Z, M = T Lᵀ. Then
+
+.. math:: ‖(A - A_{LS}) R^T‖ = ‖M - H‖ .
+
+M is block upper triangular, too. What is above its diagonal blocks is free and set to that of H; what is
+below is zero, so that part of H stays as the error; and each diagonal block is a problem by itself, B Lᵢᵢᵀ ≈
+Hᵢᵢ with the eigenvalues of B in the region (``_blocks``). No iteration, O(n³).
+
+The derivative with respect to Q (T* is optimal, so it does not move to first order): for Q exp(Ω), Ω skew,
+with E = M − H,
+
+.. math:: d\,\tfrac12‖M - H‖^2 = ⟨Ω, K - K^T⟩ / 2, \qquad K = E L T^T - T^T E L .
+
+Without the weight R: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math.
+2021), sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dtrexc
+
+from spectral_param.dynamics._reduce import Problem
+from spectral_param.dynamics._regions import Region
+
+Array = NDArray[Any]  # float64
+
+
+class Basis(NamedTuple):
+    """An orthogonal basis, and whether the blocks of size 2 start at its second vector: odd n only."""
+
+    Q: Array  # (n, n)
+    offset: int  # 0 or 1
+
+
+class Solution(NamedTuple):
+    """The best A in a basis."""
+
+    A: Array
+    error: float
+    gradient: Array  # K − Kᵀ above the diagonal, (n(n − 1)/2,)
+    basis: Basis
+
+
+def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float = 0.0) -> Solution:
+    """Return the best A whose Schur basis is given."""
+    Q, offset = basis
+    n = len(Q)
+    Z, L = _ql(problem.R @ Q)
+    H = Q.T @ (problem.A @ problem.R.T @ Z)
+    first = np.arange(offset, n - 1, 2)
+    rows = first[:, None] + np.array([0, 1])
+    grid = rows[:, :, None], rows[:, None, :]
+    blocks = region.nearest_blocks(L.T[grid], H[grid], margin)
+    single = [0] if offset else [n - 1] if n % 2 else []
+
+    M = np.triu(H, 1)
+    M[grid] = blocks @ L.T[grid]
+    for i in single:
+        b = region.nearest_number(H[i, i] / L[i, i], margin)
+        M[i, i] = b * L[i, i]
+    E = np.tril(M - H)
+    E[grid] = M[grid] - H[grid]
+    del Z, H
+    T = scipy.linalg.solve_triangular(L, M.T, lower=True, check_finite=False).T
+    T = np.triu(T)
+    T[grid] = blocks
+    error = 0.5 * float(np.square(E).sum())
+    EL = E @ L
+    del M, E, L
+    K = EL @ T.T
+    K -= T.T @ EL
+    del EL
+    return Solution(Q @ T @ Q.T, error, (K - K.T)[np.triu_indices(n, 1)], basis)
+
+
+def weight_in_basis(problem: Problem, basis: Basis) -> Array:
+    """Return L."""
+    return _ql(problem.R @ basis.Q)[1]
+
+
+def eigenvalue_distances(solution: Solution) -> Array:
+    """Return |λᵢ − λⱼ| for all rows, or the distance of λᵢ from the conjugate of λⱼ if less."""
+    Q, offset = solution.basis
+    T = Q.T @ solution.A @ Q
+    eigenvalues = np.diag(T).astype(np.complex128)
+    i = np.arange(offset, len(T) - 1, 2)
+    middle, half = (T[i, i] + T[i + 1, i + 1]) / 2, (T[i, i] - T[i + 1, i + 1]) / 2
+    root = np.sqrt((half**2 + T[i, i + 1] * T[i + 1, i]).astype(np.complex128))
+    eigenvalues[i], eigenvalues[i + 1] = middle + root, middle - root
+    row = eigenvalues[:, None]
+    return np.minimum(np.abs(row - eigenvalues), np.abs(row - eigenvalues.conj()))
+
+
+def schur_bases(A: Array, region: Region) -> list[Basis]:
+    """Return the real Schur basis with the highest eigenvalues first, and that with the highest last.
+
+    Blocks of size 2 of T lie on the grid of pairs, and real eigenvalues are paired with their neighbours.
+    """
+    T, Q = scipy.linalg.schur(A, output="real", check_finite=False)
+    sizes, eigenvalues, i = [], [], 0
+    while i < len(T):
+        pair = i + 1 < len(T) and T[i + 1, i] != 0
+        # LAPACK's standard form of a pair: equal diagonal entries, off-diagonal ones of opposite signs.
+        eigenvalues.append(T[i, i] + 1j * np.sqrt(abs(T[i, i + 1] * T[i + 1, i])) if pair else T[i, i] + 0j)
+        sizes.append(2 if pair else 1)
+        i += sizes[-1]
+    falling = list(np.argsort(-region.height(np.array(eigenvalues)), kind="stable"))
+    return [
+        Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)), 0),
+        # The odd one out is the lowest here, too, so that it stands first.
+        Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)[::-1]), len(T) % 2),
+    ]
+
+
+def _on_grid(order: list[int], sizes: list[int]) -> list[int]:
+    """Return the order with real eigenvalues moved ahead so that each pair starts at an even row."""
+    reals = [k for k in order if sizes[k] == 1]
+    alone = reals.pop() if len(reals) % 2 else None
+    partner = dict(zip(reals[::2], reals[1::2], strict=True))
+    placed: list[int] = []
+    for k in order:
+        if sizes[k] == 2:
+            placed.append(k)
+        elif k in partner:
+            placed += [k, partner[k]]
+    return placed if alone is None else [*placed, alone]
+
+
+def _reorder(T: Array, Q: Array, sizes: list[int], order: list[int]) -> Array:
+    """Return the Schur vectors with the diagonal blocks in this order."""
+    T, Q = np.array(T, order="F"), np.array(Q, order="F")
+    present = list(range(len(sizes)))
+    to = 0
+    for k in order:
+        start = to + sum(sizes[j] for j in present[: present.index(k)])
+        if start != to:
+            T, Q, _ = dtrexc(T, Q, start + 1, to + 1, overwrite_a=1, overwrite_q=1)
+        present.remove(k)
+        to += sizes[k]
+    return Q
+
+
+def _ql(M: Array) -> tuple[Array, Array]:
+    """Return Z orthogonal and L lower triangular with Z L = M."""
+    Z, R = np.linalg.qr(M[:, ::-1])
+    return Z[:, ::-1], R[::-1, ::-1]

@@ -1,0 +1,256 @@
+"""Stable least squares: the function, and what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
+from spectral_param.dynamics._reduce import reduce
+from spectral_param.dynamics._regions import Disc, HalfPlane, Region
+from spectral_param.dynamics._search import search
+
+Array = NDArray[Any]  # float64
+Time = Literal["discrete", "continuous"]
+
+_ROUNDING = (
+    1e-13  # what LAPACK may find beyond the bound, relative to it (absolute below one for an abscissa)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StableFit:
+    """A stable linear model and how well it fits.
+
+    Attributes:
+        A: State matrix ``(n, n)``; float64, of the kind of the data, numpy array or tensor.
+        B: Input matrix ``(n, m)``; None without inputs.
+        error: ½‖Y − X Aᵀ − U Bᵀ‖² (Frobenius), squared units of the data.
+        least_squares_error: The same of unconstrained least squares.
+        time: ``"discrete"`` or ``"continuous"``.
+        bound: The radius or abscissa asked for.
+        reached: The largest modulus (real part, for continuous time) of an eigenvalue of A.
+    """
+
+    A: Any
+    B: Any
+    error: float
+    least_squares_error: float
+    time: Time
+    bound: float
+    reached: float
+
+    @functools.cached_property
+    def growth(self) -> float:
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; for continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|."""
+        A = np.asarray(self.A.cpu() if isinstance(self.A, torch.Tensor) else self.A)
+        return growth_of_powers(A) if self.time == "discrete" else growth_of_exponential(A)
+
+
+def fit_stable(
+    X: Any,
+    Y: Any,
+    U: Any = None,
+    *,
+    time: Time = "discrete",
+    radius: float | None = None,
+    abscissa: float | None = None,
+    steps: int = 8,
+    ridge: float = 0.0,
+) -> StableFit:
+    r"""Return the stable A, and B, with the least squared error found: :math:`y_k ≈ A x_k + B u_k`.
+
+    .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖_F^2 \quad\text{with}\quad
+        ρ(A) ≤ \text{radius}, \text{ or } \operatorname{Re} λ(A) ≤ \text{abscissa} .
+
+    The problem is not convex: what is returned is a local minimum, or near one, and never worse than dividing
+    the A of least squares by its radius (shifting it) or clipping its eigenvalues. The bound holds for the
+    eigenvalues that LAPACK finds of the returned A in float64, to 1e-12, relative to the radius or, above
+    one, the abscissa. Where least squares keeps the bound, it is the answer.
+
+    The fit with the least error lies on the bound, and often next to a Jordan block: ‖Aᵏ‖ may become large
+    before it decays, see :attr:`StableFit.growth`. From few, noisy samples a radius a little below 1 predicts
+    better.
+
+    Sources: the 2x2 problems and the descent over Schur bases are those of Noferini and Poloni, "Nearest
+    Ω-stable matrix via Riemannian optimization" (Numer. Math. 2021), weighted by the data. The problem:
+    Siddiqi, Boots and Gordon, "A constraint generation approach to learning stable linear dynamical systems"
+    (NeurIPS 2007); Mamakoukas, Xherija and Murphey, "Memory-efficient learning of stable linear dynamical
+    systems" (NeurIPS 2020).
+
+    Args:
+        X: States ``(N, n)``, samples as rows; numpy array or tensor, real. At least n + m + 1 rows.
+        Y: The next states, or their derivatives for continuous time, ``(N, n)``.
+        U: Inputs ``(N, m)``; None for none.
+        time: ``"discrete"`` or ``"continuous"``.
+        radius: Largest modulus of an eigenvalue, > 0, for discrete time. None, the default, is 1.
+        abscissa: Largest real part of an eigenvalue, for continuous time. None, the default, is 0.
+        steps: Steps on the moduli from each start. 0 is the closed form alone: fewer milliseconds, more
+            error. Eight, the default, nearly always converge where they can; the descent does the rest.
+        ridge: Added to the objective is ½·ridge·(‖A‖² + ‖B‖²), in squared units of X and U. 0, the default,
+            needs linearly independent columns.
+
+    Returns:
+        A :class:`StableFit`; its A and B are float64 arrays, or tensors on the device of X if X is one.
+
+    Raises:
+        ValueError: If the shapes do not match, something is not finite or not real, there are too few
+            samples, the columns of X and U are linearly dependent, or an argument is outside its range or
+            does not belong to this kind of time.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> A = np.array([[1.0, 0.2], [0.0, 1.0]])
+        >>> X = rng.standard_normal((30, 2))
+        >>> Y = X @ A.T + 0.1 * rng.standard_normal((30, 2))
+        >>> fit = spectral_param.dynamics.fit_stable(X, Y, radius=0.99)
+        >>> print(f"{fit.reached:.6f} {fit.error / fit.least_squares_error:.3f}")
+        0.990000 1.002
+    """
+    X, Y, U, kind = _arrays(X, Y, U)
+    bound = _bound(time, radius, abscissa)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise ValueError(f"fit_stable: expected steps >= 0, a whole number, got {steps!r}.")
+    if not 0 <= ridge < np.inf:
+        raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
+    n, m = X.shape[1], U.shape[1]
+    if ridge > 0:
+        zero, root = np.zeros, ridge**0.5
+        X = np.vstack([X, root * np.eye(n), zero((m, n))])
+        Y = np.vstack([Y, zero((n + m, n))])
+        U = np.vstack([U, zero((n, m)), root * np.eye(m)])
+    elif len(X) < n + m + 1:
+        raise ValueError(
+            f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
+            "project the states (StableLinearModel(rank=...)), or pass ridge > 0."
+        )
+    # A does not depend on the units of X and Y together, nor U Bᵀ on those of U.
+    unit, unit_u = max(_largest(X), _largest(Y)) or 1.0, _largest(U) or 1.0
+
+    region: Region
+    if time == "discrete":
+        region, scale, shift = Disc(), bound, 0.0
+    else:
+        region, scale, shift = HalfPlane(), 1.0, bound
+    reduction = reduce(X / unit, (Y - shift * X) / (scale * unit), U / unit_u)
+
+    def restored(A: Array) -> Array:
+        return scale * A + shift * np.eye(n)
+
+    tolerance = _ROUNDING * (bound if time == "discrete" else max(1.0, abs(bound)))
+
+    def excess(A: Array) -> float:
+        found = max(float(region.height(e).max()) for e in kind.eigenvalues(restored(A)))
+        return 0.0 if found <= bound + tolerance else (found - bound) / scale
+
+    samples = len(X) - (n + m if ridge > 0 else 0)
+
+    def error(A: Array) -> float:
+        residual = Y / unit - (X / unit) @ restored(A).T - (U / unit_u) @ (scale * reduction.inputs_for(A).T)
+        return 0.5 * float(np.square(residual[:samples]).sum())
+
+    least = error(reduction.problem.A)
+    best = search(reduction.problem, region, steps, least / scale**2, excess)
+    A = restored(best)
+    return StableFit(
+        A=kind(A),
+        B=kind(scale * (unit / unit_u) * reduction.inputs_for(best)) if m else None,
+        error=error(best) * unit**2,
+        least_squares_error=least * unit**2,
+        time=time,
+        bound=bound,
+        reached=float(region.height(np.linalg.eigvals(A)).max()),
+    )
+
+
+def _bound(time: str, radius: float | None, abscissa: float | None) -> float:
+    """Return the radius or the abscissa, whichever belongs to this kind of time."""
+    if time not in get_args(Time):
+        raise ValueError(f"fit_stable: expected time 'discrete' or 'continuous', got {time!r}.")
+    name, value, other, stray = "radius", radius, "abscissa", abscissa
+    if time == "continuous":
+        name, value, other, stray = other, stray, name, value
+    if stray is not None:
+        raise ValueError(
+            f"fit_stable: expected no {other} for time={time!r}, got {other}={stray!r}. "
+            f"Pass {name}=..., or the other kind of time."
+        )
+    if value is None:
+        return 1.0 if name == "radius" else 0.0
+    if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
+        raise ValueError(f"fit_stable: expected a finite {name}, got {value!r}.")
+    if name == "radius" and not value > 0:
+        raise ValueError(f"fit_stable: expected radius > 0, got {value!r}.")
+    return float(value)
+
+
+class _Kind:
+    """What the data came as, and the fit is returned as.
+
+    Args:
+        like: X as it was given.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self.device = like.device if isinstance(like, torch.Tensor) else None
+
+    def __call__(self, M: Array) -> Any:
+        """Return a numpy array, or a tensor on the device of the data."""
+        if self.device is None:
+            return M
+        return torch.from_numpy(np.ascontiguousarray(M)).to(self.device)
+
+    def eigenvalues(self, A: Array) -> list[NDArray[np.complex128]]:
+        """Return the eigenvalues that numpy's LAPACK finds and, for tensors, those of torch's."""
+        found = [np.linalg.eigvals(A).astype(np.complex128)]
+        if self.device is not None:
+            found.append(torch.linalg.eigvals(torch.from_numpy(np.ascontiguousarray(A))).numpy())
+        return found
+
+
+def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
+    """Return X, Y and U as float64 arrays, U (N, 0) where there is none."""
+    given = {"X": X, "Y": Y} | ({} if U is None else {"U": U})
+    tensors = [name for name, M in given.items() if isinstance(M, torch.Tensor)]
+    if tensors and len(tensors) < len(given):
+        raise ValueError(
+            f"fit_stable: expected numpy arrays or tensors throughout, got a tensor for "
+            f"{', '.join(tensors)} only. Convert with torch.from_numpy or .numpy()."
+        )
+    arrays = {}
+    for name, M in given.items():
+        array = np.asarray(M.detach().cpu().to(torch.float64) if isinstance(M, torch.Tensor) else M)
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"fit_stable: expected real numbers in {name}, got dtype {array.dtype}.")
+        if array.ndim != 2:
+            raise ValueError(
+                f"fit_stable: expected {name} of shape (samples, columns), got {array.shape}. "
+                "Samples are rows."
+            )
+        array = array.astype(np.float64, copy=False)
+        if not np.isfinite(array).all():
+            rows = np.flatnonzero(~np.isfinite(array).all(axis=1))
+            raise ValueError(
+                f"fit_stable: expected finite {name}, got NaN or infinity in {len(rows)} rows, "
+                f"the first of them {rows[0]}. Leave those pairs out."
+            )
+        arrays[name] = array
+    X, Y = arrays["X"], arrays["Y"]
+    U = arrays.get("U", np.zeros((len(X), 0)))
+    if X.shape != Y.shape or len(U) != len(X) or X.shape[1] == 0:
+        shapes = ", ".join(f"{name} {M.shape}" for name, M in arrays.items())
+        raise ValueError(
+            f"fit_stable: expected X (N, n), Y (N, n) and U (N, m) with n >= 1, got {shapes}. "
+            "A pair is a row."
+        )
+    return X, Y, U, _Kind(given["X"])
+
+
+def _largest(M: Array) -> float:
+    return float(np.abs(M).max(initial=0.0))

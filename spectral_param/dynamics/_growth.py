@@ -1,0 +1,29 @@
+"""How much a stable system amplifies before it decays."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+STEPS = 1000
+
+
+def growth_of_powers(A: NDArray[np.float64], steps: int = STEPS) -> float:
+    """Return the largest ‖Aᵏ‖₂, k = 0, …, steps."""
+    power, largest = np.eye(len(A)), 1.0
+    for _ in range(steps):
+        power = power @ A
+        # The Frobenius norm is an upper bound, and cheap.
+        frobenius = float(np.linalg.norm(power))
+        if frobenius > largest:
+            largest = max(largest, float(np.linalg.norm(power, 2)))
+        elif frobenius < 1:
+            break  # ‖A^(k+j)‖ ≤ ‖Aᵏ‖ ‖Aʲ‖: later powers repeat what the first reached.
+    return largest
+
+
+def growth_of_exponential(A: NDArray[np.float64], steps: int = STEPS) -> float:
+    """Return the largest ‖exp(A t)‖₂ at t = 0, h, …, steps·h, h = 1 / max|λ|."""
+    fastest = float(np.abs(np.linalg.eigvals(A)).max())
+    return growth_of_powers(scipy.linalg.expm(A / fastest), steps) if fastest > 0 else 1.0

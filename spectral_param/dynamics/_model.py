@@ -1,0 +1,441 @@
+"""A stable linear model with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from torch import nn
+
+from spectral_param.dynamics._fit import StableFit, Time, fit_stable
+from spectral_param.dynamics._module import StableLinear
+
+Array = NDArray[Any]  # float64
+
+_RADII = (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)  # tried by radius="cv", the largest first
+_HELD_OUT = 4  # one recording in so many, or the last of so many parts of the only one
+
+
+class StableLinearModel:
+    r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
+
+    Follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``;
+    ``clone``, ``GridSearchCV`` and ``Pipeline`` work) and does not need it. Data are numpy arrays, samples
+    are rows.
+
+    Args:
+        radius: Largest modulus that an eigenvalue of A may have, for discrete time; None is 1. ``"cv"`` fits
+            with several radii from 1 to 0.9, rolls each fit out over held-out rows, and takes the radius with
+            the least error; it needs recordings (``fit(X)``), not pairs.
+        time: ``"discrete"``, or ``"continuous"``: Y holds derivatives.
+        abscissa: Largest real part that an eigenvalue of A may have, for continuous time; None is 0.
+        rank: Number of leading singular vectors of the snapshots to project the states on, for states of more
+            dimensions than there are samples (dynamic mode decomposition). None keeps the states.
+        offset: Whether to fit c, for dynamics about a point other than 0.
+        dt: Time between two samples, the unit of ``frequencies_`` and ``growth_rates_`` and, in continuous
+            time, of ``simulate``.
+        steps: Of the search; see :func:`fit_stable`.
+        ridge: Of the squared entries of A, B and c in the objective; see :func:`fit_stable`.
+
+    Attributes:
+        A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``.
+        B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
+        offset_: c, or zeros.
+        components_: Orthonormal rows ``(rank, n)`` that states are projected on; None without ``rank``.
+        radius_: The radius chosen; None in continuous time.
+        eigenvalues_: Of A, the largest modulus (real part) first.
+        modes_: Columns ``(n, number)``: the eigenvectors, as states.
+        frequencies_: Of each eigenvalue, in cycles per unit of time.
+        growth_rates_: Of each eigenvalue: log\|λ\| / dt, or Re λ.
+        fit_: The :class:`StableFit`.
+
+    Example:
+        >>> import numpy as np
+        >>> rotation = np.array([[0.8, -0.6], [0.6, 0.8]])
+        >>> rows = [np.array([1.0, 0.0])]
+        >>> for _ in range(20):
+        ...     rows.append(rotation @ rows[-1])
+        >>> model = spectral_param.dynamics.StableLinearModel(dt=0.1).fit(np.array(rows))
+        >>> model.simulate(rows[0], steps=3).round(3)
+        array([[ 0.8  ,  0.6  ],
+               [ 0.28 ,  0.96 ],
+               [-0.352,  0.936]])
+        >>> model.frequencies_.round(3)
+        array([ 1.024, -1.024])
+    """
+
+    def __init__(
+        self,
+        radius: float | Literal["cv"] | None = None,
+        *,
+        time: Time = "discrete",
+        abscissa: float | None = None,
+        rank: int | None = None,
+        offset: bool = False,
+        dt: float = 1.0,
+        steps: int = 8,
+        ridge: float = 0.0,
+    ) -> None:
+        self.radius = radius
+        self.time = time
+        self.abscissa = abscissa
+        self.rank = rank
+        self.offset = offset
+        self.dt = dt
+        self.steps = steps
+        self.ridge = ridge
+
+    # scikit-learn's protocol --------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor by name.
+
+        Args:
+            deep: Ignored; no argument is an estimator.
+        """
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> StableLinearModel:
+        """Set arguments of the constructor.
+
+        Args:
+            **params: Arguments by name.
+
+        Returns:
+            This model.
+
+        Raises:
+            ValueError: If there is no such argument.
+        """
+        names = self.get_params()
+        for name, value in params.items():
+            if name not in names:
+                raise ValueError(f"StableLinearModel: expected one of {', '.join(names)}, got {name!r}.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
+        changed = {name: value for name, value in self.get_params().items() if value != defaults[name]}
+        return f"StableLinearModel({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn asks estimators for: a regressor that does not need targets."""
+        from sklearn.utils import RegressorTags, Tags, TargetTags
+
+        targets = TargetTags(required=False, multi_output=True)
+        return Tags(estimator_type="regressor", target_tags=targets, regressor_tags=RegressorTags())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_")
+
+    # Fitting ------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, Y: Any = None, U: Any = None) -> StableLinearModel:
+        """Fit A, B and c.
+
+        Args:
+            X: States. With Y, an array ``(N, n)``. Without, the rows are successive: one recording ``(N,
+                n)``, or a list of several, of which no pair is made from two.
+            Y: The states one step after those of X, or, in continuous time, their derivatives; ``(N, n)``, or
+                a list as X.
+            U: Inputs: a row for each row of X (the last of a recording without Y is not read), or a list as
+                X.
+
+        Returns:
+            This model.
+
+        Raises:
+            ValueError: If the data or an argument is not what is described here.
+        """
+        recordings = _recordings(X, Y, U, self.time)
+        self._require_arguments()
+        radius = self.radius
+        if isinstance(radius, str):
+            if Y is not None or self.time != "discrete":
+                raise ValueError(
+                    "StableLinearModel: expected recordings, fit(X) of successive rows in discrete time, for "
+                    f"radius='cv', got {'pairs' if Y is not None else 'continuous time'}. Pass a radius."
+                )
+            radius = self._chosen_radius(recordings)
+        self._fit_recordings(recordings, radius)
+        return self
+
+    def _require_arguments(self) -> None:
+        if isinstance(self.radius, str) and self.radius != "cv":
+            raise ValueError(f"StableLinearModel: expected a radius, None or 'cv', got {self.radius!r}.")
+        if not (np.isfinite(self.dt) and self.dt > 0):
+            raise ValueError(f"StableLinearModel: expected dt > 0, got {self.dt!r}.")
+        if self.rank is not None and not (isinstance(self.rank, (int, np.integer)) and self.rank >= 1):
+            raise ValueError(
+                f"StableLinearModel: expected rank >= 1, a whole number, or None, got {self.rank!r}."
+            )
+
+    def _fit_recordings(self, recordings: list[_Recording], radius: float | None) -> None:
+        X, Y, U = (_stacked([r[i] for r in recordings]) for i in range(3))
+        assert X is not None
+        assert Y is not None
+        self.components_ = None
+        if self.rank is not None:
+            if self.rank > min(X.shape):
+                raise ValueError(
+                    f"StableLinearModel: expected rank <= {min(X.shape)}, the lesser of samples and states, "
+                    f"got {self.rank}."
+                )
+            self.components_ = np.linalg.svd(X, full_matrices=False)[2][: self.rank]
+            X, Y = X @ self.components_.T, Y @ self.components_.T
+        inputs = [] if U is None else [U]
+        if self.offset:
+            inputs.append(np.ones((len(X), 1)))
+        self.fit_: StableFit = fit_stable(
+            X,
+            Y,
+            np.hstack(inputs) if inputs else None,
+            time=self.time,
+            radius=radius,
+            abscissa=self.abscissa,
+            steps=self.steps,
+            ridge=self.ridge,
+        )
+        self.A_: Array = self.fit_.A
+        B = np.zeros((len(self.A_), 0)) if self.fit_.B is None else self.fit_.B
+        self.offset_: Array = B[:, -1] if self.offset else np.zeros(len(self.A_))
+        self.B_: Array | None = None if U is None else B[:, : U.shape[1]]
+        self.radius_ = self.fit_.bound if self.time == "discrete" else None
+        self.n_features_in_ = self.A_.shape[0] if self.components_ is None else self.components_.shape[1]
+        self._set_spectrum()
+
+    def _set_spectrum(self) -> None:
+        eigenvalues, vectors = np.linalg.eig(self.A_)
+        height = np.abs(eigenvalues) if self.time == "discrete" else eigenvalues.real
+        # A pair together, the positive frequency first.
+        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -height.round(12)))
+        self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
+        vectors = vectors[:, order].astype(np.complex128)
+        self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
+        if self.time == "discrete":
+            with np.errstate(divide="ignore"):  # An eigenvalue 0 dies at once: −∞.
+                self.growth_rates_ = np.log(np.abs(self.eigenvalues_)) / self.dt
+            self.frequencies_ = np.angle(self.eigenvalues_) / (2 * np.pi * self.dt)
+        else:
+            self.growth_rates_ = self.eigenvalues_.real
+            self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
+
+    def _chosen_radius(self, recordings: list[_Recording]) -> float:
+        """Return the radius whose fits predict held-out rows best, rolled out from their first state."""
+        if len(recordings) == 1:
+            X, Y, U = recordings[0]
+            split = len(X) - len(X) // _HELD_OUT
+            parts = [slice(None, split), slice(split, None)]
+            kept, held = ([(X[p], Y[p], None if U is None else U[p])] for p in parts)
+            folds = [(kept, held)]
+        else:
+            parts_of = min(_HELD_OUT, len(recordings))
+            folds = [
+                (
+                    [r for i, r in enumerate(recordings) if i % parts_of != fold],
+                    [r for i, r in enumerate(recordings) if i % parts_of == fold],
+                )
+                for fold in range(parts_of)
+            ]
+        errors = []
+        for radius in _RADII:
+            total = 0.0
+            for kept, held in folds:
+                model = type(self)(**self.get_params())
+                model._fit_recordings(kept, radius)
+                for X, Y, U in held:
+                    if len(X):
+                        total += float(np.square(model.simulate(X[0], len(X), U) - Y).sum())
+            errors.append(total)
+        return _RADII[int(np.argmin(errors))]
+
+    # Use ----------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any, U: Any = None) -> Array:
+        """Return what follows each state: the next one, or its derivative.
+
+        Args:
+            X: States ``(N, n)``.
+            U: Inputs ``(N, m)``.
+
+        Returns:
+            Array ``(N, n)``.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes are not those of the fit.
+        """
+        self._require_fit("predict")
+        X = _array(X, "X")
+        self._require_states(X)
+        reduced = X if self.components_ is None else X @ self.components_.T
+        following = reduced @ self.A_.T + self._driven(U, len(X))
+        rows: Array = following if self.components_ is None else following @ self.components_
+        return rows
+
+    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
+        """Return the rows that follow x0, each from the one before.
+
+        Args:
+            x0: State ``(n,)``.
+            steps: Number of rows.
+            U: Inputs ``(steps, m)`` or more rows; the first acts on x0. In continuous time each is held for
+                ``dt``.
+
+        Returns:
+            Array ``(steps, n)``.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes are not those of the fit.
+        """
+        self._require_fit("simulate")
+        state = _array(np.atleast_2d(np.asarray(x0)), "x0")
+        self._require_states(state)
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
+            raise ValueError(
+                f"StableLinearModel.simulate: expected steps >= 0, a whole number, got {steps!r}."
+            )
+        if U is not None:
+            U = _array(U, "U")
+            if len(U) < steps:
+                raise ValueError(
+                    f"StableLinearModel.simulate: expected {steps} rows of U, one a step, got {len(U)}."
+                )
+            U = U[:steps]
+        driven = self._driven(U, steps)
+        A, n = self.A_, len(self.A_)
+        if self.time == "continuous":  # A step of dt with what drives it held: one exponential.
+            both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+            A, driven = both[:n, :n], driven @ both[:n, n:].T
+        x = state[0] if self.components_ is None else self.components_ @ state[0]
+        rows = np.empty((steps, n))
+        for k in range(steps):
+            x = A @ x + driven[k]
+            rows[k] = x
+        return rows if self.components_ is None else rows @ self.components_
+
+    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
+        """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
+
+        Args:
+            X: As for ``fit``.
+            Y: As for ``fit``.
+            U: As for ``fit``.
+
+        Returns:
+            1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
+
+        Raises:
+            ValueError: If the model is not fitted, or the data is not what ``fit`` takes.
+        """
+        self._require_fit("score")
+        recordings = _recordings(X, Y, U, self.time)
+        X, Y, U = (_stacked([r[i] for r in recordings]) for i in range(3))
+        left = float(np.square(Y - self.predict(X, U)).sum())
+        total = float(np.square(Y - Y.mean(axis=0)).sum())
+        return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
+
+    def to_module(self) -> nn.Module:
+        """Return a torch module with these dynamics to train on, its A constrained as it was here.
+
+        Returns:
+            The module: ``module(x, u)`` is one step (or the derivative), in the coordinates of A.
+
+        Raises:
+            ValueError: If the model is not fitted.
+        """
+        self._require_fit("to_module")
+        return StableLinear(
+            self.A_, self.B_, self.offset_ if self.offset else None, self.time, self.fit_.bound
+        )
+
+    def _driven(self, U: Any, rows: int) -> Array:
+        """Return B u + c of each row."""
+        if (U is None) != (self.B_ is None):
+            raise ValueError(
+                f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
+                f"{'none' if U is None else 'some'}."
+            )
+        c = np.broadcast_to(self.offset_, (rows, len(self.A_)))
+        if self.B_ is None:
+            return c
+        U = _array(U, "U")
+        if U.shape != (rows, self.B_.shape[1]):
+            raise ValueError(
+                f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
+            )
+        driven: Array = c + U @ self.B_.T
+        return driven
+
+    def _require_fit(self, method: str) -> None:
+        if not hasattr(self, "fit_"):
+            raise ValueError(
+                f"StableLinearModel.{method}: expected a fitted model, got one without. Call fit first."
+            )
+
+    def _require_states(self, X: Array) -> None:
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"StableLinearModel: expected states of {self.n_features_in_} entries, got {X.shape[1]}."
+            )
+
+
+_Recording = tuple[Array, Array, Array | None]
+
+
+def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
+    """Return triples of states, what follows them, and inputs."""
+    several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
+    lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
+    for name, M in zip("YU", lists[1:], strict=True):
+        if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
+            raise ValueError(
+                f"StableLinearModel: expected {name} to be a list of {len(lists[0])} arrays, as X is, got "
+                f"{type(M).__name__}."
+            )
+    if Y is None and time == "continuous":
+        raise ValueError(
+            "StableLinearModel: expected derivatives Y in continuous time, got none. Measure them, or pass "
+            "Y=numpy.gradient(X, dt, axis=0)."
+        )
+    recordings: list[_Recording] = []
+    for i, rows in enumerate(lists[0]):
+        x = _array(rows, "X")
+        u = None if lists[2] is None else _array(lists[2][i], "U")
+        if lists[1] is not None:
+            y = _array(lists[1][i], "Y")
+        else:
+            if len(x) < 2:
+                raise ValueError(f"StableLinearModel: expected recordings of at least 2 rows, got {len(x)}.")
+            if u is not None:
+                if len(u) not in (len(x), len(x) - 1):
+                    raise ValueError(
+                        f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}."
+                    )
+                u = u[: len(x) - 1]
+            x, y = x[:-1], x[1:]
+        if len(x) != len(y) or (u is not None and len(u) != len(x)):
+            raise ValueError(
+                f"StableLinearModel: expected as many rows in Y and U as in X, {len(x)}, got {len(y)}"
+                f"{'' if u is None else f' and {len(u)}'}."
+            )
+        recordings.append((x, y, u))
+    return recordings
+
+
+def _array(M: Any, name: str) -> Array:
+    array = np.asarray(M)
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"StableLinearModel: expected real numbers in {name}, samples as rows, got shape {array.shape} "
+            f"and dtype {array.dtype}."
+        )
+    return array.astype(np.float64)
+
+
+def _stacked(parts: list[Any]) -> Any:
+    return None if parts[0] is None else np.vstack(parts)

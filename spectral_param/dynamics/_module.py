@@ -1,0 +1,61 @@
+"""Stable linear dynamics as a torch module, to train on from a fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
+
+Array = NDArray[Any]  # float64
+
+
+class StableLinear(nn.Module):
+    """x ↦ A x + B u + c with the eigenvalues of A in a disc or a half-plane, whatever the optimizer does.
+
+    Args:
+        A: State matrix ``(n, n)``, within the bound.
+        B: Input matrix ``(n, m)``, or None.
+        c: Offset ``(n,)``, or None.
+        time: ``"discrete"``: spectral radius at most ``bound``; ``"continuous"``: real parts at most
+        ``bound``. bound: The radius or the abscissa.
+    """
+
+    def __init__(self, A: Array, B: Array | None, c: Array | None, time: str, bound: float) -> None:
+        super().__init__()
+        import spectral_param
+
+        self.A = _parameter(A)
+        self.B = None if B is None else _parameter(B)
+        self.c = None if c is None else _parameter(c)
+        constraint = "SpectralRadiusNorm" if time == "discrete" else "SpectralAbscissa"
+        register_parametrization(self, "A", getattr(spectral_param, constraint)(bound, mode="at_most"))
+
+    def forward(self, x: Tensor, u: Tensor | None = None) -> Tensor:
+        """Return the next states, or the derivatives.
+
+        Args:
+            x: States ``(..., n)``.
+            u: Inputs ``(..., m)``.
+
+        Returns:
+            Tensor ``(..., n)``.
+
+        Raises:
+            ValueError: If there are inputs and the fit had none, or the other way round.
+        """
+        if (u is None) != (self.B is None):
+            raise ValueError(
+                f"StableLinear: expected {'no ' if self.B is None else ''}inputs u, as in the fit, got "
+                f"{'none' if u is None else 'some'}."
+            )
+        following = x @ self.A.mT
+        if u is not None and self.B is not None:
+            following = following + u @ self.B.mT
+        return following if self.c is None else following + self.c
+
+
+def _parameter(M: Array) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(M, dtype=torch.float64))

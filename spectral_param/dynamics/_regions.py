@@ -1,0 +1,100 @@
+"""Where the eigenvalues have to lie: the unit disc for discrete time, the left half-plane for continuous."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spectral_param.dynamics._blocks import nearest_in_disc, nearest_in_half_plane
+
+Array = NDArray[Any]  # float64
+ComplexArray = NDArray[Any]  # complex128
+
+
+class Region(Protocol):
+    """What the fit has to know of a region. A margin m > 0 asks for a smaller one, inside of it."""
+
+    widest_margin: float
+
+    def height(self, eigenvalues: ComplexArray) -> Array:
+        """Return the modulus or the real part."""
+
+    def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
+        """Return s with d height = Re(s dλ)."""
+
+    def bound(self, margin: float = 0.0) -> float:
+        """Return the largest height that is allowed."""
+
+    def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
+        """Return the 2x2 matrices B that minimise ‖B L − H‖."""
+
+    def nearest_number(self, b: float, margin: float) -> float:
+        """Return the nearest real eigenvalue."""
+
+    def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
+        """Return the nearest points of the region."""
+
+    def move(self, A: Array, margin: float) -> Array:
+        """Move all eigenvalues alike until they are in the region: divide by the radius, or shift."""
+
+
+class Disc:
+    """The disc |λ| ≤ 1."""
+
+    widest_margin = 1.0
+
+    def height(self, eigenvalues: ComplexArray) -> Array:
+        return np.abs(eigenvalues)
+
+    def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
+        modulus = np.abs(eigenvalues)
+        return eigenvalues.conj() / np.where(modulus > 0, modulus, 1)
+
+    def bound(self, margin: float = 0.0) -> float:
+        return 1.0 - margin
+
+    def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
+        return nearest_in_disc(L, H, 1.0 - margin)
+
+    def nearest_number(self, b: float, margin: float) -> float:
+        return min(max(b, margin - 1.0), 1.0 - margin)
+
+    def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
+        return eigenvalues * np.minimum(1.0, (1.0 - margin) / np.maximum(np.abs(eigenvalues), 1e-300))
+
+    def move(self, A: Array, margin: float) -> Array:
+        radius = np.abs(np.linalg.eigvals(A)).max()
+        moved: Array = A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
+        return moved
+
+
+class HalfPlane:
+    """The half-plane Re λ ≤ 0."""
+
+    widest_margin = np.inf
+
+    def height(self, eigenvalues: ComplexArray) -> Array:
+        return eigenvalues.real
+
+    def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
+        return np.ones_like(eigenvalues)
+
+    def bound(self, margin: float = 0.0) -> float:
+        return -margin
+
+    def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
+        return nearest_in_half_plane(L, H, -margin)
+
+    def nearest_number(self, b: float, margin: float) -> float:
+        return min(b, -margin)
+
+    def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
+        clipped: ComplexArray = np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
+        return clipped
+
+    def move(self, A: Array, margin: float) -> Array:
+        abscissa = np.linalg.eigvals(A).real.max()
+        moved: Array = A - max(0.0, abscissa + margin) * np.eye(len(A))
+        return moved

@@ -1,0 +1,137 @@
+"""The search for the best stable A, and the proof of the one that it returns.
+
+1. The closed form in the two Schur bases of A_LS.
+2. From A_LS, and from the best closed form: steps on the heights; each point made feasible by the closed form
+in its
+   own two Schur bases.
+3. Rounds of descent over the Schur basis and steps from where that ends, while a round gains something.
+
+Moving all eigenvalues of A_LS alike and clipping them are candidates, too, so that no fit is worse than
+either.
+
+Rounding: A = Q T Qᵀ is stored in float64, and LAPACK finds its eigenvalues only to rounding, times their
+condition numbers. Next to a Jordan block of size k that is eps^(1/k). What counts is what LAPACK finds: where
+that is outside of the bound, the candidate is made anew for a region that is smaller by a margin, and the
+margin grows until the bound is kept. The error so lost is of the order of the margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spectral_param.dynamics._closed_form import Basis, Solution, best_in_basis, schur_bases
+from spectral_param.dynamics._descent import descend
+from spectral_param.dynamics._reduce import Problem
+from spectral_param.dynamics._regions import Region
+from spectral_param.dynamics._steps import steps
+
+Array = NDArray[Any]  # float64
+Candidate = Callable[[float], Array]  # A for a margin
+
+_MOVES = 12  # of the descent in a round
+_ROUNDS = 12  # for small n,
+_WORK = 400  # and _WORK / n for large ones, at least 2: seconds for n = 100
+_GAIN = 1e-5  # of the error, at least, for another round
+_MARGINS = 60
+
+
+def search(
+    problem: Problem, region: Region, count: int, least: float, excess: Callable[[Array], float]
+) -> Array:
+    """Return the best A found that keeps the bound.
+
+    ``count`` is the number of steps, ``least`` the error of least squares; ``excess`` says by how much
+    LAPACK finds the bound exceeded.
+    """
+    if excess(problem.A) <= 0:
+        return problem.A
+    # A step or a candidate that overflows is dropped.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        bases = _best_bases(problem, region, count, least)
+        candidates = [_in_basis(problem, region, basis) for basis in bases]
+        candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
+        return _best_that_keeps_the_bound(problem, region, candidates, excess)
+
+
+def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
+    """Return the better closed form of the two Schur bases of A."""
+    first, last = schur_bases(A, region)
+    return _better(best_in_basis(problem, region, first), best_in_basis(problem, region, last))
+
+
+def _best_bases(problem: Problem, region: Region, count: int, least: float) -> list[Basis]:
+    """Return the basis of the best A found and that of the closed form, to which rounding may do less."""
+    best = _closed_form(problem, region, problem.A)
+    bases = [best.basis]
+    if count == 0:
+        return bases
+    for start in (problem.A, best.A):
+        best = _better(best, _after_steps(problem, region, start, count))
+    for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
+        before = best.error
+        best = descend(problem, region, best, _MOVES, least)
+        best = _better(best, _after_steps(problem, region, best.A, count))
+        if before - best.error <= _GAIN * (least + best.error):
+            break
+    return [best.basis, *bases]
+
+
+def _better(one: Solution, other: Solution) -> Solution:
+    return other if other.error < one.error else one
+
+
+def _after_steps(problem: Problem, region: Region, A: Array, count: int) -> Solution:
+    for moved in steps(problem, region, A, count):
+        A = moved
+    return _closed_form(problem, region, A)
+
+
+def _in_basis(problem: Problem, region: Region, basis: Basis) -> Candidate:
+    return lambda margin: best_in_basis(problem, region, basis, margin).A
+
+
+def _clipping(problem: Problem, region: Region) -> Candidate:
+    eigenvalues, V = np.linalg.eig(problem.A)
+
+    def candidate(margin: float) -> Array:
+        try:
+            clipped: Array = np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
+        except np.linalg.LinAlgError:
+            return region.move(problem.A, margin)
+        return clipped
+
+    return candidate
+
+
+def _best_that_keeps_the_bound(
+    problem: Problem, region: Region, candidates: list[Candidate], excess: Callable[[Array], float]
+) -> Array:
+    """Return the best candidate, each with the smallest margin tried that keeps the bound."""
+    errors = [
+        problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates
+    ]
+    best: Array | None = None
+    least = np.inf
+    for k in np.argsort(errors, kind="stable"):
+        if best is not None and not errors[k] < least:
+            break  # A margin does not make the error less.
+        kept = _within(candidates[k], region, excess)
+        if kept is not None and (best is None or problem.error(kept) < least):
+            best, least = kept, problem.error(kept)
+    assert best is not None, "moving all eigenvalues far enough keeps any bound"
+    return best
+
+
+def _within(candidate: Candidate, region: Region, excess: Callable[[Array], float]) -> Array | None:
+    margin = 0.0
+    for _ in range(_MARGINS):
+        A = candidate(margin)
+        beyond = excess(A) if np.isfinite(A).all() else np.inf
+        if beyond <= 0:
+            return A
+        margin = min(max(3 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
+    return None

@@ -1,0 +1,268 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from sklearn.base import clone, is_regressor
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from spectral_param.dynamics import StableLinearModel, fit_stable
+
+TURN = 0.3
+A = 0.98 * np.array([[np.cos(TURN), -np.sin(TURN), 0], [np.sin(TURN), np.cos(TURN), 0], [0, 0.3, 0.5]])
+B = np.array([[0.1], [0.0], [1.0]])
+C = np.array([0.2, -0.1, 0.3])
+
+
+def recording(rows, seed=0, noise=0.0, inputs=False, offset=False):
+    """Return states (rows, 3) and the inputs (rows, 1) in between."""
+    rng = np.random.default_rng(seed)
+    U = rng.standard_normal((rows, 1))
+    X = [rng.standard_normal(3)]
+    for u in U[:-1]:
+        X.append(A @ X[-1] + inputs * B @ u + offset * C)
+    return np.array(X) + noise * rng.standard_normal((rows, 3)), U
+
+
+# Fitting ------------------------------------------------------------------------------------------
+
+
+def test_successive_rows_pairs_and_a_list_of_recordings_agree():
+    X, U = recording(30, inputs=True)
+    rows = StableLinearModel().fit(X, U=U)
+    pairs = StableLinearModel().fit(X[:-1], X[1:], U[:-1])
+    np.testing.assert_array_equal(rows.A_, pairs.A_)
+    np.testing.assert_allclose(rows.A_, A, atol=1e-10)
+    np.testing.assert_allclose(rows.B_, B, atol=1e-10)
+    others = [recording(12, seed=seed, inputs=True) for seed in range(4)]
+    several = StableLinearModel().fit([x for x, _ in others], U=[u for _, u in others])
+    np.testing.assert_allclose(several.A_, A, atol=1e-10)
+    as_pairs = StableLinearModel().fit(
+        [x[:-1] for x, _ in others], [x[1:] for x, _ in others], [u[:-1] for _, u in others]
+    )
+    np.testing.assert_array_equal(as_pairs.A_, several.A_)
+
+
+def test_no_pair_is_made_from_two_recordings():
+    joined = StableLinearModel().fit(np.vstack([recording(10, 0)[0], recording(10, 1)[0]]))
+    apart = StableLinearModel().fit([recording(10, 0)[0], recording(10, 1)[0]])
+    np.testing.assert_allclose(apart.A_, A, atol=1e-10)
+    assert np.abs(joined.A_ - A).max() > 0.01
+
+
+def test_is_the_fit_of_fit_stable():
+    X, _ = recording(30, noise=0.3)
+    fit = fit_stable(X[:-1], X[1:], radius=0.9)
+    model = StableLinearModel(0.9).fit(X)
+    np.testing.assert_array_equal(model.A_, fit.A)
+    assert model.fit_.error == fit.error
+    assert model.radius_ == 0.9
+    assert model.B_ is None
+
+
+def test_offset_is_found_and_simulated():
+    X, U = recording(40, inputs=True, offset=True)
+    model = StableLinearModel(offset=True).fit(X, U=U)
+    np.testing.assert_allclose(model.offset_, C, atol=1e-9)
+    np.testing.assert_allclose(model.B_, B, atol=1e-9)
+    np.testing.assert_allclose(model.simulate(X[0], 39, U), X[1:], atol=1e-8)
+    np.testing.assert_array_equal(StableLinearModel().fit(X, U=U).offset_, 0)
+
+
+def test_rank_projects_tall_snapshots():
+    X, U = recording(40, inputs=True)
+    P = np.linalg.qr(np.random.default_rng(0).standard_normal((200, 3)))[0]
+    model = StableLinearModel(rank=3).fit(X @ P.T, U=U)
+    assert model.A_.shape == (3, 3)
+    assert model.components_.shape == (3, 200)
+    assert model.modes_.shape == (200, 3)
+    np.testing.assert_allclose(
+        np.sort_complex(model.eigenvalues_), np.sort_complex(np.linalg.eigvals(A)), atol=1e-8
+    )
+    np.testing.assert_allclose(model.simulate(P @ X[0], 39, U), X[1:] @ P.T, atol=1e-7)
+    np.testing.assert_allclose(model.predict(X[:-1] @ P.T, U[:-1]), X[1:] @ P.T, atol=1e-7)
+    assert model.score(X @ P.T, U=U) == pytest.approx(1)
+
+
+def test_spectrum_in_units_of_time():
+    X, _ = recording(30)
+    model = StableLinearModel(dt=0.1).fit(X)
+    np.testing.assert_allclose(np.abs(model.eigenvalues_), [0.98, 0.98, 0.49], atol=1e-10)
+    np.testing.assert_allclose(
+        model.frequencies_, [TURN / (2 * np.pi * 0.1), -TURN / (2 * np.pi * 0.1), 0], atol=1e-8
+    )
+    np.testing.assert_allclose(model.growth_rates_, np.log([0.98, 0.98, 0.49]) / 0.1, atol=1e-8)
+    np.testing.assert_allclose(A @ model.modes_, model.modes_ * model.eigenvalues_, atol=1e-8)
+
+
+def test_continuous_time():
+    F = np.array([[-0.1, 2.0], [-2.0, -0.1]])
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    G = np.array([[0.0], [1.0]])
+    model = StableLinearModel(time="continuous", dt=0.05).fit(X, X @ F.T + U @ G.T, U)
+    np.testing.assert_allclose(model.A_, F, atol=1e-12)
+    np.testing.assert_allclose(model.growth_rates_, [-0.1, -0.1])
+    np.testing.assert_allclose(model.frequencies_, [1 / np.pi, -1 / np.pi])
+    np.testing.assert_allclose(model.predict(X, U), X @ F.T + U @ G.T, atol=1e-12)
+    assert model.radius_ is None
+    # With the input held, x(t + dt) = e^{F dt} x + F⁻¹ (e^{F dt} − I) G u.
+    E = scipy.linalg.expm(0.05 * F)
+    first = E @ X[0] + np.linalg.solve(F, (E - np.eye(2)) @ G @ U[0])
+    np.testing.assert_allclose(model.simulate(X[0], 3, U)[0], first, atol=1e-12)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_cross_validated_radius_is_the_one_that_rolls_out_best(several):
+    parts = [recording(25, seed=seed, noise=0.02)[0] for seed in range(4)]
+    data = parts if several else parts[0]
+    model = StableLinearModel("cv").fit(data)
+    assert model.radius_ in {1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9}
+    assert np.abs(model.eigenvalues_).max() <= model.radius_ + 1e-12
+    kept, held = (parts[1:], parts[:1]) if several else ([data[:19]], [data[18:]])
+
+    def error(radius):
+        trial = StableLinearModel(radius).fit(kept)
+        return sum(np.square(trial.simulate(x[0], len(x) - 1) - x[1:]).sum() for x in held)
+
+    if not several:  # one fold: 18 pairs fit, the last six roll out
+        assert error(model.radius_) == min(
+            error(r) for r in (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)
+        )
+
+
+# Use ----------------------------------------------------------------------------------------------
+
+
+def test_simulate_returns_the_rows_after_x0():
+    X, U = recording(30, inputs=True)
+    model = StableLinearModel().fit(X, U=U)
+    np.testing.assert_allclose(model.simulate(X[0], 29, U), X[1:], atol=1e-9)
+    np.testing.assert_allclose(model.simulate(X[0], 1, U)[0], model.predict(X[:1], U[:1])[0], atol=1e-12)
+    assert model.simulate(X[0], 0, U).shape == (0, 3)
+
+
+def test_score_is_one_for_exact_and_zero_for_the_mean():
+    X, _ = recording(30)
+    assert StableLinearModel().fit(X).score(X) == pytest.approx(1)
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((2000, 3))
+    assert StableLinearModel().fit(noise).score(noise) == pytest.approx(0, abs=0.01)
+
+
+def test_module_starts_at_the_fit_and_stays_stable_in_training():
+    X, U = recording(40, inputs=True, offset=True, noise=0.1)
+    model = StableLinearModel(0.97, offset=True).fit(X, U=U)
+    module = model.to_module()
+    x, u, y = (torch.from_numpy(M) for M in (X[:-1], U[:-1], X[1:]))
+    torch.testing.assert_close(module(x, u), torch.from_numpy(model.predict(X[:-1], U[:-1])))
+    np.testing.assert_array_equal(module.A.detach().numpy(), model.A_)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (module(x, u) - 3 * y).square().mean().backward()  # what pulls it out of the disc
+        optimizer.step()
+        assert torch.linalg.eigvals(module.A).abs().max() <= 0.97 * (1 + 1e-12)
+    assert (module.A.detach() - torch.from_numpy(model.A_)).abs().max() > 1e-3
+    assert set(dict(module.named_parameters())) == {"B", "c", "parametrizations.A.original"}
+    with pytest.raises(ValueError, match="expected inputs u"):
+        module(x)
+
+
+def test_module_without_inputs():
+    X, _ = recording(30)
+    module = StableLinearModel().fit(X).to_module()
+    torch.testing.assert_close(module(torch.from_numpy(X[0])), torch.from_numpy(X[1]))
+    with pytest.raises(ValueError, match="expected no inputs u"):
+        module(torch.from_numpy(X[0]), torch.zeros(1))
+
+
+# scikit-learn -------------------------------------------------------------------------------------
+
+
+def test_clone_copies_the_arguments_and_not_the_fit():
+    model = StableLinearModel(0.9, offset=True, rank=2, dt=0.5).fit(recording(30)[0])
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert repr(copy) == "StableLinearModel(radius=0.9, rank=2, offset=True, dt=0.5)"
+    check_is_fitted(model)
+    with pytest.raises(ValueError, match=r"expected a fitted model.*Call fit first"):
+        copy.predict(recording(30)[0])
+    assert is_regressor(model)
+
+
+def test_grid_search_over_the_radius_on_pairs():
+    X, _ = recording(60, noise=0.05)
+    search = GridSearchCV(StableLinearModel(), {"radius": [0.5, 0.98]}, cv=3).fit(X[:-1], X[1:])
+    assert search.best_params_ == {"radius": 0.98}
+    assert search.best_estimator_.radius_ == 0.98
+    assert search.predict(X).shape == X.shape
+    assert cross_val_score(StableLinearModel(), X[:-1], X[1:]).min() > 0.5
+
+
+def test_last_step_of_a_pipeline_fits_a_trajectory():
+    X, _ = recording(60, noise=0.01)
+    pipeline = make_pipeline(StandardScaler(), StableLinearModel()).fit(X)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    np.testing.assert_allclose(pipeline[-1].A_, StableLinearModel().fit(scaled).A_, atol=1e-12)
+    assert pipeline.predict(X).shape == X.shape
+    assert pipeline.score(X) > 0.9
+    check_is_fitted(pipeline)
+    check_is_fitted(clone(pipeline).set_params(stablelinearmodel__radius=0.5).fit(X))
+
+
+def test_importing_the_package_does_not_import_scikit_learn():
+    code = "import sys, spectral_param.dynamics; sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Wrong input --------------------------------------------------------------------------------------
+
+rows = recording(30)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        ({"radius": "best"}, (rows,), "expected a radius, None or 'cv', got 'best'"),
+        ({"radius": "cv"}, (rows, rows), r"expected recordings.*got pairs"),
+        ({"radius": "cv", "time": "continuous"}, (rows, rows), "for radius='cv'"),
+        ({"time": "continuous"}, (rows,), r"expected derivatives Y.*numpy\.gradient"),
+        ({"abscissa": 0.0}, (rows,), "expected no abscissa for time='discrete'"),
+        ({"dt": 0.0}, (rows,), "expected dt > 0, got 0.0"),
+        ({"rank": 4}, (rows,), "expected rank <= 3"),
+        ({"rank": 0}, (rows,), "expected rank >= 1, a whole number, or None, got 0"),
+        ({}, (rows[:1],), "expected recordings of at least 2 rows, got 1"),
+        ({}, (rows[0],), r"samples as rows, got shape \(3,\)"),
+        ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
+        ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
+        ({}, (rows, None, np.ones((5, 1))), "expected 30 rows of U, as X has, got 5"),
+    ],
+)
+def test_wrong_input_to_fit_says_what_was_expected(arguments, data, message):
+    with pytest.raises(ValueError, match=message):
+        StableLinearModel(**arguments).fit(*data)
+
+
+def test_wrong_input_to_a_fitted_model_says_what_was_expected():
+    X, U = recording(30, inputs=True)
+    driven, free = StableLinearModel().fit(X, U=U), StableLinearModel().fit(X)
+    with pytest.raises(ValueError, match="expected inputs U, as in the fit, got none"):
+        driven.predict(X)
+    with pytest.raises(ValueError, match="expected no inputs U, as in the fit, got some"):
+        free.predict(X, U)
+    with pytest.raises(ValueError, match=r"expected U of shape \(30, 1\), got \(30, 2\)"):
+        driven.predict(X, np.ones((30, 2)))
+    with pytest.raises(ValueError, match="expected states of 3 entries, got 2"):
+        free.simulate(X[0, :2], 3)
+    with pytest.raises(ValueError, match="expected steps >= 0, a whole number, got -1"):
+        free.simulate(X[0], -1)
+    with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):
+        driven.simulate(X[0], 40, U)
+    with pytest.raises(ValueError, match=r"expected one of radius, time, .*, got 'speed'"):
+        free.set_params(speed=1)
