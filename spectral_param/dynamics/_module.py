@@ -25,13 +25,13 @@ class StableLinear(nn.Module):
 
     def __init__(self, A: Array, B: Array | None, c: Array | None, time: str, bound: float) -> None:
         super().__init__()
-        import spectral_param
+        from spectral_param import parametrizations
 
         self.A = _parameter(A)
         self.B = None if B is None else _parameter(B)
         self.c = None if c is None else _parameter(c)
         constraint = "SpectralRadiusNorm" if time == "discrete" else "SpectralAbscissa"
-        register_parametrization(self, "A", getattr(spectral_param, constraint)(bound, mode="at_most"))
+        register_parametrization(self, "A", getattr(parametrizations, constraint)(bound, mode="at_most"))
 
     def forward(self, x: Tensor, u: Tensor | None = None) -> Tensor:
         """Return the next states, or the derivatives.
