@@ -634,22 +634,22 @@ def taken(monkeypatch) -> list[int]:
 
 @pytest.mark.parametrize("return_output", [True, False])
 def test_who_takes_many_steps(return_output, taken) -> None:
-    sizes = [2] * 3000
+    sizes = [2] * 800
     args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
     found = results(rnn, args, "identity", sizes, return_output=return_output, of=(1,))
     assert len(taken) == 1
     assert 2 <= taken[0] <= 11
     assert_same(found, results(rnn_fused, args, "identity", sizes, of=(1,)), 1e-10)
     x, *rest = args
-    both = [rnn(x.unflatten(0, (3000, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
+    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
     assert_same(both[:1], both[1:], 1e-13)
     assert len(taken) == 2
     torch.func.vmap(lambda h: rnn(x, h, *rest[1:], "identity", sizes)[1])(rest[0][None])
     rnn(*args, "identity", sizes, checkpoint_every=2)
     rnn(
-        *arguments([2] * 2999 + [1], 2, 8, torch.float64, nonlinearity="identity"),
+        *arguments([2] * 799 + [1], 2, 8, torch.float64, nonlinearity="identity"),
         "identity",
-        [2] * 2999 + [1],
+        [2] * 799 + [1],
     )
     rnn(*args, "tanh", sizes)
     rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes)
@@ -782,16 +782,16 @@ def test_the_last_state_is_not_part_of_all_states(taken) -> None:
 
 
 def test_long_linear_recurrences_without_numbers() -> None:
-    args = [torch.randn(3000, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
+    args = [torch.randn(400, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         output, last = rnn(*(mode.from_tensor(t) for t in args), nonlinearity="identity")
-    assert (output.shape, last.shape) == ((3000, 1, 8), (1, 8))
+    assert (output.shape, last.shape) == ((400, 1, 8), (1, 8))
     x, *rest = args
     traced = make_fx(lambda *args: rnn(*args, nonlinearity="identity", return_output=False)[1])(
-        x[:600], *rest
+        x[:200], *rest
     )
-    expected = rnn_fused(x[:600, 0], *rest, None, "identity", [1] * 600)[1]
-    torch.testing.assert_close(traced(x[:600], *rest), expected)
+    expected = rnn_fused(x[:200, 0], *rest, None, "identity", [1] * 200)[1]
+    torch.testing.assert_close(traced(x[:200], *rest), expected)
 
 
 def test_the_number_of_linear_steps_at_a_time_fits() -> None:
