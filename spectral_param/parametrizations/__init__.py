@@ -11,7 +11,6 @@ from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.skew_exponential import SkewExponential
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
-from spectral_param.parametrizations.stiefel import Stiefel
 
 __all__ = [
     "BlockTriangular",
@@ -25,5 +24,4 @@ __all__ = [
     "SingularValues",
     "SkewExponential",
     "SpectralRadiusNorm",
-    "Stiefel",
 ]
