@@ -744,7 +744,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_right_inverse, "shape gates dtype mode"),
     _check(check_assignment_copies, ""),
     _check(check_projection, "dtype mode", _with_outside),
-    _check(check_paper_start, "shape gates", _with_start),
+    _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
     _check(check_gradients, "shape gates dtype mode", _in_double_precision),
