@@ -8,7 +8,7 @@
 1.0
 """
 
-from spectral_param import analysis, dynamics, errors, functional, init, nn, optim, testing
+from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain
 from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
 from spectral_param.parametrizations import (
@@ -49,7 +49,6 @@ __all__ = [
     "init",
     "nn",
     "num_free_parameters",
-    "optim",
     "param_groups",
     "penalty",
     "rebase",

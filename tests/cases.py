@@ -196,6 +196,7 @@ CASES = (
     ),
     Case(
         name="SpectralAbscissa-at_most",
+        variant=True,
         make=lambda shape: sp.SpectralAbscissa(mode="at_most"),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.1),
         violation=lambda W: torch.relu(abscissas(W)),

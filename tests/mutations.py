@@ -83,6 +83,20 @@ FAULTS = (
         ("tests/eigen",),
     ),
     Fault(
+        "packed: a shorter step goes on from the wrong rows of the step before",
+        "spectral_param/recurrence/sequence.py",
+        r"start = len\(self\) - self\.sizes\[-1\]",
+        "start = len(self) - self.following",
+        ("tests/recurrence",),
+    ),
+    Fault(
+        "segment: no gradient flows back over a checkpoint",
+        "spectral_param/recurrence/fused.py",
+        r"segment\.last_step\(delta\)\.add_\(self\.start\)",
+        "segment.last_step(delta)",
+        ("tests/recurrence",),
+    ),
+    Fault(
         "resume: the state that is carried from batch to batch is lost",
         "examples/papers/trainer.py",
         r'self\._hidden = self\.processes\.scatter\(state\["hidden"\]\)',

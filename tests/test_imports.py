@@ -16,7 +16,7 @@ LAYERS = (
     ("precision",),
     ("eigen", "functional", "recurrence"),
     ("init", "parametrizations"),
-    ("_constrain", "_model", "optim"),
+    ("_constrain", "_model"),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py

@@ -7,7 +7,6 @@ from spectral_param.functional.givens import givens_apply, givens_operator
 from spectral_param.functional.householder import householder, householder_apply, householder_factors
 from spectral_param.functional.schur import schur_form
 from spectral_param.functional.spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
-from spectral_param.functional.stiefel import stiefel_step
 from spectral_param.recurrence.activation import modrelu
 from spectral_param.recurrence.dispatch import rnn
 from spectral_param.recurrence.goru import goru
@@ -31,5 +30,4 @@ __all__ = [
     "schur_form",
     "spectral_abscissa",
     "spectral_radius",
-    "stiefel_step",
 ]

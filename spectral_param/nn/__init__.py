@@ -1,18 +1,14 @@
 """Layers: used like those of ``torch.nn``."""
 
 from spectral_param.nn.block_rnn import BlockRNN, BlockRNNCell
-from spectral_param.nn.gated import GRU, LSTM
 from spectral_param.nn.goru import GORU, GORUCell
 from spectral_param.nn.models import (
     ENRNN,
     EUNN,
-    IRNN,
     NNRNN,
     ORNN,
     URNN,
     ExpRNN,
-    FullCapacityURNN,
-    RNNOrth,
     ScoRNN,
     ScuRNN,
     SpectralRNN,
@@ -24,19 +20,14 @@ __all__ = [
     "ENRNN",
     "EUNN",
     "GORU",
-    "GRU",
-    "IRNN",
-    "LSTM",
     "NNRNN",
     "ORNN",
     "URNN",
     "BlockRNN",
     "BlockRNNCell",
     "ExpRNN",
-    "FullCapacityURNN",
     "GORUCell",
     "ModReLU",
-    "RNNOrth",
     "ScoRNN",
     "ScuRNN",
     "SequenceLayer",

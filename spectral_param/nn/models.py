@@ -19,7 +19,6 @@ from spectral_param.parametrizations import (
     SingularValues,
     SkewExponential,
     SpectralRadiusNorm,
-    Stiefel,
 )
 from spectral_param.parametrizations.schur_form import Form
 from spectral_param.parametrizations.skew_exponential import Angles
@@ -162,115 +161,6 @@ class ScuRNN(BlockRNN):
         dtype = _complex_dtype(dtype, "The real counterpart of this network is spectral_param.nn.ScoRNN.")
         blocks = [(hidden_size, ScaledCayley())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
-
-
-class FullCapacityURNN(BlockRNN):
-    r"""Unitary recurrence whose matrix is trained as it is, by steps that keep it unitary.
-
-    Wisdom, Powers, Hershey, Le Roux and Atlas, "Full-Capacity Unitary Recurrent Neural Networks"
-    (NeurIPS 2016): modReLU. Train it with :class:`spectral_param.optim.StiefelRMSprop`, for which
-    :func:`spectral_param.optim.stiefel_groups` finds the matrix; another optimizer does not keep it
-    unitary. It starts uniform by Haar's measure, the authors' as a product of reflections and Fourier
-    transforms; they also train the initial state, which is given here as ``hx``.
-
-    Args:
-        input_size: Number of features of the input.
-        hidden_size: Number of hidden units.
-        num_layers: Number of layers.
-        real_output: For a complex dtype: whether the output has the real parts of the states and, after
-            them, the imaginary parts. ``None``, the default, means so if the dtype is complex.
-        dtype: Complex for unitary matrices and a complex state, as in the paper, or real for orthogonal
-            ones and a real state. By default complex, in the precision of the default dtype.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
-
-    Example:
-        >>> rnn = spectral_param.nn.FullCapacityURNN(2, 16)
-        >>> groups = spectral_param.optim.stiefel_groups(rnn, lr=1e-3, stiefel_lr=1e-4)
-        >>> optimizer = spectral_param.optim.StiefelRMSprop(groups)
-        >>> output, h_n = rnn(torch.randn(50, 4, 2))
-        >>> output.shape, output.dtype
-        (torch.Size([50, 4, 32]), torch.float32)
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        real_output: bool | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[ComplexOptions],
-    ) -> None:
-        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
-        if real_output is None:
-            real_output = dtype.is_complex
-        blocks = [(hidden_size, Stiefel())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
-
-
-class RNNOrth(BlockRNN):
-    """Recurrence without a constraint that starts orthogonal.
-
-    Henaff, Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks" (ICML 2016); the
-    RNN-orth of Kerg et al. (2019), who give it modReLU. It starts as :func:`spectral_param.init.henaff_`
-    fills.
-
-    Args:
-        input_size: Number of features of the input.
-        hidden_size: Number of hidden units.
-        num_layers: Number of layers.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``nonlinearity="tanh"`` for
-            instance.
-
-    Example:
-        >>> output, h_n = spectral_param.nn.RNNOrth(1, 32)(torch.randn(64, 8, 1))
-        >>> output.shape
-        torch.Size([64, 8, 32])
-    """
-
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
-    ) -> None:
-        super().__init__(input_size, [(hidden_size, None)], num_layers, **options)
-
-
-class IRNN(BlockRNN):
-    """Recurrence without a constraint that starts as the identity, with ReLU.
-
-    Le, Jaitly and Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units"
-    (2015). Input weights start Gaussian with a standard deviation of 0.001.
-
-    Args:
-        input_size: Number of features of the input.
-        hidden_size: Number of hidden units.
-        num_layers: Number of layers.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`; ``nonlinearity`` is
-            ``"relu"`` and ``init`` is ``torch.nn.init.eye_`` if not given.
-
-    Example:
-        >>> rnn = spectral_param.nn.IRNN(1, 32)
-        >>> torch.equal(rnn.cells[0].weight_hh, torch.eye(32))
-        True
-    """
-
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
-    ) -> None:
-        options.setdefault("nonlinearity", "relu")
-        options.setdefault("init", nn.init.eye_)
-        super().__init__(input_size, [(hidden_size, None)], num_layers, **options)
-        self._reset_input_maps()
-
-    def reset_parameters(self) -> None:
-        """Start anew, as the constructor does."""
-        super().reset_parameters()
-        self._reset_input_maps()
-
-    def _reset_input_maps(self) -> None:
-        for name, weight in self.named_parameters():
-            if name.endswith("weight_ih"):
-                nn.init.normal_(weight, std=0.001)
 
 
 class ExpRNN(BlockRNN):

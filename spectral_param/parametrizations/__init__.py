@@ -12,7 +12,6 @@ from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.skew_exponential import SkewExponential
 from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
-from spectral_param.parametrizations.stiefel import Stiefel
 
 __all__ = [
     "BlockTriangular",
@@ -27,5 +26,4 @@ __all__ = [
     "SkewExponential",
     "SpectralAbscissa",
     "SpectralRadiusNorm",
-    "Stiefel",
 ]

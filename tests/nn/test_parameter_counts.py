@@ -18,7 +18,8 @@ import pytest
 from torch import nn
 
 import spectral_param as sp
-from spectral_param.nn import ENRNN, LSTM, NNRNN, ORNN, URNN, FullCapacityURNN, ScoRNN, SpectralRNN
+from examples.papers.networks import LSTM, FullCapacityURNN
+from spectral_param.nn import ENRNN, NNRNN, ORNN, URNN, ScoRNN, SpectralRNN
 
 SCORNN = "Helfrich, Willmott and Ye (2018)"
 NNRNN_PAPER = "Kerg et al. (2019)"

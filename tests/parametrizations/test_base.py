@@ -102,7 +102,7 @@ def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder, sp.parametrizations.Stiefel]
+    "make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder]
 )
 def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
     module = Holder(torch.randn(6, 6))

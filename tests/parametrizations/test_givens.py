@@ -26,6 +26,7 @@ FFT = Case(
     violation=orthogonality_defect,
     outside=orthogonal,
     shapes=((8, 8), (16, 4)),
+    variant=True,
 )
 
 

@@ -81,7 +81,15 @@ def test_rows_say_where_they_are_shown_and_what_they_are_measured_by() -> None:
             assert measures.reached(goal, {}, row.name, "MSE") is None, row.name
 
 
-@pytest.mark.parametrize("name", [name for name in ALWAYS if name != "franka"])
+# One for each network and kind of groups.
+GROUPED = {
+    (row.network["name"], *(entry.get("parameters") for entry in row.optimizer)): row.name
+    for row in map(config.load, ALWAYS)
+    if row.network
+}
+
+
+@pytest.mark.parametrize("name", GROUPED.values())
 def test_full_network_has_an_optimizer_for_all_of_it(name) -> None:
     row = config.load(name)
     task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, seed=0)
