@@ -58,7 +58,9 @@ def test_products_of_a_constraint(case, reduced) -> None:
 def test_products_of_eigentriples(reduced) -> None:
     with Products() as products:
         dominant_eigentriple(torch.randn(2, 70, 70))  # larger than what is solved in numpy
-    assert set(products.precisions) == {"ieee"}
+    # Small matrices are decomposed without any product of torch's.
+    alone = case.name.startswith(("SpectralRadiusNorm", "SpectralAbscissa"))
+    assert set(products.precisions) == (set() if alone else {"ieee"})
 
 
 @needs_setting
