@@ -57,8 +57,10 @@ def test_products_of_a_constraint(case, reduced) -> None:
 @needs_setting
 def test_products_of_eigentriples(reduced) -> None:
     with Products() as products:
-        dominant_eigentriple(torch.randn(4, 9, 9))
-    assert set(products.precisions) == {"ieee"}
+        dominant_eigentriple(torch.randn(2, 70, 70))  # larger than what is solved in numpy
+    # Small matrices are decomposed without any product of torch's.
+    alone = case.name.startswith(("SpectralRadiusNorm", "SpectralAbscissa"))
+    assert set(products.precisions) == (set() if alone else {"ieee"})
 
 
 @needs_setting

@@ -14,6 +14,7 @@ Conjugates are taken with ``physical_conj``: see its note.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -201,10 +202,11 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     if eps > 1e-10:
         # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
         eigenvalue += correction.real if eigenvalue.imag == 0 and A.dtype.kind == "f" else correction
-    with np.errstate(over="ignore"):  # Of entries next to the largest number λ may be infinite.
+    is_ordinary = _ORDINARY[0] < size < _ORDINARY[1]
+    # Of entries next to the largest number λ may be infinite.
+    with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
         parts = np.asarray(values.dtype.type(eigenvalue) * scale), u, v / values.dtype.type(condition)
-    triple = Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts))
-    return triple, _ORDINARY[0] < size < _ORDINARY[1]
+    return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts)), is_ordinary
 
 
 # The safe way -------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
         x: Vectors.
         y: Vectors.
     """
-    return torch.vdot(x, y) if x.ndim == y.ndim == 1 else (physical_conj(x) * y).sum(dim=-1)
+    # Not torch.vdot, a product, whose precision is a setting.
+    return (physical_conj(x) * y).sum(dim=-1)
 
 
 def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)

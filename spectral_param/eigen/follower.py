@@ -115,11 +115,12 @@ class Follower(nn.Module):
         triple = self._known(T)
         if triple is None:
             triple = self._track(T.detach()) if self.tracks(T.shape[-1]) else self._solve(T)
-            # Tensors made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False):
-                if triple.right.is_inference():
-                    triple = Eigentriple(*(part.clone() for part in triple))
-                vars(self)["_last"] = T.detach().clone(), triple
+            last = T.detach().clone()
+            if torch.is_inference_mode_enabled():
+                # Tensors made in inference mode could not be saved for a later backward pass.
+                with torch.inference_mode(False):
+                    last, triple = T.clone(), Eigentriple(*(part.clone() for part in triple))
+            vars(self)["_last"] = last, triple
         return known_value(T, triple, self.choice, self._is_regular)
 
     def last(self) -> Eigentriple:

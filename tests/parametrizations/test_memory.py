@@ -55,20 +55,19 @@ def test_one_decomposition_for_each_training_step(name, make, count) -> None:
     for _ in range(3):
         with count() as counter:
             step(layer, optimizer)
-        assert counter.count == 1
+        # The gates' eigenvalues are computed one after the other.
+        gates = {"LSTM": 4, "GRU": 3}.get(name, 1)
+        assert counter.count == (gates if make is sp.SpectralRadiusNorm else 1)
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [(eigendecompositions, 1), (solves, 2)],  # The second system is that of the left eigenvector.
-)
-def test_one_of_each_for_a_step_of_enrnn(count, expected) -> None:
+@pytest.mark.parametrize("count", [eigendecompositions, solves])
+def test_one_of_each_for_a_step_of_enrnn(count) -> None:
     layer = sp.nn.ENRNN(6, 4, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     step(layer, optimizer)
     with count() as counter:
         step(layer, optimizer)
-    assert counter.count == expected
+    assert counter.count == 1
 
 
 def test_one_in_inference_mode() -> None:
