@@ -50,7 +50,9 @@ def test_products_of_a_constraint(case, reduced) -> None:
         layer.weight.abs().square().sum().backward()
         if case.recovers:
             layer.weight = member
-    assert set(products.precisions) == (set() if case.name == "SignPattern" else {"ieee"})
+    # Small matrices are decomposed without any product of torch's.
+    without = case.name.startswith(("SignPattern", "SpectralRadiusNorm", "SpectralAbscissa"))
+    assert set(products.precisions) == (set() if without else {"ieee"})
     assert SETTINGS.fp32_precision == reduced
 
 
@@ -58,9 +60,7 @@ def test_products_of_a_constraint(case, reduced) -> None:
 def test_products_of_eigentriples(reduced) -> None:
     with Products() as products:
         dominant_eigentriple(torch.randn(2, 70, 70))  # larger than what is solved in numpy
-    # Small matrices are decomposed without any product of torch's.
-    alone = case.name.startswith(("SpectralRadiusNorm", "SpectralAbscissa"))
-    assert set(products.precisions) == (set() if alone else {"ieee"})
+    assert set(products.precisions) == {"ieee"}
 
 
 @needs_setting
