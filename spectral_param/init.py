@@ -286,7 +286,8 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
             f"No factor gives it the radius {radius:g}: add entries that close a cycle."
         )
     if not is_tensor:
-        return weight * (radius / rho)
+        # Older versions of scipy multiply some formats in another one.
+        return (weight * (radius / rho)).asformat(weight.format)
     coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
     with torch.no_grad():
         weight.mul_(radius / rho)

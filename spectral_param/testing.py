@@ -58,6 +58,41 @@ from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.base import real_entries
 
+__all__ = [
+    "CHECKS",
+    "SHAPES",
+    "Case",
+    "Check",
+    "Holder",
+    "Trial",
+    "assignable",
+    "check_assignment_copies",
+    "check_autocast",
+    "check_bad_input",
+    "check_bfloat16",
+    "check_cached",
+    "check_compile",
+    "check_constraint_holds",
+    "check_deepcopy",
+    "check_deepcopy_of_rnn",
+    "check_gradients",
+    "check_nan",
+    "check_paper_start",
+    "check_projection",
+    "check_random_state",
+    "check_rejects_outside",
+    "check_remove",
+    "check_repeated_reads",
+    "check_right_inverse",
+    "check_state_dict",
+    "check_to",
+    "check_torch_func",
+    "conformance",
+    "holder",
+    "originals",
+    "tolerance",
+]
+
 Shape = tuple[int, ...]
 
 #: Even, odd, a batch, and the four gates of an LSTM.

@@ -355,7 +355,9 @@ def test_init_of_a_chain_and_behind_a_parametrization() -> None:
 # Other libraries -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("init", [None, "paper", torch.nn.init.eye_, 2 * torch.eye(5)], ids=str)
+@pytest.mark.parametrize(
+    "init", [None, "paper", torch.nn.init.eye_, 2 * torch.eye(5)], ids=["None", "paper", "eye", "tensor"]
+)
 def test_a_manifold_of_geotorch(init) -> None:
     layer = sp.constrain(torch.nn.Linear(5, 5), "weight", geotorch.SO(torch.Size((5, 5))), init=init)
     assert orthogonality_defect(layer.weight).max() < 1e-5

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.precision import full_precision
+from spectral_param.context import full_precision
 
 Array = npt.NDArray[Any]
 

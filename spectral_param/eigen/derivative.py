@@ -39,6 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.context import full_precision, not_nested
 from spectral_param.eigen.dense import (
     Choice,
     Eigentriple,
@@ -46,8 +47,6 @@ from spectral_param.eigen.dense import (
     physical_conj,
     power_of_two_scale,
 )
-from spectral_param.forward_mode import not_nested
-from spectral_param.precision import full_precision
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:

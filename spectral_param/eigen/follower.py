@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from spectral_param.context import is_traced
 from spectral_param.eigen import tracking
 from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
@@ -17,7 +19,6 @@ from spectral_param.eigen.derivative import (
     value_and_gradient,
     with_gradient,
 )
-from spectral_param.functional.checks import is_traced
 
 Solver = Literal["auto", "dense", "tracking"]
 
@@ -160,8 +161,10 @@ class Follower(nn.Module):
         assert self._states is not None
         found, states = _follow(T, self._states)
         _store(states, self.right, self.left, self.numbers)
+        # The buffers hold the blocks; the states' own copies go.
+        kept = zip(states, self.right, self.left, strict=True)
         vars(self).update(
-            _states=_states(self.right, self.left, [tracking.to_numbers(state) for state in states]),
+            _states=[dataclasses.replace(state, right=right, left=left) for state, right, left in kept],
             _version=self.numbers._version,
             _is_regular=all(state.regular for state in states),
         )

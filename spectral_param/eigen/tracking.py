@@ -82,7 +82,6 @@ from torch import Tensor
 from spectral_param.eigen.dense import (
     Eigentriple,
     dominant_eigentriple_and_moduli,
-    power_of_two_scale,
 )
 
 Array = npt.NDArray[Any]
@@ -210,13 +209,22 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
 
     On the host, where that is known at once, a matrix of ordinary size is left as it is, which saves a copy.
     """
-    low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
-    largest = torch.maximum(-low, high)
+    largest = _largest_entry(T)
     if is_on_host(T) and _is_ordinary(float(largest)):
         return T, largest
+    return T / _power_of_two(largest), largest
+
+
+def _largest_entry(T: Tensor) -> Tensor:
+    """Return the largest modulus of T's entries, of their real and imaginary parts for a complex T."""
+    low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
+    return torch.maximum(-low, high)
+
+
+def _power_of_two(largest: Tensor) -> Tensor:
+    """Return the power of two next to a number, 1 for zero."""
     exponent = torch.frexp(largest).exponent - 1
-    scale = torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
-    return T / scale, largest
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
 
 
 def is_on_host(x: Tensor) -> bool:
@@ -333,9 +341,9 @@ def _power(T: Tensor, squarings: int) -> _Power:
     P, log_scale = T, torch.zeros((), dtype=torch.float64, device=T.device)
     for _ in range(squarings):
         P = P @ P
-        scale = power_of_two_scale(P)
+        scale = _power_of_two(_largest_entry(P))
         P = P / scale
-        log_scale = 2 * log_scale + scale.double().log().squeeze()
+        log_scale = 2 * log_scale + scale.double().log()
     return _Power(P, 2**squarings, log_scale)
 
 

@@ -45,9 +45,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.forward_mode import known_signature, not_nested
-from spectral_param.functional.checks import check_square, is_plain, is_traced
-from spectral_param.precision import full_precision
+from spectral_param.context import full_precision, is_plain, is_traced, known_signature, not_nested
+from spectral_param.functional.checks import check_square
 
 # From this size on the inverse by blocks is faster than LAPACK's factorisation, measured on CPUs.
 BLOCKED_SIZE = 128

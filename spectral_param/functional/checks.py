@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 
 from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
-
-# Modes of PyTorch that record a graph, or that compute without values.
-_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -135,29 +130,3 @@ def square_blocks(X: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n,
 def finfo_eps(dtype: torch.dtype) -> float:
     """Return the spacing of floating point numbers at 1 for a real or complex dtype."""
     return float(torch.finfo(dtype).eps)
-
-
-def is_traced(*tensors: Tensor) -> bool:
-    """Return whether a graph is recorded, or the tensors have no values: no choice can depend on values then.
-
-    Args:
-        tensors: The tensors to look at.
-    """
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return True
-    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
-        return True
-    return any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
-
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are ordinary tensors, whose values can be looked at and kept.
-
-    They are not while a graph is recorded, inside torch.func's transforms, or in forward mode.
-
-    Args:
-        tensors: The tensors to look at.
-    """
-    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    return all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)

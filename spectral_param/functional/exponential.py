@@ -17,8 +17,8 @@ import math
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import check_real, check_square, finfo_eps, is_plain, is_traced
-from spectral_param.precision import full_precision, matmul
+from spectral_param.context import full_precision, is_plain, is_traced, matmul
+from spectral_param.functional.checks import check_real, check_square, finfo_eps
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.precision import matmul
+from spectral_param.context import matmul
 
 
 def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:

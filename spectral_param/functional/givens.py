@@ -68,7 +68,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.precision import matmul
+from spectral_param.context import matmul
 
 Order = Literal["rectangular", "fft"]
 ORDERS = get_args(Order)

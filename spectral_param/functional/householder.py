@@ -62,9 +62,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.forward_mode import not_nested
-from spectral_param.functional.checks import check_lapack_matrix, finfo_eps, is_traced
-from spectral_param.precision import full_precision, matmul
+from spectral_param.context import full_precision, is_traced, matmul, not_nested
+from spectral_param.functional.checks import check_lapack_matrix, finfo_eps
 
 
 def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k)

@@ -43,7 +43,7 @@ import torch
 from scipy.linalg import schur
 from torch import Tensor
 
-from spectral_param.precision import full_precision, matmul
+from spectral_param.context import full_precision, matmul
 
 
 class SchurBlocks(NamedTuple):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param.context import is_plain, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import Choice
 from spectral_param.eigen.derivative import eigentriple, inner, known_value, leading_value, recorded_value
-from spectral_param.functional.checks import check_square, is_plain, is_traced
+from spectral_param.functional.checks import check_square
 
 
 def dominant_eigen(T: Tensor) -> Eigentriple:

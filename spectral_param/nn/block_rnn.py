@@ -13,11 +13,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param._constrain import Init
 from spectral_param._model import originals_of
+from spectral_param.context import autocast_off
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.nn.cell import ConstrainedCell
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
-from spectral_param.precision import autocast_off
 from spectral_param.recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.dispatch import (
     CheckpointEvery,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.functional.checks import is_plain
+from spectral_param.context import is_plain
 
 
 class Present:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from spectral_param.context import full_precision, is_plain
 from spectral_param.errors import InManifoldError, NotSquareError
-from spectral_param.functional.checks import check_matrix, finfo_eps, is_plain
-from spectral_param.precision import full_precision
+from spectral_param.functional.checks import check_matrix, finfo_eps
 
 
 class _Read(NamedTuple):

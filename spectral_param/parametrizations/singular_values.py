@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spectral_param.context import matmul
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import few_reflections, householder
@@ -20,7 +21,6 @@ from spectral_param.parametrizations.base import (
     nested_weight,
 )
 from spectral_param.parametrizations.householder import Householder
-from spectral_param.precision import matmul
 
 # Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
 # itself they could not be trained.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
+from spectral_param.context import matmul
 from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import skew_exponential
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import Parametrization, at_least_float32
-from spectral_param.precision import matmul
 
 Angles = Literal["henaff", "cayley"]
 

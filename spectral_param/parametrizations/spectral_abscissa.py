@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
+from spectral_param.context import is_plain
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.derivative import condition_reciprocal, degenerate_threshold, is_degenerate
 from spectral_param.eigen.follower import Follower
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional.checks import is_plain
 from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.spectral_radius import broadcast_to_matrices, readable
 

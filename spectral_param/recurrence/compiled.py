@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.precision import autocast_off
+from spectral_param.context import autocast_off
 from spectral_param.recurrence import fused
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Support
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from spectral_param.precision import autocast_off
+from spectral_param.context import autocast_off
 from spectral_param.recurrence import linear
 from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.compiled import rnn_operator

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from spectral_param.precision import autocast_off
+from spectral_param.context import autocast_off
 from spectral_param.recurrence.activation import Named
 from spectral_param.recurrence.reference import rnn_reference
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments

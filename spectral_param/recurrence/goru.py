@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.precision import without_autocast
+from spectral_param.context import without_autocast
 from spectral_param.recurrence.activation import modrelu
 
 

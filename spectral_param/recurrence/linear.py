@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spectral_param.precision import full_precision
+from spectral_param.context import full_precision
 from spectral_param.recurrence.fused import rnn_fused
 from spectral_param.recurrence.sequence import Cell, Result, Rows, first_states
 

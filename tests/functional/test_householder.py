@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from spectral_param.context import matmul
 from spectral_param.errors import NotAMatrixError, UnsupportedDtypeError
 from spectral_param.functional import householder, householder_apply, householder_factors
-from spectral_param.precision import matmul
 
 SHAPES = ((4, 4), (5, 2), (2, 4, 3), (3, 1), (1, 1), (2, 6))
 DTYPES = (torch.float64, torch.complex128)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
+from spectral_param.context import matmul
 from spectral_param.functional import schur_form
 from spectral_param.functional.schur import (
     SchurBlocks,
@@ -19,7 +20,6 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
-from spectral_param.precision import matmul
 from tests import matrices
 
 

@@ -101,9 +101,7 @@ def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
     torch.testing.assert_close(module.weight, W, atol=0.05, rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    "make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder]
-)
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder])
 def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
     module = Holder(torch.randn(6, 6))
     register_parametrization(module, "weight", make())

@@ -61,7 +61,7 @@ def test_missing_data_is_one_line_on_stderr(row, folder, capsys) -> None:
 
 
 def idx(magic: int, shape: tuple[int, ...], entries: bytes) -> bytes:
-    return gzip.compress(b"".join(n.to_bytes(4, "big") for n in (magic, *shape)) + entries)
+    return gzip.compress(b"".join(n.to_bytes(4, "big") for n in (magic, *shape)) + entries, mtime=0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
+from spectral_param.context import full_precision
 from spectral_param.eigen import dominant_eigentriple
-from spectral_param.precision import full_precision
 from tests.cases import CASES
 
 SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None

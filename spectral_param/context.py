@@ -1,21 +1,115 @@
-"""Neither autocast nor TensorFloat-32 may touch the mathematics of a constraint."""
+"""What surrounds a computation: tracers, transforms, autocast, lowered precision, and PyTorch's Functions.
+
+Neither autocast nor TensorFloat-32 may touch the mathematics of a constraint; what is kept between reads, and
+every choice that depends on values, is for ordinary tensors only.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.autocast_mode import is_autocast_available
-
-from spectral_param.forward_mode import not_nested
+from torch.autograd import forward_ad
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Modes of PyTorch that record a graph, or that compute without values.
+_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
+
+
+def is_traced(*tensors: Tensor) -> bool:
+    """Return whether a graph is recorded, or the tensors have no values: no choice can depend on values then.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+        return True
+    return any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether these are ordinary tensors, whose values can be looked at and kept.
+
+    They are not while a graph is recorded, inside torch.func's transforms, or in forward mode.
+
+    Args:
+        tensors: The tensors to look at.
+    """
+    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    return all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+
+
+def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
+    """Let an autograd Function's ``jvp`` refuse to be differentiated in forward mode once more.
+
+    Of a ``jvp(jvp(f))`` with such a Function, x³ for instance, the outer derivative is lost: 0 instead of 6x
+    (torch 2.13; ``torch.linalg.solve`` by itself loses a part, too). Each other order of modes is right.
+
+    Args:
+        jvp: The static method.
+
+    Returns:
+        A method that raises ``NotImplementedError`` inside a second forward-mode transform.
+    """
+
+    @functools.wraps(jvp)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        stack = torch._C._functorch.get_interpreter_stack() or []
+        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+            raise NotImplementedError(
+                "Expected forward mode once, got a jvp or jacfwd of a jvp or jacfwd, for which PyTorch drops "
+                "derivatives of autograd Functions. Take one of both in reverse mode: torch.func.hessian, "
+                "jacfwd(jacrev(f)), or a jvp of a grad."
+            )
+        return jvp(*args, **kwargs)
+
+    return wrapped
+
+
+class _Bound(NamedTuple):
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def apply_defaults(self) -> None:
+        """Do nothing: all arguments are there."""
+
+
+class _AllGiven(inspect.Signature):
+    """A signature whose arguments are always all given, by position."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the arguments as they are."""
+        return super().bind(*args, **kwargs) if kwargs else _Bound(args, {})
+
+
+def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
+    """Let an autograd Function's ``forward``, which is given all arguments by position, say its signature.
+
+    ``Function.apply`` of a Function with ``setup_context`` finds it out and binds the arguments at each call,
+    which takes longer than the eigenvalues of a matrix with 8 rows.
+
+    Args:
+        forward: The static method.
+
+    Returns:
+        The same method.
+    """
+    parameters = inspect.signature(forward).parameters.values()
+    forward.__signature__ = _AllGiven(list(parameters))  # type: ignore[attr-defined]
+    return forward
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
