@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from benchmarks import constraints, eigen, networks, recurrences
+from benchmarks import constraints, eigen, networks, plain, recurrences
 from benchmarks.case import Case
 
 # (n, batch, steps) of the papers' adding, copying and MNIST networks, and of characters.
@@ -47,7 +47,11 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     linear: list[Linear] = [(4, 1, 400, "last")] if quick else LINEAR
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
+    small = [(6, 5, 2)] if quick else [(16, 20, 16), (32, 64, 32), (64, 100, 32)]
     return {
+        "plain way, radius": lambda: (plain.radius_step(n) for n in ((8,) if quick else (8, 16, 32, 64))),
+        "plain way, Cayley": lambda: (plain.cayley_step(n) for n in ((8,) if quick else (16, 64, 128, 256))),
+        "plain way, networks": lambda: (plain.network_step(*each) for each in small),
         "training runs": lambda: eigen.on_training_runs(*((16, 64) if quick else (320, 720))),
         "adversarial runs": lambda: eigen.on_adversarial_runs(*((30, 24) if quick else (60, 256))),
         "normalised": lambda: (constraints.normalised_step(n) for n in sizes),

@@ -51,6 +51,13 @@ are what these are compared with, in `examples/papers/networks`.
 
 # What a section needs to have said beside its title.
 NOTES = {
+    "SpectralRadiusNorm beside the plain way, a training step": """\
+A Linear of $n$ units with bias and a step of SGD, one thread. The plain way is a parametrization that returns
+`T / torch.linalg.eigvals(T).abs().max()`.
+""",
+    "ScaledCayley beside torch's, a training step": """\
+The same with `torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="cayley")`.
+""",
     "SpectralRadiusNorm, a training step": """\
 A product of W with 32 columns and a step of SGD, from a Gaussian matrix with one eigenvalue ahead of the
 others. Where the eigenvalues at the edge crowd, "solver auto" costs what "solver dense" does. Beside a

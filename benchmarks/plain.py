@@ -1,0 +1,123 @@
+"""Small layers beside the plain way of writing them: whole training steps, one thread."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.nn.utils.parametrize import register_parametrization
+
+import spectral_param as sp
+from benchmarks.case import Case, Run, require_close
+
+RADIUS = "SpectralRadiusNorm beside the plain way, a training step"
+CAYLEY = "ScaledCayley beside torch's, a training step"
+
+
+class DividedByRadius(nn.Module):
+    """The plain way to a spectral radius of one, which PyTorch differentiates through all eigenvalues."""
+
+    def forward(self, T: Tensor) -> Tensor:
+        """Return T / ρ(T).
+
+        Args:
+            T: Square matrix.
+        """
+        return T / torch.linalg.eigvals(T).abs().max()
+
+
+def _training(model: nn.Module, x: Tensor, steps: int) -> Run:
+    """Return a function that takes a number of steps of SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def run() -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            y = model(x)
+            (y[0] if isinstance(y, tuple) else y).square().mean().backward()
+            optimizer.step()
+
+    return run
+
+
+def _steps(n: int) -> int:
+    """Return how many steps take long enough to be timed."""
+    return max(5, 1000 // n)
+
+
+def radius_step(n: int) -> Case:
+    """A Linear with a weight of spectral radius one, batches of 32.
+
+    Args:
+        n: Size of the weight.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(0)
+    x, start = torch.randn(32, n), nn.Linear(n, n)
+    layers = {}
+    for name, constraint in (("ours", sp.SpectralRadiusNorm()), ("plain way", DividedByRadius())):
+        layer = nn.Linear(n, n)
+        layer.load_state_dict(start.state_dict())
+        layers[name] = register_parametrization(layer, "weight", constraint)
+    require_close(layers["ours"].weight, layers["plain way"].weight, 1e-4, "weight")
+    contenders = {name: _training(layer, x, _steps(n)) for name, layer in layers.items()}
+    return Case(
+        f"{RADIUS}, n = {n}",
+        contenders,
+        units=dict.fromkeys(contenders, _steps(n)),
+        curve=(RADIUS, "n", n),
+    )
+
+
+def cayley_step(n: int) -> Case:
+    """A Linear with an orthogonal weight, batches of 32.
+
+    Args:
+        n: Size of the weight.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(32, n)
+    ours = sp.constrain(nn.Linear(n, n), "weight", sp.ScaledCayley())
+    theirs = parametrizations.orthogonal(nn.Linear(n, n), orthogonal_map="cayley")
+    for layer in (ours, theirs):
+        W = layer.weight.detach()
+        require_close(W.mT @ W, torch.eye(n), 1e-3, "orthogonality")
+    contenders = {"ours": _training(ours, x, _steps(n)), "torch, orthogonal": _training(theirs, x, _steps(n))}
+    return Case(
+        f"{CAYLEY}, n = {n}",
+        contenders,
+        units=dict.fromkeys(contenders, _steps(n)),
+        curve=(CAYLEY, "n", n),
+    )
+
+
+def network_step(n: int, steps: int, batch: int) -> Case:
+    """ENRNN, half of its units in each block, beside torch's networks of as many hidden units.
+
+    Args:
+        n: Number of hidden units.
+        steps: Length of the sequences.
+        batch: Number of sequences.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(steps, batch, 4)
+    count = max(3, 600 // (steps * n // 16))
+    models = {
+        "ENRNN": sp.nn.ENRNN(4, n // 2, n - n // 2),
+        "torch.nn.RNN": nn.RNN(4, n),
+        "torch.nn.LSTM": nn.LSTM(4, n),
+    }
+    contenders = {name: _training(model, x, count) for name, model in models.items()}
+    return Case(
+        f"a small ENRNN, a training step: n = {n}, {steps} steps, {batch} sequences",
+        contenders,
+        units=dict.fromkeys(contenders, count),
+    )
