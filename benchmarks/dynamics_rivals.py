@@ -100,7 +100,7 @@ class Factors(NamedTuple):
     """A = S⁻¹ O C S: at most 1 in radius for O orthogonal and C positive semidefinite with norm at most 1."""
 
     S: Array
-    O: Array  # noqa: E741 (the paper's name)
+    O: Array
     C: Array
 
     def matrix(self) -> Array:
@@ -135,10 +135,10 @@ def _starts(A: Array) -> list[Factors]:
     """Return the polar factors of A and, of 0.9999 A / ρ(A), those in the norm that its powers decay in."""
     I = np.eye(len(A))
     shrunk = 0.9999 * A / max(1.0, height(A))
-    S = scipy.linalg.sqrtm(scipy.linalg.solve_discrete_lyapunov(shrunk.T, I)).real
+    norm = scipy.linalg.sqrtm(scipy.linalg.solve_discrete_lyapunov(shrunk.T, I)).real
     starts = []
-    for S, M in ((I, A), (S, S @ shrunk @ np.linalg.inv(S))):
-        O, C = scipy.linalg.polar(M)  # noqa: E741
+    for S, M in ((I, A), (norm, norm @ shrunk @ np.linalg.inv(norm))):
+        O, C = scipy.linalg.polar(M)
         starts.append(Factors(S, O, _clipped(C)))
     return starts
 
@@ -161,8 +161,7 @@ def soc(problem: Problem, least: float, seconds: float) -> Found:
     ahead, error, alpha, step, fresh = now, least + problem.error(now.matrix()), 0.5, 1.0, True
     errors = [error]
     while not finished and time.process_time() < ends:
-        S, O, C = now  # noqa: E741
-        A = now.matrix()
+        (S, O, C), A = now, now.matrix()
         Z = np.linalg.solve(S.T, (A - problem.A) @ gram)
         gradient = Factors((O @ C).T @ Z - Z @ A.T, Z @ S.T @ C.T, O.T @ Z @ S.T)
         step *= 1.5**4
@@ -212,6 +211,6 @@ def trained_alpha_stable(problem: Problem, seconds: float) -> Found:
 
     error, finished = np.inf, False
     while not finished and time.process_time() < ends:
-        before, error = error, float(optimizer.step(closure))
+        before, error = error, optimizer.step(closure).item()
         finished = not before - error > 1e-8 * error
     return Found(layer.weight.detach().numpy().copy(), finished)
