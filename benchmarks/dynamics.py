@@ -182,7 +182,7 @@ def _measured(fit: Fit, problem: Problem, least: float, seconds: float) -> dict[
     return {
         "ratio": error(A, X, Y, U) / least,
         "reached": reached,
-        "finished": finished,
+        "finished": bool(finished),
         "cpu_seconds": spent,
         "bytes": memory,
         "growth": growth(A) if small_enough else None,
