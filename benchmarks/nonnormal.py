@@ -1,8 +1,8 @@
-"""``python -m benchmarks.nonnormal``: no wrong read along runs of non-normal matrices made to fool the tracking.
+"""``python -m benchmarks.nonnormal``: no wrong read of non-normal matrices made to fool the tracking.
 
-Of a non-normal matrix an entry of any small size can move eigenvalues that nothing in the blocks knows of past
-the one that is followed. Each run has a leading eigenvalue 1, a non-normal part that is quiet at first, and one
-change at a step of its own that (mostly) lets that part lead; it goes back some steps later.
+Of a non-normal matrix an entry of any small size can move eigenvalues that nothing in the blocks knows of
+past the one that is followed. Each run has a leading eigenvalue 1, a non-normal part that is quiet at
+first, and one change at a step of its own that (mostly) lets that part lead; it goes back some steps later.
 """
 
 from __future__ import annotations
@@ -156,12 +156,15 @@ def is_wrong(T: Tensor, rho: float) -> bool:
 
 
 def count(names: list[str], seeds: range, n: int) -> dict[str, int]:
-    """Follow the runs and return the numbers of steps, of followed steps, of changes of the leader, and of errors.
+    """Follow the runs and count steps, followed steps, changes of the leader, and wrong radii.
 
     Args:
         names: Families.
         seeds: Runs of each.
         n: Size.
+
+    Returns:
+        The counts by name.
     """
     found = {"steps": 0, "followed": 0, "leader changed": 0, "wrong": 0}
     for name in names:
@@ -173,7 +176,7 @@ def count(names: list[str], seeds: range, n: int) -> dict[str, int]:
                 triple, state = tracking.track(T, state)
                 rho = triple.eigenvalue.abs().item()
                 found["steps"] += 1
-                found["followed"] += state.followed
+                found["followed"] += state.regular
                 found["leader changed"] += before is not None and abs(rho / before - 1) > 0.02
                 found["wrong"] += is_wrong(T, rho)
                 before = rho

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks import characters
 from benchmarks.case import Case, Run, require_close
-from spectral_param.functional.recurrence_fused import rnn_fused
+from spectral_param.recurrence.fused import rnn_fused
+from spectral_param.recurrence.reference import rnn_reference
+from spectral_param.recurrence.sequence import Cell, Rows
 
 
 def _training(module: nn.Module, x: Tensor) -> Run:
@@ -35,15 +37,8 @@ def _contenders(n: int, batch: int, steps: int) -> dict[str, Run]:
     ours = sp.nn.ScoRNN(2, n)
     cell = ours.cells[0]
     short = x[: min(steps, 20)]
-    reference = sp.functional.recurrence.rnn_reference(
-        short.flatten(0, 1),
-        torch.zeros(batch, n),
-        cell.weight_ih,
-        cell.weight_hh.detach(),
-        cell.bias,
-        "modrelu",
-        [batch] * len(short),
-    )
+    rows = Rows(short.flatten(0, 1), None, [batch] * len(short))
+    reference = rnn_reference(cell.recurrence()[0], rows)
     require_close(ours(short)[1][0], reference[1], 1e-3, "last state")
     return {
         "ScoRNN": _training(ours, x),
@@ -116,7 +111,8 @@ def linear_sequence(n: int, batch: int, steps: int, read: Literal["last", "all"]
         return last if states is None else states
 
     def one_by_one() -> Tensor:
-        states, last = rnn_fused(x, h0, U, W, None, "identity", sizes, return_output=not is_last)
+        rows = Rows(x, h0, sizes, return_output=not is_last)
+        states, last = rnn_fused(Cell(U, W, None, "identity"), rows)
         return last if states is None else states
 
     def training(forward: Callable[[], Tensor]) -> Run:

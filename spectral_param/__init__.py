@@ -22,6 +22,7 @@ from spectral_param.parametrizations import (
     SignPattern,
     SingularValues,
     SkewExponential,
+    SpectralAbscissa,
     SpectralRadiusNorm,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "SignPattern",
     "SingularValues",
     "SkewExponential",
+    "SpectralAbscissa",
     "SpectralRadiusNorm",
     "analysis",
     "constrain",

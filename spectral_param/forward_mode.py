@@ -1,4 +1,4 @@
-"""Around PyTorch's autograd Functions: forward mode that it gets wrong, and signatures that it reads slowly."""
+"""Around PyTorch's autograd Functions: forward mode that it gets wrong, signatures that it reads slowly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Bound(NamedTuple):
 class _AllGiven(inspect.Signature):
     """A signature whose arguments are always all given, by position."""
 
-    def bind(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
         """Return the arguments as they are."""
         return super().bind(*args, **kwargs) if kwargs else _Bound(args, {})
 
@@ -64,6 +64,9 @@ def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
 
     Args:
         forward: The static method.
+
+    Returns:
+        The same method.
     """
     parameters = inspect.signature(forward).parameters.values()
     forward.__signature__ = _AllGiven(list(parameters))  # type: ignore[attr-defined]

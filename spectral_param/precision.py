@@ -18,6 +18,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Return a context without autocast on the device of a tensor; free where there is none anyway."""
+    device = like.device.type
+    # Autocast refuses to be switched off where it does not exist: on the meta device.
+    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return _NOTHING
+
+
+_NOTHING = contextlib.nullcontext()
+
+
 def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
     """Run ``function`` with autocast off on the device of its first tensor argument.
 

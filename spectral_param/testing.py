@@ -23,6 +23,7 @@ it, each with the shapes and dtypes that what it checks depends on:
 ...     make=lambda shape: Skew(),
 ...     member=skew_member,
 ...     violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
+...     shapes=((4, 4), (5, 5), (2, 4, 4)),  # By default gates, too.
 ... )
 >>> for trial in spectral_param.testing.conformance(case):
 ...     trial()
@@ -649,7 +650,7 @@ def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert torch.equal(first, clone.weight), "expected the same weight from the same originals"
 
 
-LAYERS: dict[int, type[nn.RNNBase]] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
+LAYERS: dict[int, Any] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
 
 
 def _always(case: Case, shape: Shape, dtype: torch.dtype) -> bool:

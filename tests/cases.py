@@ -188,6 +188,20 @@ CASES = (
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
     ),
     Case(
+        name="SpectralAbscissa",
+        make=lambda shape: sp.SpectralAbscissa(-0.5),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.5),
+        violation=lambda W: (abscissas(W) + 0.5).abs(),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
+    ),
+    Case(
+        name="SpectralAbscissa-at_most",
+        make=lambda shape: sp.SpectralAbscissa(mode="at_most"),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.1),
+        violation=lambda W: torch.relu(abscissas(W)),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
+    ),
+    Case(
         name="ScaledCayley",
         make=lambda shape: sp.ScaledCayley(),
         member=orthogonal,

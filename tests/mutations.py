@@ -69,6 +69,20 @@ FAULTS = (
         ("tests/parametrizations/test_spectral_radius.py", CONFORMANCE, "-k", "latch"),
     ),
     Fault(
+        "conjugate: the gradient of a complex eigenvalue lacks one",
+        "spectral_param/eigen/derivative.py",
+        r"g / physical_conj\(torch\.where\(degenerate, 1, s\)\)",
+        "g / torch.where(degenerate, 1, s)",
+        (CONFORMANCE, "-k", "SpectralRadiusNorm and gradients"),
+    ),
+    Fault(
+        "audit: a followed eigenvalue is never doubted",
+        "spectral_param/eigen/tracking.py",
+        r"if _is_proven\(power, right, left, ritz, generator\):",
+        "if True:",
+        ("tests/eigen",),
+    ),
+    Fault(
         "resume: the state that is carried from batch to batch is lost",
         "examples/papers/trainer.py",
         r'self\._hidden = self\.processes\.scatter\(state\["hidden"\]\)',

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
+from spectral_param.parametrizations import SpectralAbscissa, SpectralRadiusNorm
+
 Array = NDArray[Any]  # float64
 
 
@@ -19,19 +21,17 @@ class StableLinear(nn.Module):
         A: State matrix ``(n, n)``, within the bound.
         B: Input matrix ``(n, m)``, or None.
         c: Offset ``(n,)``, or None.
-        time: ``"discrete"``: spectral radius at most ``bound``; ``"continuous"``: real parts at most
-        ``bound``. bound: The radius or the abscissa.
+        time: ``"discrete"``: spectral radius at most ``bound``; ``"continuous"``: real parts at most that.
+        bound: The radius or the abscissa.
     """
 
     def __init__(self, A: Array, B: Array | None, c: Array | None, time: str, bound: float) -> None:
         super().__init__()
-        import spectral_param
-
         self.A = _parameter(A)
         self.B = None if B is None else _parameter(B)
         self.c = None if c is None else _parameter(c)
-        constraint = "SpectralRadiusNorm" if time == "discrete" else "SpectralAbscissa"
-        register_parametrization(self, "A", getattr(spectral_param, constraint)(bound, mode="at_most"))
+        constraint = SpectralRadiusNorm if time == "discrete" else SpectralAbscissa
+        register_parametrization(self, "A", constraint(bound, mode="at_most"))
 
     def forward(self, x: Tensor, u: Tensor | None = None) -> Tensor:
         """Return the next states, or the derivatives.

@@ -14,18 +14,25 @@ Conjugates are taken with ``physical_conj``: see its note.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import math
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spectral_param.precision import full_precision
+
+Array = npt.NDArray[Any]
 
 # Which eigenvalue leads: that of largest modulus or of largest real part.
 Choice = Literal["modulus", "real"]
 
 # Up to this size the short way is the faster one: eigenvectors cost a third more than eigenvalues.
 SHORT_SIZE = 64
+# And up to this number of matrices: the safe way takes a batch in a few calls.
+SHORT_BATCH = 16
 # One solve reaches working accuracy from almost any start, a second one from the few others.
 _SOLVES = 2
 # Largest entries for which squares and reciprocals of everything that occurs are numbers.
@@ -88,7 +95,8 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
     """
     if not T.is_complex():
         return T / scale
-    return torch.view_as_complex(torch.view_as_real(T.resolve_conj()) / scale[..., None])
+    parts = torch.view_as_real(T.resolve_conj())
+    return torch.view_as_complex(parts / scale[..., None])
 
 
 def dominant_eigentriple(T: Tensor, choice: Choice = "modulus") -> Eigentriple:  # T: (..., n, n)
@@ -107,7 +115,6 @@ def dominant_eigentriple(T: Tensor, choice: Choice = "modulus") -> Eigentriple: 
     return leading_eigentriple(T, choice)[0]
 
 
-@full_precision
 def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentriple, bool]:
     """Compute the leading eigentriple of each matrix, and say whether nothing about any of them is special.
 
@@ -116,23 +123,25 @@ def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentri
         choice: Which eigenvalue leads.
 
     Returns:
-        The triple, and whether each eigenvalue is neither zero nor defective, and each matrix of ordinary size.
+        The triple, and whether each eigenvalue is simple and (for the modulus) not zero, and each matrix of
+        ordinary size.
     """
-    n = T.shape[-1]
     T = T.detach()
-    if n > SHORT_SIZE:
-        return _leading_and_moduli(T, choice)[0], False
-    # The one look for NaN, infinity and extreme sizes: LAPACK's QR iteration ends the process on NaN.
-    sizes = torch.linalg.vector_norm(T.reshape(-1, n * n), float("inf"), dim=-1).tolist()
-    if all(_ORDINARY[0] < size < _ORDINARY[1] for size in sizes):
-        triple, unsafe, _ = _short(T.reshape(-1, n, n), sizes, choice)
-        if not unsafe:
-            return Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in triple)), True
-    return _leading_and_moduli(T, choice)[0], False
+    if T.shape[-1] > SHORT_SIZE:
+        return _safe(T, choice)[0], False
+    if T.ndim == 2:
+        return _short(T, choice) or (_safe(T, choice)[0], False)
+    matrices = T.flatten(end_dim=-3)
+    if len(matrices) > SHORT_BATCH:
+        return _safe(T, choice)[0], False
+    # Each by itself, so that none changes a bit of another one's result.
+    triples, regular = zip(*(leading_eigentriple(matrix, choice) for matrix in matrices), strict=True)
+    parts = (torch.stack(part) for part in zip(*triples, strict=True))
+    return Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in parts)), all(regular)
 
 
 def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
-    """Compute the dominant eigentriple of each matrix, and the moduli of all its eigenvalues.
+    """Compute the dominant eigentriple of each matrix in the safe way, and the moduli of all its eigenvalues.
 
     Args:
         T: As for :func:`dominant_eigentriple`.
@@ -140,12 +149,70 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     Returns:
         The triple, and the moduli, largest first, relative to no particular scale: ``(..., n)``.
     """
-    return _leading_and_moduli(T.detach(), "modulus")
+    return _safe(T.detach(), "modulus")
+
+
+# The short way ------------------------------------------------------------------------------------
+
+
+def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
+    """Return the triple of one matrix, and whether its size is ordinary; None where it is not safe.
+
+    On the host, wherever the matrix is. In numpy but for the decomposition: for arrays this small torch takes
+    three times as long.
+    """
+    # The one look for NaN, infinity and extreme sizes: LAPACK's QR iteration ends the process on NaN.
+    size = torch.linalg.vector_norm(T, math.inf).item()
+    if not 0 < size < math.inf:
+        return None
+    A = T.resolve_conj().cpu().numpy()
+    # Scaled by a power of two, so that 2^k T has the same bits as T. The real numbers of a complex matrix by
+    # themselves: its quotient with a subnormal number is NaN.
+    real = A.real.dtype
+    scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
+    A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
+    values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
+    # Of a pair the first, in the upper half plane.
+    leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
+    eigenvalue, u = complex(values[leader]), V[:, leader]
+    unit = np.zeros(len(u), values.dtype)
+    unit[leader] = 1
+    try:
+        v = np.linalg.solve(V.conj().T, unit)  # vᴴu = 1
+    except np.linalg.LinAlgError:
+        return None
+    # u has a small residual whatever V is: LAPACK is backward stable. That of v, in double precision, also
+    # improves λ of a matrix in single precision: vᴴTu = λ + (vᴴT - λvᴴ)u.
+    y = v.conj().astype(np.complex128)
+    residual = y @ A - eigenvalue * y
+    correction = complex(residual @ u)
+    condition = math.sqrt(np.vdot(v, v).real)  # of λ, since u has unit length
+    defect = math.sqrt(np.vdot(residual, residual).real)
+    eps = float(np.finfo(A.dtype).eps)
+    rounding = 200 * len(u) * eps
+    modulus = abs(eigenvalue) if choice == "modulus" else 1.0
+    if not (
+        defect <= rounding * condition
+        and condition < 0.01 / eps**0.5
+        and abs(correction) <= 1e-4 * modulus
+        and modulus > rounding / 100
+    ):
+        return None
+    if eps > 1e-10:
+        # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
+        eigenvalue += correction.real if eigenvalue.imag == 0 and A.dtype.kind == "f" else correction
+    with np.errstate(over="ignore"):  # Of entries next to the largest number λ may be infinite.
+        parts = np.asarray(values.dtype.type(eigenvalue) * scale), u, v / values.dtype.type(condition)
+    triple = Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts))
+    return triple, _ORDINARY[0] < size < _ORDINARY[1]
+
+
+# The safe way -------------------------------------------------------------------------------------
 
 
 @full_precision
-def _leading_and_moduli(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:
-    """Return what :func:`dominant_eigentriple_and_moduli` does, of a matrix of any kind."""
+def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
+    """Return the triples, and the moduli of all eigenvalues, largest first and relative to no scale."""
     n = T.shape[-1]
     T = T.resolve_conj()
     # LAPACK's QR iteration ends the process on NaN input, so it must never see any.
@@ -154,112 +221,33 @@ def _leading_and_moduli(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]
     scale = power_of_two_scale(T)
     scaled = divided(T, scale).reshape(-1, n, n)
 
-    if n <= SHORT_SIZE:
-        sizes = torch.linalg.vector_norm(scaled.reshape(-1, n * n), float("inf"), dim=-1).tolist()
-        parts, unsafe, values = _short(scaled, sizes, choice)
-        moduli = values.abs()
-        if unsafe:
-            *again, again_moduli = _safe(scaled[unsafe], choice)
-            for part, better in zip((*parts, moduli), (*again, again_moduli), strict=True):
-                part[unsafe] = better.to(part.dtype)
-    else:
-        *parts, moduli = _safe(scaled, choice)
-    eigenvalue, right, left = parts
-    # Part by part, for scales that are subnormal: 0·∞ would be NaN.
-    eigenvalue = torch.view_as_complex(
-        torch.view_as_real(eigenvalue.reshape(finite.shape)) * scale[..., 0, :]
-    )
+    eigenvalue, right, left, moduli = _solve(scaled, choice)
+    if scaled.dtype in (torch.float32, torch.complex64):
+        eigenvalue, accurate = _rayleigh_quotient(scaled, eigenvalue, right, left, choice)
+        if not accurate.all():
+            # Nearly defective: LAPACK's error in single precision is the root of a rounding error.
+            again = _solve(scaled[~accurate].to(_double(scaled.dtype)), choice)
+            for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
+                part[~accurate] = better.to(part.dtype)
+
+    # Part by part, for scales that are subnormal: their products with complex numbers are NaN.
+    parts = torch.view_as_real(eigenvalue.reshape(finite.shape)) * scale[..., 0]
     nan = torch.nan
     triple = Eigentriple(
-        torch.where(finite, eigenvalue, nan),
+        torch.where(finite, torch.view_as_complex(parts), nan),
         torch.where(finite[..., None], right.reshape(*finite.shape, n), nan),
         torch.where(finite[..., None], left.reshape(*finite.shape, n), nan),
     )
     return triple, moduli.sort(dim=-1, descending=True).values.reshape(*finite.shape, n)
 
 
-def _leader(values: Tensor, choice: Choice) -> Tensor:  # (..., n) -> (..., 1)
-    """Return the index of the leading eigenvalue; of a pair the first, in the upper half plane."""
-    return (values.abs() if choice == "modulus" else values.real).argmax(dim=-1, keepdim=True)
-
-
-# The short way ------------------------------------------------------------------------------------
-
-
-def _short(
-    T: Tensor, sizes: list[float], choice: Choice
-) -> tuple[tuple[Tensor, Tensor, Tensor], list[int], Tensor]:  # T: (b, n, n)
-    """Return the triples, the numbers of those that are not to be believed, and all eigenvalues."""
-    b, n, _ = T.shape
-    values, V = torch.linalg.eig(T)
-    leader = _leader(values, choice)
-    eigenvalue = values.gather(-1, leader)
-    u = V.gather(-1, leader[:, None].expand(b, n, 1))
-    unit = torch.zeros_like(values).scatter_(-1, leader, 1)[..., None]
-    v = torch.linalg.solve_ex(V.mH, unit).result  # vᴴu = 1
-    # Residuals in double precision: they then improve λ of a matrix in single precision.
-    C, x, y, shift = (part.to(torch.complex128) for part in (T, u, v.mH, eigenvalue[..., None]))
-    right, left = C @ x - shift * x, y @ C - shift * y
-    correction = (y @ right)[..., 0]
-    length = torch.linalg.vector_norm(v, dim=-2)  # of v, and the condition number of λ
-    # Everything that the host has to know, in one transfer.
-    seen = [torch.linalg.vector_norm(part, dim=(-2, -1)) for part in (right, left)]
-    seen += [part.abs()[:, 0] for part in (length, correction, eigenvalue)]
-    rows = torch.stack([part.double() for part in seen], dim=-1).tolist()
-    unsafe = [i for i, row in enumerate(rows) if not _is_believed(*row, sizes[i], n, T.dtype, choice)]
-    if T.dtype in (torch.float32, torch.complex64):
-        if not T.is_complex():
-            # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π.
-            correction = torch.where(eigenvalue.imag == 0, correction.real, correction)
-        eigenvalue = (shift[..., 0] + correction).to(eigenvalue.dtype)
-    return (eigenvalue[:, 0], u[..., 0], (v / length[..., None])[..., 0]), unsafe, values
-
-
-def _is_believed(
-    right: float,
-    left: float,
-    length: float,
-    correction: float,
-    modulus: float,
-    size: float,
-    n: int,
-    dtype: torch.dtype,
-    choice: Choice,
-) -> bool:
-    """Return whether residuals, condition and corrections are those of an ordinary eigenvalue."""
-    eps = float(torch.finfo(dtype).eps)
-    residual = 100 * n * eps * size
-    return (
-        right <= residual
-        and left <= residual * length
-        and length < 0.01 / eps**0.5
-        and correction <= 1e-4 * (modulus if choice == "modulus" else size)
-        and (choice == "real" or modulus > n * eps * size)
-    )
-
-
-# The safe way -------------------------------------------------------------------------------------
-
-
-def _safe(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (b, n, n)
-    """Return eigenvalues, right and left vectors, and the moduli of all eigenvalues, of T of size about 1."""
-    eigenvalue, right, left, moduli = _solve(T, choice)
-    if T.dtype in (torch.float32, torch.complex64):
-        eigenvalue, accurate = _rayleigh_quotient(T, eigenvalue, right, left, choice)
-        if not accurate.all():
-            # Nearly defective: LAPACK's error in single precision is the root of a rounding error.
-            again = _solve(T[~accurate].to(_double(T.dtype)), choice)
-            for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
-                part[~accurate] = better.to(part.dtype)
-    return eigenvalue, right, left, moduli
-
-
 def _solve(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (b, n, n)
     """Return the leading eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
     eigenvalues = torch.linalg.eigvals(T)
-    eigenvalue = eigenvalues.gather(-1, _leader(eigenvalues, choice)).squeeze(-1)
-    vectors = _inverse_iteration(T.to(eigenvalue.dtype), eigenvalue)
-    return eigenvalue, *vectors, eigenvalues.abs()
+    moduli = eigenvalues.abs()
+    leader = (moduli if choice == "modulus" else eigenvalues.real).argmax(dim=-1, keepdim=True)
+    eigenvalue = eigenvalues.gather(-1, leader).squeeze(-1)
+    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), moduli
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:

@@ -47,7 +47,7 @@ from spectral_param.eigen.dense import (
     power_of_two_scale,
 )
 from spectral_param.forward_mode import not_nested
-from spectral_param.precision import full_precision, matmul
+from spectral_param.precision import full_precision
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
@@ -69,14 +69,13 @@ def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
         x: Vectors.
         y: Vectors.
     """
-    return (physical_conj(x) * y).sum(dim=-1)
+    return torch.vdot(x, y) if x.ndim == y.ndim == 1 else (physical_conj(x) * y).sum(dim=-1)
 
 
 def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
-    """Return x yᴴ, or its real part: one real product, without the complex matrix."""
-    if not real:
-        return x[..., :, None] * physical_conj(y)[..., None, :]
-    return matmul(torch.stack([x.real, x.imag], -1), torch.stack([y.real, y.imag], -2))
+    """Return x yᴴ, or its real part, without the complex matrix. No products that autocast could touch."""
+    x, y = x[..., :, None], y[..., None, :]
+    return torch.addcmul(x.real * y.real, x.imag, y.imag) if real else x * physical_conj(y)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -99,9 +98,11 @@ def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
-def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: bool = False) -> Tensor:
     """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
     s = inner(v, u)
+    if regular:
+        return _outer((g / physical_conj(s))[..., None] * v, u, real)
     degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
     weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
     return _outer(weight[..., None] * v, u, real)
@@ -126,7 +127,7 @@ def _bordered_solve(
 
 
 class _Eigen(torch.autograd.Function):
-    """T -> (λ, u, v), by the formulas at the top of this file: for transforms and derivatives of all orders."""
+    """T -> (λ, u, v) by the formulas above, for transforms and derivatives of all orders."""
 
     @staticmethod
     def forward(T: Tensor, choice: Choice, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -215,8 +216,10 @@ class _Value(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice) -> Tensor:
-        ctx.choice = choice
+    def forward(
+        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice, regular: bool
+    ) -> Tensor:
+        ctx.choice, ctx.regular = choice, regular
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
         return eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
@@ -226,25 +229,28 @@ class _Value(torch.autograd.Function):
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, ctx.choice, Eigentriple(eigenvalue, u, v))
-        return _value_gradient(T, eigenvalue, u, v, g, ctx.choice), None, None, None, None
+        gradient = _value_gradient(T, eigenvalue, u, v, g, ctx.choice, ctx.regular)
+        return gradient, None, None, None, None, None
 
 
-@full_precision
-def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice) -> Tensor:
+def _value_gradient(
+    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice, regular: bool = False
+) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
     g_eigenvalue = g * torch.sgn(eigenvalue) if choice == "modulus" else g.to(u.dtype)
-    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())
+    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex(), regular=regular)
 
 
-def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus") -> Tensor:
+def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus", regular: bool = False) -> Tensor:
     """Return |λ| or Re λ of an ordinary tensor's triple as a differentiable function of T.
 
     Args:
         T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
         triple: The leading eigentriple of exactly this ``T``.
         choice: Which eigenvalue leads, and by what.
+        regular: Whether it is known that no eigenvalue is defective: none is looked for then.
     """
-    value: Tensor = _Value.apply(T, *triple, choice)  # type: ignore[no-untyped-call]
+    value: Tensor = _Value.apply(T, *triple, choice, regular)  # type: ignore[no-untyped-call]
     return value
 
 

@@ -1,4 +1,4 @@
-"""The leading eigenvalue behind a constrained weight: computed, followed from step to step, remembered, saved."""
+"""The leading eigenvalue behind a constrained weight: computed, followed, remembered and saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.eigen import tracking
-from spectral_param.eigen.dense import Eigentriple, leading_eigentriple
+from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
     known_value,
     leading_value,
@@ -23,27 +23,32 @@ Solver = Literal["auto", "dense", "tracking"]
 
 # Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
 TRACKED_SIZE = 96
+# Devices of which the host sees values without waiting.
+_HOST = ("cpu",)
 
 
 class Follower(nn.Module):
-    """ρ of matrices that change a little from read to read.
+    """ρ, or α, of matrices that change a little from read to read.
 
     What tracking needs to go on is kept in buffers, so checkpoints, copies and compiled graphs have it:
 
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
     - ``numbers``: what else is in :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
-    - ``triple``, ``digest``: λ, u and v as of the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of the bits of the T that they belong to, as eight numbers of 32 bits. Of a T that still has these
-      bits nothing is computed again, so a run that was interrupted goes on to the same bits. Averaged or
-      converted they belong to no T, and are not used.
+    - ``triple``, ``digest``: λ, u and v as of the last read before the checkpoint, ``(m, 2n + 1, 2)``, and
+    the
+      SHA-256 of the bits of the T that they belong to, as eight numbers of 32 bits. Of a T that still has
+      these bits nothing is computed again, so a run that was interrupted goes on to the same bits. Averaged
+      or converted they belong to no T, and are not used.
 
     All are empty where nothing is tracked.
 
     Args:
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
+        choice: ``"modulus"`` for ρ, ``"real"`` for the spectral abscissa, which is computed densely.
     """
 
-    #: The base class of parametrizations need not compare these buffers to know whether a weight is the last one.
+    #: The base class of parametrizations need not compare these buffers to know whether a weight is the
+    #: last one.
     is_memory = True
 
     right: Tensor | None
@@ -52,9 +57,9 @@ class Follower(nn.Module):
     triple: Tensor | None
     digest: Tensor | None
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: Solver, choice: Choice = "modulus") -> None:
         super().__init__()
-        self.solver = solver
+        self.solver, self.choice = solver, choice
         for name in _BUFFERS:
             self.register_buffer(name, None)
         # Copies of the last T and its triple. T's address and version say on a device whether comparing pays.
@@ -72,7 +77,8 @@ class Follower(nn.Module):
         Args:
             n: The size.
         """
-        return self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+        asked = self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+        return asked and self.choice == "modulus"
 
     @property
     def is_regular(self) -> bool:
@@ -101,7 +107,7 @@ class Follower(nn.Module):
             self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
 
     def forward(self, T: Tensor) -> Tensor:
-        """Return the differentiable spectral radius of each matrix, computed only if T is not the last one.
+        """Return the differentiable ρ or α of each matrix, computed only if T is not the last one.
 
         Args:
             T: Ordinary matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
@@ -109,10 +115,12 @@ class Follower(nn.Module):
         triple = self._known(T)
         if triple is None:
             triple = self._track(T.detach()) if self.tracks(T.shape[-1]) else self._solve(T)
+            # Tensors made in inference mode could not be saved for a later backward pass.
             with torch.inference_mode(False):
-                copies = (part.detach().clone() for part in triple)
-                vars(self)["_last"] = T.detach().clone(), Eigentriple(*copies)
-        return known_value(T, triple)
+                if triple.right.is_inference():
+                    triple = Eigentriple(*(part.clone() for part in triple))
+                vars(self)["_last"] = T.detach().clone(), triple
+        return known_value(T, triple, self.choice, self._is_regular)
 
     def last(self) -> Eigentriple:
         """Return the eigentriple of the last read, without a graph."""
@@ -125,7 +133,7 @@ class Follower(nn.Module):
             self._recall(T)
         # On a device a comparison makes the host wait. Where T has probably changed it is left out.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = not tracking.is_on_host(T) and mark != self._mark
+        is_new = mark != self._mark and T.device.type not in _HOST
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None
@@ -134,13 +142,13 @@ class Follower(nn.Module):
         return triple if alike else None
 
     def _solve(self, T: Tensor) -> Eigentriple:
-        triple, regular = leading_eigentriple(T)
+        triple, regular = leading_eigentriple(T, self.choice)
         vars(self)["_is_regular"] = regular
         return triple
 
     def _track(self, T: Tensor) -> Eigentriple:
         """Return the eigentriple of each matrix by itself, from what the last call left in the buffers."""
-        if not self._fits(T):
+        if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
             self.begin(T)
         assert self.right is not None
         assert self.left is not None
@@ -169,19 +177,19 @@ class Follower(nn.Module):
             and self.right.dtype == self.left.dtype == T.dtype
             and self.right.device == self.left.device == T.device
             and self.numbers.shape == (m, len(tracking.NUMBERS))
-            and not self.numbers.is_inference()
+            and not self.numbers.is_complex()  # Module.to makes it so together with a complex weight.
         )
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ for a graph that is being recorded, where the same state is followed; and inside transforms.
+        """Return ρ or α inside transforms, and in a graph that is being recorded, which follows, too.
 
         Args:
             T: Matrices of shape ``(..., n, n)``.
         """
         if not is_traced(T):
-            return leading_value(T)
+            return leading_value(T, self.choice)
         if not self.tracks(T.shape[-1]) or not self._fits(T):
-            return recorded_value(T)
+            return recorded_value(T, self.choice)
         rho, gradient = _followed_radius(T.detach(), self.right, self.left, self.numbers)
         return with_gradient(T, rho, gradient)
 
@@ -193,9 +201,7 @@ class Follower(nn.Module):
         n, m = T.shape[-1], T[..., 0, 0].numel()
         if self.triple is None or self.digest is None or self.triple.shape != (m, 2 * n + 1, 2):
             return
-        if self.triple.dtype != T.real.dtype or self.digest.shape != (8,):
-            return
-        if not torch.equal(self.digest.cpu().double(), _digest(T)):
+        if self.triple.dtype != T.real.dtype or not torch.equal(self.digest.cpu(), _digest(T)):
             return
         with torch.inference_mode(False):
             parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
@@ -217,7 +223,7 @@ class Follower(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take the buffers of any shape, or none: a checkpoint without them, of weights alone, is complete."""
+        """Take buffers of any shape, or none: a checkpoint of weights alone is complete."""
         found = [state_dict.get(prefix + name) for name in _BUFFERS]
         vars(self).update(_last=None, _states=None, _is_loaded=True, _is_regular=False)
         with torch.inference_mode(False), torch.no_grad():

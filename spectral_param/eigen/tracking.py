@@ -48,22 +48,23 @@ curves, with θ_1 the largest and |θ_1| scaled to 1, prove the result:
 - |z| = 1 + δ and everything beyond it: no eigenvalue is larger.
 
 So ρ(P) is 1 to within δ, whatever the rest of T looks like, normal or not. M comes from random vectors. Let
-Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the leading right
-singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom, below
-τ² = 0.65² with probability
+Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the
+leading right singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees
+of freedom, below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (2)
 
-(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m for
-some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric series gives
+(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m
+for some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric
+series gives
 
     M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
 
 So of results that are believed a share of at most 1e-10 for each of the few products A^j Z is wrong (by 1e-8
 for 100 of them), for every T that was chosen without regard to Z: Z is a new one in each step, and no other
 step's T, blocks or results enter. Rounding is not part of this: P and its products are those of T's own
-precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK knows
-them.
+precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK
+knows them.
 """
 
 from __future__ import annotations
@@ -565,7 +566,7 @@ def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
     return _Inside(c, dual, theta / leader, r * s / leader**2, leader)
 
 
-def _largest_M(theta: Array, products: Array, delta: float) -> Array:
+def _largest_bound(theta: Array, products: Array, delta: float) -> Array:
     """Return up to which M both curves are clear of eigenvalues, for the first 1, 2, ... of all θ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = products / (1 + delta - np.abs(theta))
@@ -576,25 +577,29 @@ def _largest_M(theta: Array, products: Array, delta: float) -> Array:
     return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
 
 
-def _cut(ritz: _Ritz, inside: _Inside, delta: float, root: float, exponent: int) -> tuple[int, float]:
-    """Return how many leading directions to project out, and the modulus of the next, relative to λ.
+def _inside_to_project_out(
+    compression: _Compression, ritz: _Ritz, log_leader: float, delta: float, root: float, exponent: int
+) -> tuple[_Inside, float] | None:
+    """Return the leading directions to project out, and the modulus of the next one, relative to λ.
 
     Many, so that what remains is small, but only those that have converged far enough for (1). Never half a
-    conjugate pair.
+    conjugate pair. None where not even the first has.
     """
     moduli = np.asarray(ritz.moduli) / ritz.moduli[0]
-    capacity = _largest_M(inside.theta, inside.products, delta)
-    best, chosen = -1.0, (0, 1.0)
-    for cut in range(len(inside.theta), 0, -1):
-        rest = float(moduli[cut] ** exponent)
-        if moduli[cut] * 1.02 < moduli[cut - 1]:
-            # What M should be, were A normal.
-            score = capacity[cut - 1] * (1 - rest) / (1 + root * rest)
-            if score > 4:
-                return cut, rest
-            if score > best:
-                best, chosen = score, (cut, rest)
-    return chosen
+    cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
+    while cuts:
+        inside = _inside(compression, ritz, cuts[0])
+        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
+            # What M is allowed to be over what it should be, were A normal.
+            rest = moduli[cuts] ** exponent
+            allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
+            scores = allowed * (1 - rest) / (1 + root * rest)
+            best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
+            chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
+            return None if chosen is None else (chosen, float(rest[best]))
+        # Directions that have not converged can have any eigenvalue: go on with fewer.
+        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
+    return None
 
 
 def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
@@ -606,20 +611,15 @@ def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generato
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
-    inside = _inside(compression, ritz, 3 * COLUMNS // 4)
-    if inside is None:
-        return False
-    cut, rest = _cut(ritz, inside, delta, root, power.exponent)
-    if cut == 0:
-        return False
-    if cut < len(inside.theta):
-        inside = _inside(compression, ritz, cut)
-    if inside is None:
-        return False
-    limit = _largest_M(inside.theta, inside.products, delta)[-1]
     # λ of T is the root of θ_1 of P.
-    same = abs(power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale - math.log(inside.leader))
-    if not (limit > 0 and same <= delta):
+    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale
+    found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
+    if found is None:
+        return False
+    inside, rest = found
+    limit = _largest_bound(inside.theta, inside.products, delta)[-1]
+    same = abs(math.log(inside.leader) - log_leader) <= delta
+    if not (limit > 0 and same):
         return False
     return _is_resolved(P, right, left, inside, rest, limit, delta, root, generator)
 

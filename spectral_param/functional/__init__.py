@@ -4,13 +4,13 @@ from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayl
 from spectral_param.functional.exponential import exponential
 from spectral_param.functional.fourier import fourier_apply, fourier_operator
 from spectral_param.functional.givens import givens_apply, givens_operator
-from spectral_param.functional.goru import goru
 from spectral_param.functional.householder import householder, householder_apply, householder_factors
-from spectral_param.functional.modrelu import modrelu
-from spectral_param.functional.recurrence import rnn
 from spectral_param.functional.schur import schur_form
 from spectral_param.functional.spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
 from spectral_param.functional.stiefel import stiefel_step
+from spectral_param.recurrence.activation import modrelu
+from spectral_param.recurrence.dispatch import rnn
+from spectral_param.recurrence.goru import goru
 
 __all__ = [
     "cayley",

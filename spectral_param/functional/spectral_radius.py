@@ -89,16 +89,16 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
     The largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
-    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. Costs and limits are
-    those of :func:`spectral_radius`.
+    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. Costs and limits
+    are those of :func:`spectral_radius`.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. With several
-        rightmost eigenvalues the gradient is that of one of them, of a conjugate pair that of both; it is zero
-        where λ is defective, for α has no derivative there.
+        rightmost eigenvalues the gradient is that of one of them, of a conjugate pair that of both; it is
+        zero where λ is defective, for α has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.

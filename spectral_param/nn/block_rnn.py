@@ -3,35 +3,61 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.parametrize import is_parametrized
 
-from spectral_param import init as init_
-from spectral_param._constrain import Init, constrain
+from spectral_param._constrain import Init
 from spectral_param._model import originals_of
 from spectral_param.functional.checks import finfo_eps
-from spectral_param.functional.recurrence import (
-    CheckpointEvery,
-    Nonlinearity,
-    Recurrent,
-    Support,
-    activate,
-    check_checkpoint_every,
-    check_nonlinearity,
-    rnn,
-)
+from spectral_param.nn.cell import ConstrainedCell
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
-from spectral_param.parametrizations import Parametrization
 from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
-from spectral_param.precision import without_autocast
+from spectral_param.precision import autocast_off
+from spectral_param.recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
+from spectral_param.recurrence.dispatch import (
+    CheckpointEvery,
+    check_checkpoint_every,
+    resolve_checkpoints,
+    run,
+)
+from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows
 
 InputMap = Literal["linear", "identity"]
 
 
-class BlockRNNCell(nn.Module):
+class LayerOptions(TypedDict, total=False):
+    """Options of :class:`BlockRNN` that all networks made of it have."""
+
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    input_map: InputMap
+    init: Init
+    checkpoint_every: CheckpointEvery
+    return_output: bool
+    device: torch.device | str | None
+
+
+class ComplexOptions(LayerOptions, total=False):
+    """Those of networks with defaults of their own for a complex dtype."""
+
+    nonlinearity: Nonlinearity
+
+
+class Options(ComplexOptions, total=False):
+    """Those of the other networks."""
+
+    real_output: bool
+    dtype: torch.dtype | None
+
+
+class BlockRNNCell(ConstrainedCell):
     r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
 
     Eq. (1) and (3) of Helfrich and Ye (2020) for any number of blocks. Used like
@@ -67,8 +93,6 @@ class BlockRNNCell(nn.Module):
         torch.Size([5, 10])
     """
 
-    weight_hh: Tensor
-
     def __init__(
         self,
         input_size: int,
@@ -81,18 +105,17 @@ class BlockRNNCell(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         check_nonlinearity(nonlinearity)
-        constraint = BlockTriangular(blocks, coupling)
-        self.input_size = input_size
-        self.block_sizes = constraint.sizes
-        self.hidden_size = n = sum(self.block_sizes)
-        self.nonlinearity = nonlinearity
-        dtype = torch.get_default_dtype() if dtype is None else dtype
         if input_size < 1:
             raise ValueError(f"input_size: expected at least 1, got {input_size}.")
         if input_map not in ("linear", "identity"):
             raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        super().__init__()
+        self.input_size = input_size
+        self.block_sizes = tuple(size for size, _ in blocks)
+        self.hidden_size = n = sum(self.block_sizes)
+        self.nonlinearity = nonlinearity
         if input_map == "identity" and input_size != n:
             raise ValueError(
                 f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
@@ -100,17 +123,25 @@ class BlockRNNCell(nn.Module):
             )
         if input_map == "linear":
             self.weight_ih = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
-            nn.init.xavier_uniform_(self.weight_ih)
         else:
             self.register_parameter("weight_ih", None)
         if bias:
-            self.bias = nn.Parameter(torch.zeros(n, device=device, dtype=dtype.to_real()))
+            self.bias = nn.Parameter(torch.empty(n, device=device, dtype=dtype.to_real()))
         else:
             self.register_parameter("bias", None)
-        # Where a block's parametrization has no start of its own: a rotation, which is in most sets.
-        rotations = [init_.henaff_(torch.empty(k, k, dtype=dtype)) for k in self.block_sizes]
-        self.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
-        constrain(self, "weight_hh", constraint, init=init)
+        self._reset_rest()
+        self.constrain_weight_hh(blocks, coupling, init, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Start anew: W as ``init`` says, U Glorot uniform, b zero."""
+        self._reset_rest()
+        self._reset_weight_hh()
+
+    def _reset_rest(self) -> None:
+        if self.weight_ih is not None:
+            nn.init.xavier_uniform_(self.weight_ih)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
@@ -128,45 +159,50 @@ class BlockRNNCell(nn.Module):
         weight = self.weight_hh
         check_real("input", input, weight.dtype)
         check_real("hx", hx, weight.dtype)
-        return self._step(input.to(weight.dtype), None if hx is None else hx.to(weight.dtype), weight)
+        x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
+        with autocast_off(x):  # as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows
+            z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
+            if h is not None:
+                z = z + nn.functional.linear(h, weight)
+            return activate(z, self.bias, self.nonlinearity)
 
-    @without_autocast
-    def _step(self, x: Tensor, h: Tensor | None, weight: Tensor) -> Tensor:
-        # Without autocast as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows.
-        z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
-        if h is not None:
-            z = z + nn.functional.linear(h, weight)
-        return activate(z, self.bias, self.nonlinearity)
+    def recurrence(self) -> tuple[Cell, torch.dtype]:
+        """Return what a whole sequence is run with, and the dtype of its states.
 
-    def _constraint(self) -> Parametrization | None:
-        """Return the parametrization of W, None if there is none of ours or more than one."""
+        W is the matrix, or the function h -> h Wᵀ where its constraint has a faster one.
+        """
+        constraint = self._constraint()
+        product = None if constraint is None else self._fast_product(constraint)
+        if constraint is not None and product is not None:
+            W: Recurrent = product
+            dtype = constraint.dtype
+        else:
+            W = weight = self.weight_hh
+            dtype = weight.dtype
+        bias: Tensor | None = self.bias
+        if bias is not None and dtype.is_complex:
+            bias = fitting_bias(bias, torch.empty(0, dtype=dtype, device=bias.device), self.nonlinearity)
+        support = None if constraint is None else constraint.support
+        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), dtype
+
+    def _constraint(self) -> BlockTriangular | None:
+        """Return the constraint of W, None where it has been removed or another one follows it."""
         if is_parametrized(self, "weight_hh"):
-            chain = self.parametrizations["weight_hh"]  # type: ignore[index]
-            assert isinstance(chain, ParametrizationList)
-            if len(chain) == 1 and isinstance(chain[0], Parametrization):
+            chain: Any = self.parametrizations["weight_hh"]  # type: ignore[index]
+            if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
                 return chain[0]
         return None
 
-    @property
-    def support(self) -> Support | None:
-        """Where W may differ from zero, None for everywhere; see :func:`spectral_param.functional.rnn`."""
-        constraint = self._constraint()
-        return constraint.support if isinstance(constraint, BlockTriangular) else None
-
-    def recurrent(self) -> tuple[Recurrent, torch.dtype]:
-        """Return W, or the function h -> h Wᵀ where its constraint has a faster one; and the dtype of W."""
-        constraint = self._constraint()
-        if constraint is not None:
-            originals = originals_of(self.parametrizations["weight_hh"])  # type: ignore[index,arg-type]
-            # Half precisions, and real originals that Module.double converted beside a complex weight,
-            # are left to the matrix, which has the state's dtype whatever theirs is.
-            eps = finfo_eps(constraint.dtype)
-            if all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
-                fast = constraint.fast_operator(*originals)
-                if fast is not None:
-                    return fast, constraint.dtype
-        weight = self.weight_hh
-        return weight, weight.dtype
+    def _fast_product(self, constraint: BlockTriangular) -> Callable[[Tensor], Tensor] | None:
+        if len(constraint.sizes) > 1:
+            return None
+        originals = originals_of(self._chain())
+        # Half precisions, and real originals that Module.double converted beside a complex weight,
+        # are left to the matrix, which has the state's dtype whatever theirs is.
+        eps = finfo_eps(constraint.dtype)
+        if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
+            return None
+        return constraint.fast_operator(*originals)
 
     def extra_repr(self) -> str:
         """Return sizes and activation, for ``repr``."""
@@ -284,26 +320,25 @@ class BlockRNN(SequenceLayer):
             for features in self.cell_input_sizes()
         )
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Spell the options that a subclass passes on, for ``help`` and ``inspect.signature``."""
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.__init__)
+        *parameters, last = own.parameters.values()
+        if last.kind is last.VAR_KEYWORD and "Unpack[" in str(last.annotation):
+            shared = inspect.signature(BlockRNN.__init__).parameters.values()
+            options = Options.__annotations__.keys() - own.parameters.keys()
+            parameters += [p for p in shared if p.name in options]
+            cls.__signature__ = own.replace(parameters=parameters[1:])  # type: ignore[attr-defined]
+
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
-    ) -> tuple[Tensor | None, Tensor]:
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
+    ) -> Result:
         """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
-        recurrent, dtype = cell.recurrent()
+        recurrence, dtype = cell.recurrence()
         check_real("input", rows, dtype)
         check_real("hx", h0, dtype)
-        rows = rows.to(dtype)
-        if h0 is None:
-            h0 = rows.new_zeros(batch_sizes[0], self.hidden_size)
-        return rnn(
-            rows,
-            h0.to(dtype),
-            cell.weight_ih,
-            recurrent,
-            cell.bias,
-            cell.nonlinearity,
-            batch_sizes,
-            checkpoint_every=self.checkpoint_every,
-            return_output=return_output,
-            support=cell.support,
-        )
+        every = resolve_checkpoints(self.checkpoint_every, len(sizes))
+        h0 = None if h0 is None else h0.to(dtype)
+        return run(recurrence, Rows(rows.to(dtype), h0, sizes, every, return_output))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param import init as init_
-from spectral_param._constrain import Init, constrain
-from spectral_param.functional.goru import goru
+from spectral_param._constrain import Init
+from spectral_param.nn.cell import ConstrainedCell
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
-from spectral_param.parametrizations import BlockTriangular, ScaledCayley
+from spectral_param.parametrizations import ScaledCayley
+from spectral_param.recurrence.goru import goru
 
 
-class GORUCell(nn.Module):
+class GORUCell(ConstrainedCell):
     r"""One step of the gated orthogonal recurrent unit. Used like :class:`torch.nn.GRUCell`.
 
     Jing, Gulcehre, Peurifoy, Shen, Tegmark, Soljačić and Bengio, "Gated Orthogonal Recurrent Units: On
@@ -51,8 +51,6 @@ class GORUCell(nn.Module):
         torch.Size([5, 10])
     """
 
-    weight_hh: Tensor
-
     def __init__(
         self,
         input_size: int,
@@ -63,7 +61,6 @@ class GORUCell(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
             if size < 1:
                 raise ValueError(f"{name}: expected at least 1, got {size}.")
@@ -72,21 +69,30 @@ class GORUCell(nn.Module):
                 f"dtype: expected a real one, got {dtype}: the gates are real. Take "
                 "spectral_param.nn.ScuRNN for a complex state."
             )
+        orthogonal = ScaledCayley() if parametrization is None else parametrization
+        super().__init__()
         self.input_size = input_size
         self.hidden_size = n = hidden_size
         self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
         self.weight_gates = nn.Parameter(torch.empty(2 * n, n, device=device, dtype=dtype))
-        for weight in (self.weight_ih, self.weight_gates):
-            nn.init.uniform_(weight, -0.01, 0.01)
         if bias:
-            starts = torch.tensor([2.0, 0.0, 0.01], device=device, dtype=dtype)
-            self.bias = nn.Parameter(starts.repeat_interleave(n))
+            self.bias = nn.Parameter(torch.empty(3 * n, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
-        # Where the parametrization has no start of its own, it starts from this.
-        self.weight_hh = nn.Parameter(init_.henaff_(torch.empty(n, n, device=device, dtype=dtype)))
-        orthogonal = ScaledCayley() if parametrization is None else parametrization
-        constrain(self, "weight_hh", BlockTriangular([(n, orthogonal)]), init=init)
+        self._reset_rest()
+        self.constrain_weight_hh([(n, orthogonal)], False, init, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Start anew, as the authors' code does."""
+        self._reset_rest()
+        self._reset_weight_hh()
+
+    def _reset_rest(self) -> None:
+        for weight in (self.weight_ih, self.weight_gates):
+            nn.init.uniform_(weight, -0.01, 0.01)
+        if self.bias is not None:
+            for bias, start in zip(self.bias.detach().chunk(3), (2.0, 0.0, 0.01), strict=True):
+                nn.init.constant_(bias, start)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
@@ -190,7 +196,7 @@ class GORU(SequenceLayer):
         )
 
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction."""
         assert isinstance(cell, GORUCell)
@@ -198,5 +204,5 @@ class GORU(SequenceLayer):
         check_real("input", rows, dtype)
         check_real("hx", h0, dtype)
         rows = rows.to(dtype)
-        h0 = rows.new_zeros(batch_sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
-        return cell.run(rows, h0, batch_sizes)
+        h0 = rows.new_zeros(sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
+        return cell.run(rows, h0, sizes)

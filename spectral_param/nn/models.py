@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional.givens import Order
-from spectral_param.nn.block_rnn import BlockRNN
+from spectral_param.nn.block_rnn import BlockRNN, ComplexOptions, LayerOptions, Options
 from spectral_param.parametrizations import (
     FourierUnitary,
     Givens,
@@ -24,6 +24,10 @@ from spectral_param.parametrizations import (
 from spectral_param.parametrizations.schur_form import Form
 from spectral_param.parametrizations.skew_exponential import Angles
 from spectral_param.parametrizations.spectral_radius import Mode
+from spectral_param.recurrence.activation import Nonlinearity
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ScoRNN(BlockRNN):
@@ -39,7 +43,7 @@ class ScoRNN(BlockRNN):
         negative_ones: Number or fraction of -1s in D. ``None``, the default, means half of them, which
             spreads the eigenvalues over the unit circle, or trained phases for a complex dtype; the
             paper tunes it in steps of a tenth.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ScoRNN(1, 32)(torch.randn(64, 8, 1))
@@ -54,9 +58,9 @@ class ScoRNN(BlockRNN):
         num_layers: int = 1,
         *,
         negative_ones: int | float | None = None,
-        **kwargs: Any,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(input_size, [(hidden_size, ScaledCayley(negative_ones))], num_layers, **kwargs)
+        super().__init__(input_size, [(hidden_size, ScaledCayley(negative_ones))], num_layers, **options)
 
 
 class ENRNN(BlockRNN):
@@ -78,9 +82,10 @@ class ENRNN(BlockRNN):
         radius: Spectral radius of the short-term block.
         mode: ``"latched"`` as the paper trains, or another of
             :class:`spectral_param.SpectralRadiusNorm`.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
+        TypeError: If a ``hidden_size`` is given instead of the two sizes.
         ValueError: If both sizes are 0.
 
     Example:
@@ -102,8 +107,12 @@ class ENRNN(BlockRNN):
         negative_ones: int | float | None = None,
         radius: float | Tensor = 1.0,
         mode: Mode = "latched",
-        **kwargs: Any,
+        **options: Unpack[Options],
     ) -> None:
+        if "hidden_size" in options:
+            raise TypeError(
+                "hidden_size: expected long_size and short_size, which add up to it. Give these two."
+            )
         blocks = [
             (long_size, ScaledCayley(negative_ones)),
             (short_size, SpectralRadiusNorm(radius, mode)),
@@ -111,7 +120,7 @@ class ENRNN(BlockRNN):
         used = [(size, parametrization) for size, parametrization in blocks if size != 0]
         if not used:
             raise ValueError("long_size, short_size: expected at least one that is not 0.")
-        super().__init__(input_size, used, num_layers, coupling=coupling, **kwargs)
+        super().__init__(input_size, used, num_layers, coupling=coupling, **options)
 
 
 class ScuRNN(BlockRNN):
@@ -129,7 +138,7 @@ class ScuRNN(BlockRNN):
             parts, ``2·hidden_size`` real features. The states h_n stay complex.
         dtype: ``torch.complex64`` or ``torch.complex128``; by default that of the default dtype's
             precision, ``torch.complex64`` as a rule.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
         ValueError: If the dtype is not complex.
@@ -148,11 +157,11 @@ class ScuRNN(BlockRNN):
         *,
         real_output: bool = True,
         dtype: torch.dtype | None = None,
-        **kwargs: Any,
+        **options: Unpack[ComplexOptions],
     ) -> None:
         dtype = _complex_dtype(dtype, "The real counterpart of this network is spectral_param.nn.ScoRNN.")
         blocks = [(hidden_size, ScaledCayley())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
 class FullCapacityURNN(BlockRNN):
@@ -172,7 +181,7 @@ class FullCapacityURNN(BlockRNN):
             them, the imaginary parts. ``None``, the default, means so if the dtype is complex.
         dtype: Complex for unitary matrices and a complex state, as in the paper, or real for orthogonal
             ones and a real state. By default complex, in the precision of the default dtype.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.FullCapacityURNN(2, 16)
@@ -191,13 +200,13 @@ class FullCapacityURNN(BlockRNN):
         *,
         real_output: bool | None = None,
         dtype: torch.dtype | None = None,
-        **kwargs: Any,
+        **options: Unpack[ComplexOptions],
     ) -> None:
         dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         if real_output is None:
             real_output = dtype.is_complex
         blocks = [(hidden_size, Stiefel())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
 class RNNOrth(BlockRNN):
@@ -211,7 +220,7 @@ class RNNOrth(BlockRNN):
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``nonlinearity="tanh"`` for
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``nonlinearity="tanh"`` for
             instance.
 
     Example:
@@ -220,8 +229,10 @@ class RNNOrth(BlockRNN):
         torch.Size([64, 8, 32])
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
-        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **options)
 
 
 class IRNN(BlockRNN):
@@ -234,7 +245,7 @@ class IRNN(BlockRNN):
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`; ``nonlinearity`` is
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`; ``nonlinearity`` is
             ``"relu"`` and ``init`` is ``torch.nn.init.eye_`` if not given.
 
     Example:
@@ -243,9 +254,20 @@ class IRNN(BlockRNN):
         True
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **kwargs: Any) -> None:
-        kwargs = {"nonlinearity": "relu", "init": nn.init.eye_, **kwargs}
-        super().__init__(input_size, [(hidden_size, None)], num_layers, **kwargs)
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
+    ) -> None:
+        options.setdefault("nonlinearity", "relu")
+        options.setdefault("init", nn.init.eye_)
+        super().__init__(input_size, [(hidden_size, None)], num_layers, **options)
+        self._reset_input_maps()
+
+    def reset_parameters(self) -> None:
+        """Start anew, as the constructor does."""
+        super().reset_parameters()
+        self._reset_input_maps()
+
+    def _reset_input_maps(self) -> None:
         for name, weight in self.named_parameters():
             if name.endswith("weight_ih"):
                 nn.init.normal_(weight, std=0.001)
@@ -264,7 +286,7 @@ class ExpRNN(BlockRNN):
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
         angles: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ExpRNN(1, 32)(torch.randn(64, 8, 1))
@@ -279,9 +301,9 @@ class ExpRNN(BlockRNN):
         num_layers: int = 1,
         *,
         angles: Angles = "henaff",
-        **kwargs: Any,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(input_size, [(hidden_size, SkewExponential(angles))], num_layers, **kwargs)
+        super().__init__(input_size, [(hidden_size, SkewExponential(angles))], num_layers, **options)
 
 
 class NNRNN(BlockRNN):
@@ -301,7 +323,7 @@ class NNRNN(BlockRNN):
         radius: Bound of the spectral radius, or None.
         departure: Bound of the departure from normality, or None.
         delta: δ of the penalty.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.NNRNN(1, 32)
@@ -323,10 +345,10 @@ class NNRNN(BlockRNN):
         radius: float | None = None,
         departure: float | None = None,
         delta: float = 1e-4,
-        **kwargs: Any,
+        **options: Unpack[Options],
     ) -> None:
         constraint = SchurForm(P, form, radius=radius, departure=departure, delta=delta)
-        super().__init__(input_size, [(hidden_size, constraint)], num_layers, **kwargs)
+        super().__init__(input_size, [(hidden_size, constraint)], num_layers, **options)
 
 
 class EUNN(BlockRNN):
@@ -345,7 +367,7 @@ class EUNN(BlockRNN):
         real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
             default, for a complex dtype.
         dtype: Complex as the paper's, or real. By default complex, in the precision of the default dtype.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.EUNN(1, 32, layers=2)
@@ -364,12 +386,12 @@ class EUNN(BlockRNN):
         order: Order = "rectangular",
         real_output: bool | None = None,
         dtype: torch.dtype | None = None,
-        **kwargs: Any,
+        **options: Unpack[ComplexOptions],
     ) -> None:
         dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         blocks = [(hidden_size, Givens(layers, order))]
         real_output = dtype.is_complex if real_output is None else real_output
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
 class URNN(BlockRNN):
@@ -385,7 +407,7 @@ class URNN(BlockRNN):
         real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
             reads the states.
         dtype: A complex one, by default in the precision of the default dtype.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
             start is the paper's.
 
     Raises:
@@ -405,11 +427,11 @@ class URNN(BlockRNN):
         *,
         real_output: bool = True,
         dtype: torch.dtype | None = None,
-        **kwargs: Any,
+        **options: Unpack[ComplexOptions],
     ) -> None:
         dtype = _complex_dtype(dtype, "EUNN and ORNN have few parameters, too, and are real if asked.")
         blocks = [(hidden_size, FourierUnitary())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **kwargs)
+        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
 class ORNN(BlockRNN):
@@ -426,7 +448,11 @@ class ORNN(BlockRNN):
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
         reflections: Number of reflections, ``None`` for as many as hidden units.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        nonlinearity: As :class:`spectral_param.nn.BlockRNN` has them; None for the default above.
+        real_output: For a complex dtype: whether the output has the real parts of the states and, after them,
+            the imaginary parts.
+        dtype: Dtype of the parameters, real or complex.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ORNN(1, 32, reflections=8)(torch.randn(64, 8, 1))
@@ -441,11 +467,22 @@ class ORNN(BlockRNN):
         num_layers: int = 1,
         *,
         reflections: int | None = None,
-        **kwargs: Any,
+        nonlinearity: Nonlinearity | None = None,
+        real_output: bool = False,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        if not _is_complex(kwargs):
-            kwargs.setdefault("nonlinearity", nn.LeakyReLU(0.1))
-        super().__init__(input_size, [(hidden_size, Householder(reflections))], num_layers, **kwargs)
+        if nonlinearity is None:
+            nonlinearity = "modrelu" if dtype is not None and dtype.is_complex else nn.LeakyReLU(0.1)
+        super().__init__(
+            input_size,
+            [(hidden_size, Householder(reflections))],
+            num_layers,
+            nonlinearity=nonlinearity,
+            real_output=real_output,
+            dtype=dtype,
+            **options,
+        )
 
 
 class SpectralRNN(BlockRNN):
@@ -462,7 +499,11 @@ class SpectralRNN(BlockRNN):
         num_layers: Number of layers.
         margin: Distance from 1 that no singular value of the recurrent matrix reaches.
         reflections: Number of reflections on each side, ``None`` for as many as hidden units.
-        kwargs: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        nonlinearity: As :class:`spectral_param.nn.BlockRNN` has them; None for the default above.
+        real_output: For a complex dtype: whether the output has the real parts of the states and, after them,
+            the imaginary parts.
+        dtype: Dtype of the parameters, real or complex.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.SpectralRNN(1, 32, margin=0.1, reflections=8)
@@ -479,12 +520,23 @@ class SpectralRNN(BlockRNN):
         *,
         margin: float = 0.01,
         reflections: int | None = None,
-        **kwargs: Any,
+        nonlinearity: Nonlinearity | None = None,
+        real_output: bool = False,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        if not _is_complex(kwargs):
-            kwargs.setdefault("nonlinearity", "relu")
+        if nonlinearity is None:
+            nonlinearity = "modrelu" if dtype is not None and dtype.is_complex else "relu"
         blocks = [(hidden_size, SingularValues(margin, reflections))]
-        super().__init__(input_size, blocks, num_layers, **kwargs)
+        super().__init__(
+            input_size,
+            blocks,
+            num_layers,
+            nonlinearity=nonlinearity,
+            real_output=real_output,
+            dtype=dtype,
+            **options,
+        )
 
 
 def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
@@ -495,8 +547,3 @@ def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
             f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}"
         )
     return dtype
-
-
-def _is_complex(kwargs: dict[str, Any]) -> bool:
-    dtype = kwargs.get("dtype")
-    return dtype is not None and bool(dtype.is_complex)

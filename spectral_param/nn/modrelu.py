@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param.functional.recurrence import activate
+from spectral_param.recurrence.activation import activate
 
 
 class ModReLU(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from spectral_param.functional.recurrence import reversal
+from spectral_param.recurrence.sequence import reversal
 
 
 class SequenceLayer(nn.Module, abc.ABC):
@@ -69,7 +69,7 @@ class SequenceLayer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def run_cell(
-        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, batch_sizes: list[int], return_output: bool
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
         """Run one layer in one direction over sequences.
 
@@ -78,7 +78,7 @@ class SequenceLayer(nn.Module, abc.ABC):
             rows: Its inputs ``(rows, features)``: the time steps below each other, as in a
                 ``PackedSequence``.
             h0: Initial states ``(batch, hidden_size)``, or None for zeros.
-            batch_sizes: Rows of each step, not increasing.
+            sizes: Rows of each step, not increasing.
             return_output: Whether all states are wanted. A cell that saves nothing by it may ignore it.
 
         Returns:
@@ -125,10 +125,15 @@ class SequenceLayer(nn.Module, abc.ABC):
         h_n = h_n if batched else h_n[:, 0]
         if output is None:
             return None, h_n
-        output = output.unflatten(0, (time, batch))
+        output = output.view(time, batch, output.shape[-1])
         if not batched:
             return output[:, 0], h_n
         return (output.transpose(0, 1) if self.batch_first else output), h_n
+
+    def reset_parameters(self) -> None:
+        """Start anew, as the constructor does: after ``to_empty`` of a network of the meta device, say."""
+        for cell in self.cells:
+            cell.reset_parameters()  # type: ignore[operator]
 
     def flatten_parameters(self) -> None:
         """Do nothing. Models written for :class:`torch.nn.RNN` call it to lay out its weights for cuDNN."""
@@ -163,8 +168,9 @@ class SequenceLayer(nn.Module, abc.ABC):
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
     def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """Run all layers on steps that lie below each other; see ``functional.recurrence``."""
-        count, n = len(self.cells), self.hidden_size
+        """Run all layers on steps that lie below each other; see ``spectral_param.recurrence``."""
+        cells = list(self.cells)
+        count, n = len(cells), self.hidden_size
         states: list[Tensor | None]
         states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], n))
         reverse = reversal(sizes, rows.device) if self.bidirectional else None
@@ -176,7 +182,7 @@ class SequenceLayer(nn.Module, abc.ABC):
                 i = layer * self.num_directions + direction
                 backwards = direction == 1 and reverse is not None
                 inputs = rows[reverse] if backwards else rows
-                output, last = self.run_cell(self.cells[i], inputs, states[i], sizes, wanted)
+                output, last = self.run_cell(cells[i], inputs, states[i], sizes, wanted)
                 if wanted and output is not None:
                     outputs.append(output[reverse] if backwards else output)
                 last_states.append(last)
@@ -190,11 +196,13 @@ class SequenceLayer(nn.Module, abc.ABC):
         return rows, torch.stack(last_states)
 
     def _check_states(self, hx: Tensor | None, batch: int, batched: bool = True) -> None:
+        if hx is None:
+            return
         count, n = len(self.cells), self.hidden_size
         names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
             names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
-        if hx is not None and hx.shape != expected:
+        if hx.shape != expected:
             raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
 
     def _check_input(self, x: Tensor) -> None:

@@ -10,6 +10,7 @@ from spectral_param.parametrizations.schur_form import SchurForm
 from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.skew_exponential import SkewExponential
+from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 from spectral_param.parametrizations.stiefel import Stiefel
 
@@ -24,6 +25,7 @@ __all__ = [
     "SignPattern",
     "SingularValues",
     "SkewExponential",
+    "SpectralAbscissa",
     "SpectralRadiusNorm",
     "Stiefel",
 ]

@@ -99,7 +99,8 @@ class Givens(Parametrization):
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
-        n = self._shape[-1] if self._shape is not None else 0
+        diagonal = originals[2] if len(originals) == 3 else self.signs
+        n = 0 if diagonal is None else diagonal.shape[-1]
         few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
         pays = n >= 1024 and few and originals[0].device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None

@@ -16,7 +16,7 @@ from spectral_param.eigen.derivative import condition_reciprocal, degenerate_thr
 from spectral_param.eigen.follower import Follower, Solver
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps, is_plain, is_traced
-from spectral_param.parametrizations.base import Parametrization, real_entries
+from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
 
 Mode = Literal["equal", "at_most", "latched"]
 
@@ -117,7 +117,7 @@ class SpectralRadiusNorm(Parametrization):
                 divisor = self._shifted(rho) if radius is None else self._shifted(rho) / radius
                 if self.mode != "equal":
                     divisor = torch.where(self._active(rho.detach(), radius), divisor, 1)
-                return T / divisor[..., None, None]
+                return T / (divisor if T.ndim == 2 else divisor[..., None, None])
         return self._constrain_with_care(T)
 
     def _constrain_with_care(self, T: Tensor) -> Tensor:
@@ -199,18 +199,9 @@ class SpectralRadiusNorm(Parametrization):
 
     def _radius_for(self, T: Tensor) -> Tensor | None:  # -> broadcasts against (..., k) or (...)
         """Return the radius for matrices like T; None for 1."""
-        if not isinstance(self.radius, Tensor):
-            # Not from the host, which on a device would wait for the copy.
-            return None if self.radius == 1 else T.real.new_full((), self.radius)
-        radius = self.radius.to(T.real.dtype).to(T.device, non_blocking=True)
-        try:
-            torch.broadcast_to(radius, T.shape[:-2])
-        except RuntimeError:
-            raise ValueError(
-                f"radius: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
-                f"radius for each matrix, got shape {tuple(radius.shape)}."
-            ) from None
-        return radius
+        if not isinstance(self.radius, Tensor) and self.radius == 1:
+            return None
+        return broadcast_to_matrices(self.radius, T, "radius")
 
     def _active(self, rho: Tensor, radius: Tensor | None) -> Tensor:
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
@@ -224,7 +215,7 @@ class SpectralRadiusNorm(Parametrization):
             return above
         if self.latched is None:
             self.latched = torch.zeros_like(rho)
-        closed = self.latched > 0.5
+        closed = as_real(self.latched) > 0.5
         # torch.func's transforms promise no side effects, so inside them the latch is only read.
         if self.training and (is_plain(rho) or is_traced(rho)):
             self.latched.copy_((closed | (shifted > limit)).to(self.latched.dtype))
@@ -253,13 +244,42 @@ class SpectralRadiusNorm(Parametrization):
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
         raise InManifoldError(
             f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
-            f"{_readable(radius)}, got {_readable(rho)}. Assign weight * (radius / "
+            f"{readable(radius)}, got {readable(rho)}. Assign weight * (radius / "
             "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
             "set the weight and register a new instance, which projects it."
         )
 
 
-def _readable(values: Tensor) -> str:
+def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor:  # -> () or (...)
+    """Return a number, or one number for each matrix, as a tensor like T's real part.
+
+    Args:
+        value: The number, or a tensor of them on the host.
+        T: Matrices of shape ``(..., n, n)``.
+        name: What the message calls the argument that it was.
+
+    Raises:
+        ValueError: If there is not one number for each matrix.
+    """
+    if not isinstance(value, Tensor):
+        # Not from the host, which on a device would wait for the copy.
+        return T.real.new_full((), value)
+    try:
+        torch.broadcast_to(value, T.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
+            f"{name} for each matrix, got shape {tuple(value.shape)}."
+        ) from None
+    return value.to(T.real.dtype).to(T.device, non_blocking=True)
+
+
+def readable(values: Tensor) -> str:
+    """Return numbers for a message.
+
+    Args:
+        values: The numbers.
+    """
     return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 

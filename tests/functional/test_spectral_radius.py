@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
+from spectral_param.eigen import dense
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
-from spectral_param.functional import dominant_eigen, spectral_radius
+from spectral_param.functional import dominant_eigen, spectral_abscissa, spectral_radius
 from tests import matrices
 
 DOUBLE = (torch.float64, torch.complex128)
@@ -25,11 +26,12 @@ def normalised(T, eps):
     "function",
     [
         spectral_radius,
+        spectral_abscissa,
         lambda T: tuple(dominant_eigen(T)),
         lambda T: normalised(T, 0.0),
         lambda T: normalised(T, 0.1),
     ],
-    ids=["spectral_radius", "dominant_eigen", "eps=0", "eps=0.1"],
+    ids=["spectral_radius", "spectral_abscissa", "dominant_eigen", "eps=0", "eps=0.1"],
 )
 def test_first_and_second_derivatives(function, dtype, shape) -> None:
     T = torch.randn(shape, dtype=dtype, requires_grad=True)
@@ -315,3 +317,81 @@ def test_second_derivative_under_autocast() -> None:
     expected = second(T)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(second(T), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("function", [spectral_radius, spectral_abscissa])
+def test_subnormal_complex_entries_do_not_end_the_process(function, dtype) -> None:
+    tiny = 0.5 * torch.finfo(dtype).tiny
+    T = torch.full((6, 6), complex(tiny, tiny), dtype=dtype).requires_grad_()
+    value = function(T)
+    value.backward()
+    expected = 6 * tiny * (2**0.5 if function is spectral_radius else 1)
+    assert value.item() == pytest.approx(expected, rel=1e-3)
+    assert T.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_short_and_safe_ways_agree(dtype) -> None:
+    rng = np.random.default_rng(0)
+    eps = torch.finfo(dtype).eps
+    for choice in ("modulus", "real"):
+        for n in (1, 2, 5, 24, 64):
+            T = torch.stack([torch.from_numpy(matrices.ginibre(n, rng)) for _ in range(6)]).to(dtype)
+            short, regular = dense.leading_eigentriple(T, choice)
+            safe, _ = dense._safe(T, choice)
+            assert regular
+            torch.testing.assert_close(short.eigenvalue, safe.eigenvalue, rtol=1e3 * eps, atol=100 * n * eps)
+            for a, b in zip(short[1:], safe[1:], strict=True):
+                parallel = (a.conj() * b).sum(dim=-1).abs()
+                torch.testing.assert_close(parallel, torch.ones_like(parallel), rtol=1e4 * n * eps, atol=0)
+
+
+def test_ill_conditioned_vectors_are_left_to_the_safe_way() -> None:
+    for T in (matrices.jordan(6, 1.0), torch.zeros(4, 4), torch.diag(torch.ones(3), 1), 1e-30 * torch.eye(3)):
+        assert not dense.leading_eigentriple(T)[1]
+
+
+@pytest.mark.parametrize("n", [3, 8, 90])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_abscissa_against_lapack(dtype, n) -> None:
+    T = torch.randn(4, n, n, dtype=dtype) - 3 * torch.eye(n)
+    exact = torch.linalg.eigvals(T.to(torch.complex128)).real.amax(dim=-1)
+    tolerance = 1e3 * n * torch.finfo(dtype).eps
+    torch.testing.assert_close(spectral_abscissa(T).double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_abscissa_of_ties_and_defective_matrices() -> None:
+    T = torch.diag(torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64)).requires_grad_()
+    spectral_abscissa(T).backward()
+    assert abs(T.grad.trace() - 1) < 1e-12
+    assert (T.grad[2] == 0).all()
+    T = matrices.jordan(5, -1.0).requires_grad_()
+    alpha = spectral_abscissa(T)
+    alpha.backward()
+    assert alpha == -1
+    assert (T.grad == 0).all()
+    T = torch.diag(torch.ones(3), 1).requires_grad_()  # nilpotent
+    spectral_abscissa(T).backward()
+    assert (T.grad == 0).all()
+    T = torch.full((3, 3), torch.nan).requires_grad_()
+    spectral_abscissa(T).backward()
+    assert T.grad.isnan().all()
+
+
+def test_abscissa_is_equivariant() -> None:
+    """α(cT + bI) = cα(T) + b, and the gradient stays."""
+    T = torch.randn(7, 7, dtype=torch.float64)
+    results = []
+    for c, b in ((1.0, 0.0), (2.0**70, 0.0), (1.0, -5.0)):
+        X = (c * T + b * torch.eye(7)).requires_grad_()
+        alpha = spectral_abscissa(X)
+        results.append(((alpha.detach() - b) / c, *torch.autograd.grad(alpha, X)))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
+
+
+def test_second_derivative_of_the_abscissa_through_torch_func() -> None:
+    T = torch.randn(4, 4, dtype=torch.float64)
+    expected = torch.autograd.functional.hessian(spectral_abscissa, T)
+    torch.testing.assert_close(torch.func.hessian(spectral_abscissa)(T), expected)

@@ -11,8 +11,8 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
-from spectral_param.functional import recurrence_fused, recurrence_steps
-from spectral_param.parametrizations.base import originals_of
+from spectral_param._model import originals_of
+from spectral_param.recurrence import fused
 from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
 
@@ -471,7 +471,7 @@ def test_operator_instead_of_the_matrix(monkeypatch, n, make, dtype, checkpoint_
     rnn = sp.nn.BlockRNN(2, [(n, make())], dtype=dtype, checkpoint_every=checkpoint_every)
     torch.nn.init.normal_(rnn.cells[0].bias, std=0.01)
     x = torch.nn.utils.rnn.pack_sequence([torch.randn(5, 2), torch.randn(3, 2)])
-    assert not isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    assert not isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
 
     def results():
         rnn.zero_grad()
@@ -481,7 +481,7 @@ def test_operator_instead_of_the_matrix(monkeypatch, n, make, dtype, checkpoint_
 
     by_operator = results()
     monkeypatch.setattr(type(make()), "fast_operator", lambda self, *originals: None)
-    assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
     for actual, expected in zip(by_operator, results(), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
@@ -489,9 +489,9 @@ def test_operator_instead_of_the_matrix(monkeypatch, n, make, dtype, checkpoint_
 def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
     rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16))])
     torch.nn.utils.parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
-    assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
     rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16)), (3, None)])
-    assert isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
 
 
 @pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
@@ -590,16 +590,15 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
         return [output.detach(), h_n.detach(), *(p.grad.clone() for p in rnn.parameters())]
 
     whole, products = results(), []
-    product = recurrence_steps.BlockProduct
+    adder = fused._adder
 
-    class Counting(product):
-        def __init__(self, A, support):
-            super().__init__(A, support)
-            products.append(len(support))
+    def counting(A, support):
+        products.append(len(support))
+        return adder(A, support)
 
-    monkeypatch.setattr(recurrence_steps, "BlockProduct", Counting)
-    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
-    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_ROWS", 0)
+    monkeypatch.setattr(fused, "_adder", counting)
+    monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(fused, "BLOCKWISE_ROWS", 0)
     for actual, expected in zip(results(), whole, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert set(products) == {3}
@@ -607,8 +606,8 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
 
 def test_all_of_a_matrix_that_is_changed_afterwards() -> None:
     rnn = sp.nn.ENRNN(2, 4, 3)
-    assert rnn.cells[0].support == [(slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7))]
+    assert rnn.cells[0].recurrence()[0].support == [(slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7))]
     parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
-    assert rnn.cells[0].support is None
+    assert rnn.cells[0].recurrence()[0].support is None
     parametrize.remove_parametrizations(rnn.cells[0], "weight_hh")
-    assert rnn.cells[0].support is None
+    assert rnn.cells[0].recurrence()[0].support is None

@@ -73,7 +73,7 @@ def test_saved_and_restored() -> None:
 )
 def test_an_empty_batch_where_the_matrix_is_not_formed(make) -> None:
     rnn = make()
-    assert not isinstance(rnn.cells[0].recurrent()[0], torch.Tensor)
+    assert not isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
     output = rnn(torch.randn(4, 0, 3))[0]
     assert output.shape == (4, 0, rnn.output_size)
     output.abs().sum().backward()

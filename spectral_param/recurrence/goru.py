@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.functional.modrelu import modrelu
 from spectral_param.precision import without_autocast
+from spectral_param.recurrence.activation import modrelu
 
 
 @without_autocast

@@ -20,25 +20,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spectral_param.functional.recurrence_fused import rnn_fused
-from spectral_param.functional.recurrence_steps import Support
 from spectral_param.precision import full_precision
+from spectral_param.recurrence.fused import rnn_fused
+from spectral_param.recurrence.sequence import Cell, Result, Rows, first_states
 
 # All in multiplications of a forward pass, with as many more for the gradient in the same time: what a step
 # takes besides its own, a doubling, a setup, and copying a number. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
-def exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
-    """Return log2 of the number of steps to take at a time, or None if one after the other is faster.
+def exponent(cell: Cell, rows: Rows) -> int | None:
+    """Return log2 of the number of steps to take at a time, or None if one after the other is faster."""
+    steps, batch = len(rows.sizes), rows.sizes[0]
+    m = rows.x.shape[-1]
+    n = m if cell.weight_ih is None else len(cell.weight_ih)
+    if rows.sizes[-1] != batch:
+        return None
+    # It keeps another order of the inputs, and of all states. Those who ask for checkpoints want less memory.
+    if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
+        return None
+    return fastest_exponent(steps, batch, m, n, rows.return_output)
 
-    Args:
-        steps: Length T of the sequence.
-        batch: Number of sequences B.
-        features: Number of features m of the input.
-        n: Number of states.
-        return_output: Whether all states are wanted.
-    """
+
+def fastest_exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
+    """Return the exponent for sequences of one length."""
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
@@ -99,42 +104,29 @@ def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, 
     return _Response(powers, rows)
 
 
-@full_precision
-def rnn_linear(
-    x: Tensor,
-    h0: Tensor,
-    weight_ih: Tensor | None,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    top: int,
-    return_output: bool = True,
-    support: Support | None = None,
-) -> tuple[Tensor | None, Tensor] | None:
-    """Run the recurrence, 2^top steps at a time.
+def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
+    """Run the recurrence, 2^top steps at a time, :func:`exponent` of them by default.
 
     Where the loop gives infinity, for infinite inputs for instance, this may give NaN.
 
-    Args:
-        x: Inputs ``(T·B, m)``, steps below each other, not fewer steps than 2^top.
-        h0: Initial states ``(B, n)``.
-        weight_ih: ``(n, m)``, or None for the identity.
-        weight_hh: ``(n, n)``.
-        bias: ``(n,)`` or None.
-        top: See :func:`exponent`.
-        return_output: Whether all states are wanted.
-        support: Where ``weight_hh`` may differ from zero; None for everywhere.
-
     Returns:
-        All states ``(T·B, n)``, or None, and the last states ``(B, n)``. None if a power of W overflows,
-        which need not mean that a state does.
+        None if a power of W overflows, which need not mean that a state does.
     """
-    response = _response(weight_ih, weight_hh, bias, top)
+    return _rnn_linear(rows.x, cell, rows, exponent(cell, rows) if top is None else top)
+
+
+@full_precision
+def _rnn_linear(x: Tensor, cell: Cell, rows: Rows, top: int | None) -> Result | None:
+    U, W, b, *_ = cell
+    assert isinstance(W, Tensor)
+    assert top is not None
+    response = _response(U, W, b, top)
     if not response.is_finite():
         return None
-    x = x.unflatten(0, (-1, len(h0)))
-    with_ones = F.pad(x.to(response.rows), (0, 1), value=1.0)
-    if return_output:
-        return _all_states(x, with_ones, h0, weight_ih, weight_hh, bias, response, support)
+    h0 = first_states(cell, rows)
+    with_ones = F.pad(x.unflatten(0, (-1, len(h0))).to(response.rows), (0, 1), value=1.0)
+    if rows.return_output:
+        return _all_states(with_ones, h0, cell, rows, response)
     return None, _last_state(with_ones, h0.to(response.rows), response).to(h0)
 
 
@@ -149,16 +141,8 @@ def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
     return _carry(h, response.driven(rest, top), response.powers[top])[1]
 
 
-def _all_states(
-    x: Tensor,
-    with_ones: Tensor,
-    h0: Tensor,
-    weight_ih: Tensor | None,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    response: _Response,
-    support: Support | None,
-) -> tuple[Tensor, Tensor]:
+def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response: _Response) -> Result:
+    x = rows.x.unflatten(0, (-1, len(h0)))
     top = len(response.powers) - 1
     length, (steps, batch, _) = 1 << top, x.shape
     stretches, left = divmod(steps, length)
@@ -168,18 +152,14 @@ def _all_states(
     starts = torch.cat([h0[None], carried if left else carried[:-1]])
     full, tail = x.split([stretches * length, left])
     full = full.unflatten(0, (stretches, length)).transpose(0, 1)
-    rows, ends = rnn_fused(
+    stretched = Rows(
         torch.cat([torch.cat([full[:left], tail[:, None]], dim=1).flatten(0, 2), full[left:].flatten(0, 2)]),
         starts.flatten(0, 1),
-        weight_ih,
-        weight_hh,
-        bias,
-        "identity",
         [(stretches + 1) * batch] * left + [stretches * batch] * (length - left),
-        support=support,
     )
-    assert rows is not None
-    with_tail, without = rows.tensor_split([left * (stretches + 1) * batch])
+    all_states, ends = rnn_fused(cell, stretched)
+    assert all_states is not None
+    with_tail, without = all_states.tensor_split([left * (stretches + 1) * batch])
     with_tail = with_tail.unflatten(0, (left, stretches + 1, batch))
     without = without.unflatten(0, (length - left, stretches, batch))
     states = torch.cat([with_tail[:, :-1], without]).transpose(0, 1).flatten(0, 2)
@@ -190,6 +170,7 @@ def _all_states(
 def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
     """Return the states after each stretch, and the last of them."""
     stretches, batch, n = driven.shape
-    rows, last = rnn_fused(driven.flatten(0, 1), h, None, power, None, "identity", [batch] * stretches)
-    assert rows is not None
-    return rows.view(stretches, batch, n), last
+    one_by_one = Rows(driven.flatten(0, 1), h, [batch] * stretches)
+    states, last = rnn_fused(Cell(None, power, None, "identity"), one_by_one)
+    assert states is not None
+    return states.view(stretches, batch, n), last

@@ -5,19 +5,40 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spectral_param.functional import modrelu, recurrence_fused, recurrence_linear, rnn
-from spectral_param.functional.recurrence_fused import rnn_fused
-from spectral_param.functional.recurrence_linear import rnn_linear
-from spectral_param.functional.recurrence_reference import rnn_reference
+from spectral_param.functional import modrelu, rnn
+from spectral_param.recurrence import fused, linear, reference
+from spectral_param.recurrence.sequence import Cell, Rows
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
 SIZES = ([3] * 7, [3, 3, 2, 2, 2, 1], [4, 1], [1], [2] * 2)
 REAL, COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
 DEFINED = [(f, dtype) for f in NONLINEARITIES for dtype in REAL + COMPLEX if f != "relu" or dtype in REAL]
+EXACT = [(f, dtype) for f, dtype in DEFINED if dtype in (torch.float64, torch.complex128)]
+
+
+def covering(*axes):
+    """The product of all axes but the last, each with one of the last axis' values in turn."""
+    *crossed, last = axes
+    return [(*case, value) for case, value in zip(itertools.product(*crossed), itertools.cycle(last))]
+
+
+def rnn_reference(x, h0, U, W, b, nonlinearity, sizes):
+    return reference.rnn_reference(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes))
+
+
+def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=True, support=None):
+    return fused.rnn_fused(Cell(U, W, b, nonlinearity, support), Rows(x, h0, sizes, every, return_output))
+
+
+def rnn_linear(x, h0, U, W, b, top, return_output):
+    rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, return_output)
+    return linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
 
 
 def arguments(sizes, features, n, dtype, bias=True, linear=True, nonlinearity="modrelu"):
@@ -31,8 +52,15 @@ def arguments(sizes, features, n, dtype, bias=True, linear=True, nonlinearity="m
         leaf(sizes[0], n, scale=0.5),
         leaf(n, features, scale=gain) if linear else None,
         leaf(n, n, scale=gain * n**-0.5),
-        leaf(n, scale=0.1, dtype=dtype_of_bias) if bias else None,
+        leaf_of_bias(bias, leaf(n, scale=0.1, dtype=dtype_of_bias)),
     )
+
+
+def leaf_of_bias(bias, mixed):
+    """None, or a bias of mixed signs (True), or a negative one, for which modReLU has a way of its own."""
+    if bias == "negative":
+        mixed = (-mixed.detach().abs()).to(mixed.dtype).requires_grad_()
+    return mixed if bias else None
 
 
 def results(function, args, *rest, of=(0, 1), **kwargs):
@@ -51,17 +79,65 @@ def assert_same(found, expected, tolerance=None) -> None:
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 100])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("linear", [True, False])
-def test_fast_equals_reference(steps, sizes, nonlinearity, dtype, bias, linear, monkeypatch) -> None:
-    monkeypatch.setattr(recurrence_fused, "_steps_in_cache", lambda batch, weight_hh: steps)
+OPTIONS = [  # steps at a time, bias, whether there is an input map
+    (1, True, True),
+    (3, "negative", True),
+    (100, False, False),
+    (1, "negative", False),
+    (3, False, True),
+    (100, True, False),
+    (100, "negative", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("defined", "sizes", "options"), covering(DEFINED, SIZES, OPTIONS), ids=lambda value: str(value)
+)
+def test_fast_equals_reference(defined, sizes, options, monkeypatch) -> None:
+    (nonlinearity, dtype), (steps, bias, linear) = defined, options
+    monkeypatch.setattr(fused, "_steps_in_cache", lambda *sizes: steps)
     args = arguments(sizes, 2, 5, dtype, bias, linear, nonlinearity)
     tolerance = 1e-12 if dtype in (torch.float64, torch.complex128) else 1e-4
     found = results(rnn_fused, args, nonlinearity, sizes)
     assert_same(found, results(rnn_reference, args, nonlinearity, sizes), tolerance)
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_fast_equals_reference_whatever_is_asked_for(data) -> None:
+    nonlinearity, dtype = data.draw(st.sampled_from(EXACT))
+    sizes = sorted(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=9)), reverse=True)
+    n, features = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
+    bias, linear = data.draw(st.sampled_from([False, True, "negative"])), data.draw(st.booleans())
+    every, wants_all = data.draw(st.sampled_from([None, 1, 2, 5])), data.draw(st.booleans())
+    cut = data.draw(st.integers(1, n))
+    support = [(slice(0, cut), slice(0, n)), (slice(cut, n), slice(cut, n))][: 2 if cut < n else 1]
+    args = arguments(sizes, features, n, dtype, bias, linear, nonlinearity)
+    inside = torch.zeros(n, n, dtype=torch.bool)
+    for rows, columns in support:
+        inside[rows, columns] = True
+    args[3].data.mul_(inside)
+    starts = data.draw(st.booleans())
+    if not starts:
+        args[1].data.zero_()
+
+    def without_start(x, h0, *rest, **kwargs):
+        return rnn_fused(x, None, *rest, **kwargs)
+
+    of = (0, 1) if wants_all else (1,)
+    options = {"every": every, "return_output": wants_all, "support": support}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "BLOCKWISE_SIZE", 0)
+        patch.setattr(fused, "BLOCKWISE_ROWS", 0)
+        if starts:
+            found = results(rnn_fused, args, nonlinearity, sizes, of=of, **options)
+        else:
+            args[1].requires_grad_(False)
+            found = results(without_start, args, nonlinearity, sizes, of=of, **options)
+    expected = results(rnn_reference, args, nonlinearity, sizes, of=of)
+    at = len(of) + [a is not None and a.requires_grad for a in args[:3]].count(True)
+    expected[at] = expected[at] * inside  # The gradient of W.
+    assert_same(found, expected, 1e-11)
 
 
 SUPPORTS = {
@@ -71,13 +147,15 @@ SUPPORTS = {
 }
 
 
-@pytest.mark.parametrize("name", SUPPORTS)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(("nonlinearity", "dtype"), [d for d in DEFINED if d[1] in (REAL[1], COMPLEX[1])])
-@pytest.mark.parametrize("checkpoint_every", [None, 2])
-def test_support(name, sizes, nonlinearity, dtype, checkpoint_every, monkeypatch) -> None:
-    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
-    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_ROWS", 0)
+@pytest.mark.parametrize(
+    ("name", "defined", "options"),
+    covering(SUPPORTS, EXACT, list(itertools.product(SIZES, [None, 2]))),
+    ids=lambda value: str(value),
+)
+def test_support(name, defined, options, monkeypatch) -> None:
+    (nonlinearity, dtype), (sizes, checkpoint_every) = defined, options
+    monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(fused, "BLOCKWISE_ROWS", 0)
     args = arguments(sizes, 2, 5, dtype, nonlinearity=nonlinearity)
     inside = torch.zeros(5, 5, dtype=torch.bool)
     for rows, columns in SUPPORTS[name]:
@@ -93,7 +171,7 @@ def test_support(name, sizes, nonlinearity, dtype, checkpoint_every, monkeypatch
 
 
 def test_support_that_is_one_block(monkeypatch) -> None:
-    monkeypatch.setattr(recurrence_fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
     args = arguments([2] * 3, 2, 150, torch.float64)
     args[3].data[:, 100:] = 0
     found = rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 150), slice(0, 100))])
@@ -118,7 +196,7 @@ def test_gradient_of_one_output_alone(which, dtype, checkpoint_every) -> None:
     assert_same(found, results(rnn_reference, args, "modrelu", sizes, of=[which]))
 
 
-@pytest.mark.parametrize(("nonlinearity", "dtype"), [d for d in DEFINED if d[1] in (REAL[1], COMPLEX[1])])
+@pytest.mark.parametrize(("nonlinearity", "dtype"), EXACT)
 @pytest.mark.parametrize("checkpoint_every", [None, 2])
 def test_derivatives(nonlinearity, dtype, checkpoint_every) -> None:
     sizes = [2, 2, 1]
@@ -159,14 +237,20 @@ def test_modulus_exactly_at_the_threshold(dtype) -> None:
     assert_same(found, results(rnn_reference, args, "modrelu", [1]))
 
 
-@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -0.0])
-@pytest.mark.parametrize("where", [0, 1, 4])
-def test_nan_and_infinity_go_where_they_go_in_the_reference(dtype, nonlinearity, value, where) -> None:
-    if dtype.is_complex and math.isinf(value):
-        return  # inf · (1 + 0i) is NaN + NaN i or not, depending on who computes it
+@pytest.mark.parametrize(
+    ("nonlinearity", "dtype", "value"),
+    [
+        (f, dtype, value)
+        for f, dtype in EXACT
+        for value in (math.nan, math.inf, -math.inf, -0.0)
+        if not (dtype.is_complex and math.isinf(value))
+        # inf · (1 + 0i) is NaN + NaN i or not, depending on who computes it
+    ],
+)
+@pytest.mark.parametrize(("where", "bias"), [(0, True), (1, "negative"), (4, True), (4, "negative")])
+def test_nan_and_infinity_go_where_they_go_in_the_reference(dtype, nonlinearity, value, where, bias) -> None:
     sizes = [2, 2, 1]
-    args = [a.detach() for a in arguments(sizes, 2, 3, dtype, nonlinearity=nonlinearity)]
+    args = [a.detach() for a in arguments(sizes, 2, 3, dtype, bias, nonlinearity=nonlinearity)]
     args[where].flatten()[1] = value
     for found, expected in zip(
         rnn_fused(*args, nonlinearity, sizes), rnn_reference(*args, nonlinearity, sizes), strict=True
@@ -261,12 +345,17 @@ def test_gradient_that_is_none_altogether() -> None:
 # Checkpoints --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 2, 3, 100, "auto"])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", torch.tanh])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-@pytest.mark.parametrize("linear", [True, False])
-def test_checkpoints_change_nothing(checkpoint_every, sizes, nonlinearity, dtype, linear) -> None:
+@pytest.mark.parametrize(
+    ("checkpoint_every", "nonlinearity", "dtype", "options"),
+    covering(
+        [1, 2, 3, 100, "auto"],
+        ["modrelu", "tanh", torch.tanh],
+        [torch.float64, torch.complex128],
+        [*zip(SIZES, itertools.cycle([True, False])), (SIZES[0], False), (SIZES[1], True)],
+    ),
+)
+def test_checkpoints_change_nothing(checkpoint_every, nonlinearity, dtype, options) -> None:
+    sizes, linear = options
     args = arguments(sizes, 2, 5, dtype, linear=linear, nonlinearity=nonlinearity)
     expected = results(rnn, args, nonlinearity, sizes)
     assert_same(results(rnn, args, nonlinearity, sizes, checkpoint_every=checkpoint_every), expected, 1e-12)
@@ -480,7 +569,7 @@ def test_gradients_mapped_over_keep_no_graph() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[3] * 4, [3, 3, 2, 1]], ids=str)
-@pytest.mark.parametrize(("nonlinearity", "dtype"), DEFINED)
+@pytest.mark.parametrize(("nonlinearity", "dtype"), EXACT)
 @pytest.mark.parametrize("checkpoint_every", [None, 2])
 def test_no_step_asks_for_numbers_or_for_the_cpu(sizes, nonlinearity, dtype, checkpoint_every) -> None:
     """On the meta device as on a GPU: nothing waits for a number, and no tensor is made on the CPU."""
@@ -494,13 +583,22 @@ def test_no_step_asks_for_numbers_or_for_the_cpu(sizes, nonlinearity, dtype, che
 # No activation ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("j", [1, 2, 4])
-@pytest.mark.parametrize("steps", [16, 23, 37])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("linear", [True, False])
-@pytest.mark.parametrize("of", [(0, 1), (0,), (1,)], ids=str)
-def test_many_linear_steps_equal_the_reference(j, steps, dtype, bias, linear, of) -> None:
+@pytest.mark.parametrize(
+    ("j", "steps", "of", "options"),
+    covering(
+        [1, 2, 4],
+        [16, 23, 37],
+        [(0, 1), (0,), (1,)],
+        [
+            (torch.float64, True, True),
+            (torch.complex128, False, True),
+            (torch.complex128, True, False),
+            (torch.float64, False, False),
+        ],
+    ),
+)
+def test_many_linear_steps_equal_the_reference(j, steps, of, options) -> None:
+    dtype, bias, linear = options
     sizes = [3] * steps
     args = arguments(sizes, 2, 5, dtype, bias, linear, "identity")
     found = results(rnn_linear, args, j, 0 in of, of=of)
@@ -524,32 +622,34 @@ def taken(monkeypatch) -> list[int]:
     """The numbers of steps that were taken at a time, as exponents."""
     calls = []
 
-    def spied(*args):
-        calls.append(args[5])
-        return rnn_linear(*args)
+    run = linear.rnn_linear
 
-    monkeypatch.setattr(recurrence_linear, "rnn_linear", spied)
+    def spied(cell, rows):
+        calls.append(linear.exponent(cell, rows))
+        return run(cell, rows)
+
+    monkeypatch.setattr(linear, "rnn_linear", spied)
     return calls
 
 
 @pytest.mark.parametrize("return_output", [True, False])
 def test_who_takes_many_steps(return_output, taken) -> None:
-    sizes = [2] * 3000
+    sizes = [2] * 800
     args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
     found = results(rnn, args, "identity", sizes, return_output=return_output, of=(1,))
     assert len(taken) == 1
     assert 2 <= taken[0] <= 11
     assert_same(found, results(rnn_fused, args, "identity", sizes, of=(1,)), 1e-10)
     x, *rest = args
-    both = [rnn(x.unflatten(0, (3000, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
+    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
     assert_same(both[:1], both[1:], 1e-13)
     assert len(taken) == 2
     torch.func.vmap(lambda h: rnn(x, h, *rest[1:], "identity", sizes)[1])(rest[0][None])
     rnn(*args, "identity", sizes, checkpoint_every=2)
     rnn(
-        *arguments([2] * 2999 + [1], 2, 8, torch.float64, nonlinearity="identity"),
+        *arguments([2] * 799 + [1], 2, 8, torch.float64, nonlinearity="identity"),
         "identity",
-        [2] * 2999 + [1],
+        [2] * 799 + [1],
     )
     rnn(*args, "tanh", sizes)
     rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes)
@@ -682,22 +782,22 @@ def test_the_last_state_is_not_part_of_all_states(taken) -> None:
 
 
 def test_long_linear_recurrences_without_numbers() -> None:
-    args = [torch.randn(3000, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
+    args = [torch.randn(400, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         output, last = rnn(*(mode.from_tensor(t) for t in args), nonlinearity="identity")
-    assert (output.shape, last.shape) == ((3000, 1, 8), (1, 8))
+    assert (output.shape, last.shape) == ((400, 1, 8), (1, 8))
     x, *rest = args
     traced = make_fx(lambda *args: rnn(*args, nonlinearity="identity", return_output=False)[1])(
-        x[:600], *rest
+        x[:200], *rest
     )
-    expected = rnn_fused(x[:600, 0], *rest, None, "identity", [1] * 600)[1]
-    torch.testing.assert_close(traced(x[:600], *rest), expected)
+    expected = rnn_fused(x[:200, 0], *rest, None, "identity", [1] * 200)[1]
+    torch.testing.assert_close(traced(x[:200], *rest), expected)
 
 
 def test_the_number_of_linear_steps_at_a_time_fits() -> None:
     lengths, batches = [1, 2, 3, 10, 100, 10_000], [1, 100, 10_000, 1_000_000]
     for steps, batch, n, wants_all in itertools.product(lengths, batches, [1, 64, 1024], [True, False]):
-        top = recurrence_linear.exponent(steps, batch, 1, n, wants_all)
+        top = linear.fastest_exponent(steps, batch, 1, n, wants_all)
         assert top is None or 1 <= 1 << top <= steps
 
 

@@ -1,0 +1,145 @@
+"""Matrices of given spectral abscissa: stable linear dynamics in continuous time."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param.eigen import Eigentriple, dominant_eigentriple
+from spectral_param.eigen.derivative import condition_reciprocal, degenerate_threshold, is_degenerate
+from spectral_param.eigen.follower import Follower
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.functional.checks import is_plain
+from spectral_param.parametrizations.base import Parametrization, real_entries
+from spectral_param.parametrizations.spectral_radius import broadcast_to_matrices, readable
+
+Mode = Literal["equal", "at_most"]
+
+
+class SpectralAbscissa(Parametrization):
+    r"""Shifts a matrix so that its rightmost eigenvalue has a given real part: :math:`W = T - (α(T) - a) I`.
+
+    :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the growth rate of :math:`\dot x = T x`, which is stable for
+    α < 0, as ρ < 1 is for discrete time. All eigenvalues move by the same real number, so the vectors, the
+    frequencies and the departure from normality of T stay. The gradient is exact,
+    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for dα/dT.
+
+    Weights of shape ``(..., n, n)`` real or complex. Costs one eigenvalue decomposition per optimizer step,
+    however often the weight is read (under torch.compile: per read).
+
+    Degenerate matrices are defined, too:
+
+    - NaN or infinity in T, or an α that is no number of T's dtype, gives NaN in W and in the gradient.
+    - Several rightmost eigenvalues: the gradient of one of them.
+    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
+      its unit eigenvectors, has no derivative: α is then taken for a constant, with one
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
+
+    Args:
+        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one for each matrix
+        of a
+            batch (each gate of an LSTM or GRU weight). 0, the default, is the edge of stability.
+        mode: ``"equal"``: α(W) = a always. ``"at_most"``: T is shifted only where α(T) > a.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> register_parametrization(layer, "weight", spectral_param.SpectralAbscissa(-0.1))
+        ParametrizedLinear(...)
+        >>> torch.linalg.eigvals(layer.weight).real.max().item()
+        -0.1...
+    """
+
+    assignable_behind = True
+
+    def __init__(self, abscissa: float | Tensor = 0.0, mode: Mode = "equal") -> None:
+        super().__init__()
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
+        values = torch.as_tensor(abscissa, dtype=torch.float64, device="cpu").detach()
+        if isinstance(abscissa, torch.nn.Parameter) or not bool(values.isfinite().all()):
+            raise ValueError(
+                f"abscissa: expected finite numbers that are not trained, got {abscissa!r}. For stable "
+                "dynamics use a negative one."
+            )
+        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        self.abscissa = values.clone() if values.ndim > 0 else values.item()
+        self.mode = mode
+        self.rightmost = Follower("dense", "real")
+        self._warned = False
+
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return T - (α(T) - a) I where the mode asks for it, T elsewhere."""
+        plain = is_plain(T)
+        alpha = self.rightmost(T) if plain else self.rightmost.recorded(T)
+        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
+        active = None
+        if self.mode == "at_most":
+            # A NaN counts, so that W becomes NaN.
+            active = ~(shift.detach() <= 0)
+            shift = torch.where(active, shift, 0)
+        if plain and not self._warned and not self.rightmost.is_regular:
+            triple = self.rightmost.last()
+            defective = is_degenerate(triple.right, triple.left)
+            self._warn(defective if active is None else defective & active)
+        return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return W itself, shifted where it has to be moved."""
+        triple = dominant_eigentriple(W, "real")
+        shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
+        outside = shift > _tolerance(W, triple, eps)
+        if self.mode == "equal":
+            outside |= -shift > _tolerance(W, triple, eps)
+        if not project and bool(outside.any()):
+            relation = "=" if self.mode == "equal" else "<="
+            raise InManifoldError(
+                f"SpectralAbscissa: expected a weight of spectral abscissa {relation} "
+                f"{readable(triple.eigenvalue.real - shift)}, got {readable(triple.eigenvalue.real)}. "
+                "Assign weight - (spectral_param.functional.spectral_abscissa(weight) - abscissa) * identity "
+                "instead, or remove the parametrization, set the weight and register a new instance, which "
+                "projects it."
+            )
+        self.rightmost.begin(W)
+        self._warned = False
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return W - torch.where(outside, shift, 0)[..., None, None] * identity
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
+        T = init.disc_(torch.empty_like(like))
+        shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
+        self.rightmost.begin(T)
+        return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T, a complex one counted as two."""
+        return real_entries(T)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"abscissa={self.abscissa}, mode={self.mode!r}"
+
+    def _warn(self, defective: Tensor) -> None:
+        if not bool(defective.any()):
+            return
+        self._warned = True
+        warnings.warn(
+            "SpectralAbscissa: the rightmost eigenvalue is defective and has no derivative: its real part is "
+            "taken for a constant in this precision, until T moves away from such matrices.",
+            DegenerateEigenvalueWarning,
+            stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
+        )
+
+
+def _tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
+    """Return how far α may be off for rounding alone: ten roundings, times λ's condition number."""
+    floor = degenerate_threshold(W.dtype)
+    rounding = W.shape[-1] * eps * W.abs().amax(dim=(-2, -1))
+    return 10 * rounding / condition_reciprocal(triple.right, triple.left).clamp(min=floor)

@@ -1,0 +1,85 @@
+"""What stands between two time steps: modReLU, and activations by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Named = Literal["modrelu", "relu", "tanh", "identity"]
+Nonlinearity = Named | Callable[[Tensor], Tensor]
+NAMES = get_args(Named)
+
+
+def modrelu(z: Tensor, bias: Tensor) -> Tensor:
+    r"""Return :math:`\frac{z}{|z|}\,\mathrm{ReLU}(|z| + b)`, for real or complex z.
+
+    It keeps the sign (the phase) and thresholds the modulus: both signs stay in use, and active
+    units have derivative one, so gradients through an orthogonal recurrence keep their size.
+    Introduced by Arjovsky, Shah and Bengio (2016); eq. (3) of Helfrich, Willmott and Ye (2018).
+
+    Args:
+        z: Any shape, real or complex.
+        bias: Real, broadcast against z. A positive one makes the function jump at z = 0, where it is
+            0 and its derivative is taken to be 0.
+
+    Returns:
+        Tensor like z.
+
+    Example:
+        >>> spectral_param.functional.modrelu(torch.tensor([-2.0, 0.5, 3.0]), torch.tensor(-1.0))
+        tensor([-1.,  0.,  2.])
+    """
+    return torch.sgn(z) * torch.relu(z.abs() + bias)
+
+
+def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
+    """Raise a ValueError unless the activation is known or callable."""
+    if nonlinearity not in NAMES and not callable(nonlinearity):
+        raise ValueError(
+            f"nonlinearity: expected one of {', '.join(NAMES)} or a callable, got {nonlinearity!r}."
+        )
+
+
+def fitting_bias(bias: Tensor, z: Tensor, nonlinearity: Nonlinearity) -> Tensor:
+    """Return the bias ``(n,)`` in the dtype that it has to have for pre-activations or states z.
+
+    Module.to makes the real bias of modReLU complex, and Module.double converts a real bias beside complex
+    weights that stay as they are. All activations but modReLU add their bias to z.
+    """
+    if nonlinearity == "modrelu":
+        bias = bias.real
+    if not z.is_complex():
+        return bias
+    return bias.to(z.real.dtype if nonlinearity == "modrelu" else z.dtype)
+
+
+def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
+    """Return σ(z + b), or modReLU(z, b), whose bias works on the modulus instead.
+
+    Args:
+        z: Pre-activation ``(..., n)``.
+        bias: ``(n,)`` or None for none.
+        nonlinearity: A name, or any function of one tensor.
+
+    Raises:
+        ValueError: If it is ``"relu"`` and z is complex.
+    """
+    if nonlinearity == "modrelu":
+        if bias is None:
+            return modrelu(z, z.real.new_zeros(()))
+        return modrelu(z, fitting_bias(bias, z, nonlinearity))
+    if bias is not None:
+        z = z + fitting_bias(bias, z, nonlinearity)
+    if nonlinearity == "relu":
+        if z.is_complex():
+            raise ValueError(
+                f"nonlinearity: expected one that is defined for {z.dtype}, got 'relu'. Take 'modrelu', "
+                "which is its counterpart for complex states, or give the network a real dtype."
+            )
+        return torch.relu(z)
+    if nonlinearity == "tanh":
+        return torch.tanh(z)
+    return z if nonlinearity == "identity" else nonlinearity(z)

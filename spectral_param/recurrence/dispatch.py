@@ -1,0 +1,218 @@
+r"""A whole sequence of the recurrence h_t = σ(U x_t + W h_{t-1} + b), and the choice of how to run it.
+
+All paths have the same results. The reference is a loop of autograd operations, for any activation and
+inside any transform. The fused path is one autograd Function for the whole sequence, for the named
+activations and several times faster; under torch.compile it is one operator. The linear path takes many
+steps at a time where there is no activation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from spectral_param.precision import autocast_off
+from spectral_param.recurrence import linear
+from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
+from spectral_param.recurrence.compiled import rnn_operator
+from spectral_param.recurrence.fused import has_numbers, is_wrapped, rnn_fused
+from spectral_param.recurrence.reference import rnn_checkpointed, rnn_reference
+from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows, Support
+
+CheckpointEvery = int | Literal["auto"] | None
+Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
+
+
+def choose(cell: Cell, rows: Rows) -> Path:
+    """Return what runs a cell over rows: all of the choice, and nothing else.
+
+    - ``"fused"``: a named activation, W as a matrix, tensors of one dtype that neither a tracer nor a
+      transform nor forward-mode AD sees.
+    - ``"linear"``: the same without an activation, where many steps at a time are faster.
+    - ``"operator"``: the fused path inside torch.compile, which need not look into it.
+    - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
+    """
+    W, b, x = cell.weight_hh, cell.bias, rows.x
+    tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
+    compiled = _is_compiled()
+    ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
+    named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
+    fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
+    if fits and b is not None:
+        real = x.is_complex() and cell.nonlinearity == "modrelu"
+        fits = b.dtype == (x.real.dtype if real else x.dtype)
+    if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
+        eager = ordinary and not compiled
+        return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
+    if compiled:
+        return "operator"
+    # Whether powers of W overflow is a question to the numbers, which tensors of a tracer cannot answer.
+    many = cell.nonlinearity == "identity" and has_numbers(x) and linear.exponent(cell, rows) is not None
+    return "linear" if many else "fused"
+
+
+def run(cell: Cell, rows: Rows) -> Result:
+    """Run a cell over rows, whose shapes fit; see :func:`rnn`."""
+    path = choose(cell, rows)
+    if path == "fused":
+        return rnn_fused(cell, rows)
+    if path == "operator":
+        return rnn_operator(cell, rows)
+    if path == "linear":
+        return linear.rnn_linear(cell, rows) or rnn_fused(cell, rows)
+    with autocast_off(rows.x):
+        if path == "checkpointed":
+            return rnn_checkpointed(cell, rows)
+        output, last = rnn_reference(cell, rows)
+    return output if rows.return_output else None, last
+
+
+def rnn(
+    x: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Recurrent,
+    bias: Tensor | None = None,
+    nonlinearity: Nonlinearity = "modrelu",
+    batch_sizes: Sequence[int] | None = None,
+    *,
+    checkpoint_every: CheckpointEvery = None,
+    return_output: bool = True,
+    support: Support | None = None,
+) -> Result:
+    r"""Run :math:`h_t = σ(U x_t + W h_{t-1} + b)` over a sequence.
+
+    Args:
+        x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
+        h0: Initial states ``(B, n)``.
+        weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
+        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``: structured
+            matrices have faster ways than a product with W.
+        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is the bias of the modulus.
+        nonlinearity: ``"modrelu"``, ``"tanh"``, ``"identity"``, for real states ``"relu"``, or any
+            callable.
+        batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
+        checkpoint_every: Keep one state in so many steps for the backward pass, which computes the
+            others again, so many steps at a time: a third more work. ``"auto"`` takes
+            :math:`\sqrt T / 2`, where what is kept and what is computed again at a time are least
+            together, about :math:`4 \sqrt T` steps of states instead of T. None, the default, keeps all
+            states.
+        return_output: Whether to return all states, :math:`T B n` numbers that exist at least until the
+            caller drops them. With ``checkpoint_every`` and without them, no memory of that size is
+            taken. Without an activation the last states alone are faster by far: powers of W take
+            many steps at a time, on a CPU and for sequences of one length.
+        support: Where the matrix W may differ from zero: pairs of slices of rows and columns, whose rows
+            follow each other from 0 to n. Outside W has to be zero, and its gradient is not defined:
+            products with what is there are left out where that is faster. None, the default, for everywhere.
+
+    Returns:
+        All states, shaped like x with n features, or None if they are not wanted; and the last state of
+        each sequence ``(B, n)``.
+
+    Raises:
+        ValueError: If the activation or ``checkpoint_every`` is none of those above, the sequence is
+            empty, a shape does not fit, or ``support`` leaves out a row.
+
+    Example:
+        >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
+        >>> output, last = spectral_param.functional.rnn(x, h0, U, W, nonlinearity="identity")
+        >>> output.flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
+    check_nonlinearity(nonlinearity)
+    check_checkpoint_every(checkpoint_every)
+    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
+    cell = Cell(weight_ih, weight_hh, bias, nonlinearity, support)
+    rows = Rows(
+        x.flatten(0, 1) if batch_sizes is None else x,
+        h0,
+        sizes,
+        resolve_checkpoints(checkpoint_every, len(sizes)),
+        return_output,
+    )
+    _check_shapes(cell, rows, h0)
+    _check_support(support, h0.shape[-1])
+    if bias is not None:
+        cell = cell._replace(bias=fitting_bias(bias, h0, nonlinearity))
+    output, last = run(cell, rows)
+    if output is not None and batch_sizes is None:
+        output = output.unflatten(0, x.shape[:2])
+    return output, last
+
+
+def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
+    """Raise a ValueError unless it is a number of steps, "auto" or None."""
+    if checkpoint_every in (None, "auto"):
+        return
+    if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
+        raise ValueError(
+            "checkpoint_every: expected a positive number of steps, 'auto' or None, got "
+            f"{checkpoint_every!r}."
+        )
+
+
+def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | None:
+    """Return the number of steps from one kept state to the next, None for all."""
+    return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
+
+
+def _is_compiled() -> bool:
+    """Return whether torch.compile records an operator here, with the derivatives that an operator has."""
+    # An exported program is to run where this library is not. In torch 2.6 it contains the operator.
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
+        return False
+    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
+
+
+def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
+    """Return whether neither a tracer nor a transform nor forward-mode AD sees these tensors."""
+    # torch.jit.trace records in-place steps wrongly.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+    return not any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
+    U, W, b, *_ = cell
+    sizes = rows.sizes
+    n = (W if isinstance(W, Tensor) else h0).shape[-1]
+    features = n if U is None else U.shape[-1]
+    if not sizes:
+        raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
+    if any(following > size for size, following in itertools.pairwise(sizes)):
+        raise ValueError(
+            f"rnn: expected batch_sizes that do not increase, got {sizes}. Sort the sequences, longest first."
+        )
+    if isinstance(W, Tensor) and W.shape != (n, n):
+        raise ValueError(f"rnn: expected weight_hh of shape (n, n) = {(n, n)}, got {tuple(W.shape)}.")
+    if U is not None and U.shape != (n, features):
+        raise ValueError(f"rnn: expected weight_ih of shape (n, m) = {(n, features)}, got {tuple(U.shape)}.")
+    if b is not None and b.shape != (n,):
+        raise ValueError(f"rnn: expected bias of shape (n,) = {(n,)}, got {tuple(b.shape)}.")
+    if rows.x.shape != (sum(sizes), features):
+        raise ValueError(
+            f"rnn: expected x of shape (rows, m) = {(sum(sizes), features)}, all steps below each other, "
+            f"got {tuple(rows.x.shape)}."
+        )
+    if h0.shape != (sizes[0], n):
+        raise ValueError(f"rnn: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
+
+
+def _check_support(support: Support | None, n: int) -> None:
+    if support is None:
+        return
+    rows = [i for part, _ in support for i in range(n)[part]]
+    if rows != list(range(n)) or any(part.step not in (None, 1) for pair in support for part in pair):
+        raise ValueError(
+            f"rnn: expected a support of slices without steps, whose rows follow each other from 0 to {n}, "
+            f"got {support}."
+        )

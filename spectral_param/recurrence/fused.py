@@ -1,0 +1,530 @@
+r"""The recurrence with a named activation as one autograd Function for a whole sequence.
+
+Autograd's record of some ten operations for each time step costs several times what they compute. Here
+both directions are written by hand, in place, on one short segment of the sequence after the other: what
+they need besides the states stays in the cache, and memory of the size of all states is taken for nothing
+but the states.
+
+Backward, with G_t the gradient that arrives at h_t from outside, and PyTorch's convention for complex
+gradients (∂L/∂Re + i ∂L/∂Im):
+
+.. math:: δ_t = σ_t'^{\,*}(G_t + W^H δ_{t+1}), \qquad
+          dU = \sum_t δ_t x_t^H, \quad dW = \sum_t δ_t h_{t-1}^H, \quad dx_t = U^H δ_t.
+
+σ_t'^* is the adjoint of the activation's derivative:
+
+- tanh: multiplication by the conjugate of 1 - h_t².
+- ReLU and real modReLU: 1 where h_t ≠ 0, else 0.
+- Complex modReLU, h = u (|z| + b) with the phase u = z/|z|: along u its derivative is 1, across u it is
+  |h|/|z| = 1 + b/|z|, and so
+
+  .. math:: σ'^{\,*}(G) = G + q\,(G - u^2 \bar G), \quad q = \frac{b}{2|z|}, \quad \text{where } h ≠ 0.
+
+The derivative of modReLU by its bias is the sign (the phase) of h_t.
+
+All of it is known from the states, except |z| where a bias is positive: |h| - b is |z| up to rounding of
+b, of which nothing is left where |z| is tiny and q large. For complex modReLU the moduli are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from spectral_param.precision import autocast_off
+from spectral_param.recurrence.activation import Named
+from spectral_param.recurrence.reference import rnn_reference
+from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
+
+# Size of W from which its blocks are multiplied by themselves, and what their mean number of rows has to be.
+BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
+
+
+def rnn_fused(cell: Cell, rows: Rows) -> Result:
+    """Run a cell with a named activation, on tensors that no transform has wrapped."""
+    W = cell.weight_hh
+    assert isinstance(W, Tensor)
+    tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
+    differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    plan = plan_for(cell, rows, differentiable)
+    with autocast_off(rows.x):
+        if not differentiable:
+            return forward(tensors, plan)[:2]
+        output, last = _Recurrence.apply(*tensors, plan)  # type: ignore[no-untyped-call]
+    return output, last
+
+
+class Plan(NamedTuple):
+    """How to run.
+
+    Attributes:
+        nonlinearity: The activation.
+        support: Where products with W are worth being left out elsewhere; None for nowhere.
+        segments: What to work on, one after the other.
+        keep: What backward gets: all states; or those at which segments start, from which it computes the
+            others again; or nothing, where no gradient is wanted.
+        return_output: Whether all states are wanted.
+    """
+
+    nonlinearity: Named
+    support: Support | None
+    segments: list[Segment]
+    keep: Literal["all", "starts", "nothing"]
+    return_output: bool
+
+    @property
+    def longest(self) -> int:
+        """Number of rows of the longest segment."""
+        return max(segment.length for segment in self.segments)
+
+    @property
+    def following(self) -> list[int]:
+        """Number of rows that go on after each segment."""
+        return [segment.following for segment in self.segments]
+
+    def cell(self, weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None) -> Cell:
+        """Return the cell with these tensors."""
+        return Cell(weight_ih, weight_hh, bias, self.nonlinearity, self.support)
+
+
+def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
+    """Return how to run a cell."""
+    W, sizes, support, every = cell.weight_hh, rows.sizes, cell.support, rows.checkpoint_every
+    assert isinstance(W, Tensor)
+    n = len(W)
+    if every is None:
+        # Elsewhere all at once: more segments are more launches of kernels.
+        every = _steps_in_cache(sizes[0], n, W.element_size()) if W.is_cpu else len(sizes)
+    # Measured on a CPU: with two blocks and a coupling 14 to 20 % less time from n = 335 on, 7 % more at 160;
+    # with 40 blocks of 8 rows half as much again.
+    if n < BLOCKWISE_SIZE or not W.is_cpu or (support and n < BLOCKWISE_ROWS * len(support)):
+        support = None
+    return Plan(
+        cast("Named", cell.nonlinearity),
+        support,
+        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
+        if every >= len(sizes)
+        else segments(sizes, every),
+        "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
+        rows.return_output,
+    )
+
+
+def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
+    """Return the number of steps whose states are about a megabyte, a second-level cache.
+
+    Not fewer than n/5 rows in all: each segment adds a product of its states to the n x n gradient.
+    """
+    return max(1, max(2**20 // (n * bytes_of_one), n // 5) // batch)
+
+
+Tensors = Sequence[Any]  # x, h0, U, W and b, of which h0, U and b may be None
+
+
+def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
+    """Return all states if they are wanted or kept, the last ones, and kept moduli and starts, or None."""
+    x, h0, U, W, b = tensors
+    n = len(W)
+    steps = Forward(plan.cell(U, W, b))
+    keeps_all = plan.keep == "all"
+    has_all = keeps_all or plan.return_output
+    longest = plan.longest
+    states = x.new_empty(len(x) if has_all else longest, n)
+    moduli = states.real.new_empty(len(x) if keeps_all else longest, n) if steps.has_moduli else None
+    starts = x.new_empty(sum(plan.following), n) if plan.keep == "starts" else None
+    last = x.new_empty(plan.segments[0].sizes[0], n)
+    state, kept = h0, 0
+    for segment in plan.segments:
+        room = slice(0, segment.length)
+        h = states[segment.rows if has_all else room]
+        m = None if moduli is None else moduli[segment.rows if keeps_all else room]
+        steps.run(x[segment.rows], state, segment.sizes, h, m)
+        for rows, sequences in _ends(segment):
+            last[sequences] = h[rows]
+        if segment.following:
+            state = _last_step(segment, h)
+            if not has_all:
+                state = state.clone()  # its room is needed for the next segment
+            if starts is not None:
+                starts[kept : kept + segment.following] = state
+                kept += segment.following
+    return states if has_all else None, last, moduli if keeps_all else None, starts
+
+
+def backward(
+    tensors: Tensors,
+    kept: Sequence[Tensor | None],
+    grads: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    plan: Plan,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of ``tensors``, those that are needed.
+
+    Args:
+        tensors: What went into the forward pass.
+        kept: States, moduli and starts that it kept.
+        grads: Gradients of all states and of the last ones; None for zero.
+        needs: Which of the tensors are differentiated by.
+        plan: How the forward pass was run.
+    """
+    x, h0, U, W, b = tensors
+    states, moduli, starts = kept
+    cell = plan.cell(U, W, b)
+    found = Backward(cell, x, plan.longest, needs)
+    again = Forward(cell) if plan.keep == "starts" else None
+    if again is not None:
+        assert starts is not None
+        states = x.new_empty(plan.longest, len(W))
+        moduli = states.real.new_empty(states.shape) if again.has_moduli else None
+        before = starts.split(plan.following)
+    else:
+        assert states is not None
+        before = tuple(_last_step(segment, states[segment.rows]) for segment in plan.segments)
+    for segment, start in zip(reversed(plan.segments), reversed([h0, *before[:-1]]), strict=True):
+        rows = segment.rows if again is None else slice(0, segment.length)
+        h, m = states[rows], None if moduli is None else moduli[rows]
+        if again is not None:
+            again.run(x[segment.rows], start, segment.sizes, h, m)
+        found.add(segment, x, start, h, m, *grads)
+    return found.x, found.start, found.weight_ih, found.weight_hh, found.bias
+
+
+class _Recurrence(torch.autograd.Function):
+    """All states, or None, and the last of each sequence."""
+
+    # Without setup_context, which torch.func would ask for: inside of its transforms the reference path runs.
+    # It costs 40 microseconds a call (torch 2.13 inspects the signature of forward each time).
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
+        *tensors, plan = arguments
+        states, last, moduli, starts = forward(tensors, plan)
+        ctx.plan = plan
+        ctx.save_for_backward(*tensors, states if plan.keep == "all" else None, moduli, starts)
+        # An output that is not used has no gradient then, instead of zeros of its size.
+        ctx.set_materialize_grads(False)
+        return states if plan.return_output else None, last
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(g is None for g in grads):
+            return (None,) * 6
+        tensors = ctx.saved_tensors[:5]
+        with autocast_off(tensors[0]):
+            if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
+                # create_graph=True, so this backward pass will itself be differentiated; or it is mapped
+                # over many gradients at once, which in-place steps cannot be.
+                return (*reference_backward(tensors, grads, ctx.needs_input_grad, ctx.plan), None)
+            return (*backward(tensors, ctx.saved_tensors[5:], grads, ctx.needs_input_grad, ctx.plan), None)
+
+
+def reference_backward(
+    tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], plan: Plan
+) -> tuple[Tensor | None, ...]:
+    """Return what :func:`backward` does, with a graph of its own if grad mode is on."""
+    create_graph = torch.is_grad_enabled()
+    sizes = [size for segment in plan.segments for size in segment.sizes]
+    with torch.enable_grad():
+        # Aliases: the saved tensors may depend on each other (a state carried over, a shared weight), and
+        # only what goes through this call belongs into its gradient.
+        aliases: list[Any] = [None if t is None else t.view_as(t) for t in tensors]
+        x, h0, U, W, b = aliases
+        outputs = rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
+    used = [(output, g) for output, g in zip(outputs, grads, strict=True) if g is not None]
+    used_outputs, used_grads = zip(*used, strict=True)
+    wanted = [t for t, needed in zip(aliases, needs, strict=False) if needed]
+    found = iter(
+        torch.autograd.grad(used_outputs, wanted, used_grads, create_graph=create_graph, allow_unused=True)
+    )
+    return tuple(next(found) if needed else None for needed in needs[:5])
+
+
+def is_wrapped(t: Tensor) -> bool:
+    """Return whether a transform of torch.func, or the older vmap of autograd, has wrapped t."""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
+
+
+# One segment, forward and back -------------------------------------------------------------------
+
+
+def has_numbers(t: Tensor) -> bool:
+    """Return whether the program may look at numbers of t: not a tracer's, nor those that a GPU computes."""
+    return t.is_cpu and type(t) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
+
+
+def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], None]:
+    """Return what adds h Aᵀ to z, (h, z) -> None, for a matrix A that is zero outside of its support."""
+    if support is None:
+        whole = A.mT
+
+        def add(h: Tensor, z: Tensor) -> None:
+            z.addmm_(h, whole)
+    else:
+        parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
+
+        def add(h: Tensor, z: Tensor) -> None:
+            for rows, columns, part in parts:
+                z[:, rows].addmm_(h[:, columns], part)
+
+    return add
+
+
+class Forward:
+    """The steps of a cell with a named activation, on tensors of its dtype.
+
+    Args:
+        cell: The cell.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        U, W, b, self._nonlinearity, support = cell
+        assert isinstance(W, Tensor)
+        self._cell = cell
+        self._weight_ih_T = None if U is None else U.mT
+        self._add_product = _adder(W, support)
+        self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
+        self._activate_ = self._activation()
+
+    def run(
+        self, x: Tensor, start: Tensor | None, sizes: list[int], h: Tensor, moduli: Tensor | None
+    ) -> None:
+        """Compute the states of successive steps.
+
+        Args:
+            x: Inputs, steps below each other.
+            start: States before the first step; None for zeros.
+            sizes: Number of rows of each step.
+            h: Filled with the states.
+            moduli: Filled with |z|, if not None.
+        """
+        # One buffer for everything: a step's rows start as U x_t and become h_t in place.
+        if self._weight_ih_T is None:
+            h.copy_(x)
+        else:
+            torch.mm(x, self._weight_ih_T, out=h)
+        if self._cell.bias is not None and self._nonlinearity != "modrelu":
+            h += self._cell.bias
+        add, activate_ = self._add_product, self._activate_
+        state, running = start, sizes[0]
+        for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
+            if state is not None:
+                add(state if size == running else state[:size], z)
+            if activate_ is not None:
+                activate_(z, modulus)
+            state, running = z, size
+
+    def _activation(self) -> Callable[[Tensor, Tensor | None], object] | None:
+        """Return the activation in place, of z and of room for its moduli."""
+        b = self._cell.bias
+        if self._nonlinearity == "relu":
+            return lambda z, _: z.relu_()
+        if self._nonlinearity == "tanh":
+            return lambda z, _: z.tanh_()
+        if self._nonlinearity == "identity" or b is None:
+            return None
+        if self.has_moduli:
+
+            def complex_modrelu_(z: Tensor, modulus: Tensor | None) -> None:
+                room = torch.abs(z, out=modulus)
+                z.sgn_().mul_((room + b).relu_())
+
+            return complex_modrelu_
+        if has_numbers(b) and bool(b.amax() <= 0):
+            minus_b = -b
+            # Toward zero by -b, and what is closer becomes zero: two passes instead of four.
+            return lambda z, _: z.sub_(z.clamp(b, minus_b))
+
+        def modrelu_(z: Tensor, _: Tensor | None) -> None:
+            sign = z.sgn()
+            # z · sign is |z|; this way there is one pass less.
+            torch.mul(sign, torch.addcmul(b, z, sign).relu_(), out=z)
+
+        return modrelu_
+
+
+class Backward:
+    """Gradients of all that enters the recurrence, collected from the last segment to the first.
+
+    Args:
+        cell: The cell.
+        x: All inputs.
+        longest: Number of rows of the longest segment.
+        needs: Which of x, h0, U, W and b are differentiated by.
+
+    Attributes:
+        x: Gradient of x, or None.
+        start: Gradient of the states before the segments so far; in the end that of h0, if wanted.
+        weight_hh: Gradient of W, or None.
+        bias: Gradient of b, or None.
+    """
+
+    def __init__(self, cell: Cell, x: Tensor, longest: int, needs: Sequence[bool]) -> None:
+        U, W, b, self._nonlinearity, self._support = cell
+        assert isinstance(W, Tensor)
+        self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
+        # As physical tensors: a lazy conjugate would be computed anew in each product.
+        self._weight_ih = None if U is None else U.conj().resolve_conj()
+        self._weight_hh_H = W.mH.resolve_conj()
+        transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
+        self._add_product = _adder(self._weight_hh_H, transposed)
+        self._bias = b
+        # Room for one segment: fresh memory for each would cost more than what is computed in it.
+        self._delta = x.new_empty(longest, len(W))
+        self._factor = x.new_empty(longest, len(W))
+        self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
+        self.start: Tensor | None = None
+        self._weight_ih_T: Tensor | None = None
+        self.weight_hh: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    @property
+    def weight_ih(self) -> Tensor | None:
+        """Gradient of U, or None."""
+        return None if self._weight_ih_T is None else self._weight_ih_T.mT.contiguous()
+
+    def add(
+        self,
+        segment: Segment,
+        x: Tensor,
+        start: Tensor | None,
+        h: Tensor,
+        moduli: Tensor | None,
+        g_states: Tensor | None,
+        g_last: Tensor | None,
+    ) -> None:
+        """Add what a segment contributes.
+
+        Args:
+            segment: The steps.
+            x: All inputs.
+            start: States before the segment; None for zeros.
+            h: States of the segment.
+            moduli: Their |z|, where those are kept.
+            g_states: Gradient of all states, or None for zero.
+            g_last: Gradient of the last state of each sequence, or None for zero.
+        """
+        # G_t at first, δ_t in the end. With U = I it is the gradient of x, too.
+        if self.x is not None and self._weight_ih is None:
+            delta = self.x[segment.rows]
+        else:
+            delta = self._delta[: len(h)]
+        if g_states is None:
+            delta.zero_()
+        else:
+            delta.copy_(g_states[segment.rows])
+        if g_last is not None:
+            for rows, sequences in _ends(segment):
+                delta[rows] += g_last[sequences]
+        if self.start is not None:
+            _last_step(segment, delta).add_(self.start)
+        room = self._factor[: len(h)]
+        conjugates = None if moduli is None else torch.empty_like(delta)
+        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, room), segment.sizes)
+
+        first = segment.sizes[0]
+        self.start = None
+        if start is not None and (self._needs_start or segment.rows.start > 0):
+            self.start = torch.zeros_like(delta[:first])
+            self._add_product(delta[:first], self.start)
+        if self._needs_W:
+            if start is not None:
+                self._add_outer(delta[:first], start[:first].conj())
+            self._add_outer(delta[first:], _previous(h, segment.sizes).conj())
+        if self._needs_U:
+            # Transposed, (m, n): for few features x^H δ is several times faster than the product δ^T x̄.
+            self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
+        if self.x is not None and self._weight_ih is not None:
+            torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
+        if self._bias is not None and self._needs_b:
+            if conjugates is not None:
+                # Not from δ, whose part along u is only rounding where that across it is much larger.
+                delta = torch.sgn(h, out=room).mul_(conjugates).real
+            elif self._nonlinearity == "modrelu":
+                delta = torch.sgn(h, out=room).mul_(delta)
+            total = delta.sum(dim=0)
+            self.bias = total if self.bias is None else self.bias.add_(total)
+
+    def _add_outer(self, delta: Tensor, previous: Tensor) -> None:
+        """Add δᵀ h to the gradient of W, where W may differ from zero."""
+        if self._support is None:
+            self.weight_hh = _add_mm(self.weight_hh, delta.mT, previous)
+            return
+        if self.weight_hh is None:
+            self.weight_hh = torch.zeros_like(self._weight_hh_H, memory_format=torch.contiguous_format)
+        for rows, columns in self._support:
+            self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
+
+    def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return what multiplies G and its conjugate in σ'*(G), None for 1 and 0; the first in ``out``."""
+        if self._nonlinearity == "identity":
+            return None, None
+        if self._nonlinearity == "tanh":
+            return torch.mul(h, h, out=out).neg_().add_(1).conj_physical_(), None
+        active = torch.ne(h, 0, out=out)
+        if moduli is None or self._bias is None:
+            return active, None
+        q = (self._bias / 2) / torch.where(h == 0, torch.inf, moduli)
+        return active.addcmul_(active, q), h.sgn().square_().mul_(-q)
+
+    def _walk_back(
+        self,
+        delta: Tensor,
+        conjugates: Tensor | None,
+        factor: Tensor | None,
+        conj_factor: Tensor | None,
+        sizes: list[int],
+    ) -> None:
+        """Turn G_t into δ_t, and the conjugates into those of σ'*'s arguments."""
+        add, later, running = self._add_product, None, 0
+        parts = [_split(t, sizes)[::-1] for t in (delta, conjugates, factor, conj_factor)]
+        for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
+            assert step is not None
+            if later is not None:
+                add(later, step if running == size else step[:running])
+            if conjugate is not None:
+                torch.conj_physical(step, out=conjugate)
+                step.mul_(f).addcmul_(conjugate, c)
+            elif f is not None:
+                step.mul_(f)
+            later, running = step, size
+
+
+def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(a, b) if total is None else total.addmm_(a, b)
+
+
+def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
+    return [None] * len(sizes) if t is None else t.split(sizes)
+
+
+def _previous(h: Tensor, sizes: list[int]) -> Tensor:
+    """Return, for each row after the first step, the state of its sequence one step before."""
+    if sizes[-1] == sizes[0]:
+        return h[: len(h) - sizes[0]]
+    pairs = zip(h.split(sizes), sizes[1:], strict=False)
+    return torch.cat([step[:following] for step, following in pairs])
+
+
+def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Yield where sequences end: rows, counted from the segment's first, and which sequences."""
+    _, length, sizes, going_on = segment
+    if sizes[0] == sizes[-1]:
+        if going_on < sizes[-1]:
+            yield slice(length - sizes[-1] + going_on, length), slice(going_on, sizes[-1])
+        return
+    stop = 0
+    for size, following in zip(sizes, [*sizes[1:], going_on], strict=True):
+        stop += size
+        if following < size:
+            yield slice(stop - size + following, stop), slice(following, size)
+
+
+def _last_step(segment: Segment, h: Tensor) -> Tensor:
+    """Return those rows of the last step whose sequences go on after it, from the segment's rows h."""
+    start = segment.length - segment.sizes[-1]
+    return h[start : start + segment.following]

@@ -1,0 +1,46 @@
+"""The recurrence as a loop of autograd operations: for any activation, dtype and transform."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from spectral_param.recurrence.activation import activate
+from spectral_param.recurrence.sequence import Cell, Result, Rows, first_states, segments
+
+
+def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Run the recurrence one step after the other, autograd recording each."""
+    U, W, b, nonlinearity, _ = cell
+    h = first_states(cell, rows)
+    z = rows.x if U is None else rows.x @ U.mT
+    states = []
+    for projected in z.split(rows.sizes):
+        running = len(projected)
+        product = h[:running] @ W.mT if isinstance(W, Tensor) else W(h[:running])
+        new = activate(projected + product, b, nonlinearity)
+        states.append(new)
+        h = new if running == len(h) else torch.cat([new, h[running:]])
+    return torch.cat(states), h
+
+
+def rnn_checkpointed(cell: Cell, rows: Rows) -> Result:
+    """Run the same loop, keeping one state in so many for backward, which runs the loop again."""
+    assert rows.checkpoint_every is not None
+    h = first_states(cell, rows)
+    states = []
+    for segment in segments(rows.sizes, rows.checkpoint_every):
+        running = segment.sizes[0]
+        part, new = checkpoint(
+            lambda x, start, sizes, *cell: rnn_reference(Cell(*cell), Rows(x, start, sizes)),
+            rows.x[segment.rows],
+            h[:running],
+            segment.sizes,
+            *cell,
+            use_reentrant=False,
+        )
+        if rows.return_output:
+            states.append(part)
+        h = new if running == len(h) else torch.cat([new, h[running:]])
+    return torch.cat(states) if rows.return_output else None, h
