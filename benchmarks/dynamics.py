@@ -1,7 +1,8 @@
-"""Stable fits beside least squares, rescaling and clipping: errors, bounds and seconds, and random problems.
+"""Stable fits beside their rivals: errors, bounds, roll-outs, seconds and memory; and random problems.
 
-Run ``python -m benchmarks.dynamics [--data FOLDER] [--output FILE]``. The robot arm needs the data of
-https://github.com/giorgosmamakoukas/MemoryEfficientStableLDS as ``FOLDER/franka/Franka_TrainingData.mat``.
+Run ``python -m benchmarks.dynamics [--data FOLDER] [--only TEXT] [--output FILE]``. The robot arm needs
+``FOLDER/franka/Franka_TrainingData.mat``, the data of
+https://github.com/giorgosmamakoukas/MemoryEfficientStableLDS.
 """
 
 from __future__ import annotations
@@ -11,71 +12,207 @@ import json
 import os
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.io
+import scipy.linalg
+from numpy.typing import NDArray
 
-from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits, texture
+from benchmarks import dynamics_problems as make
+from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits
+from benchmarks.dynamics_rivals import Found, constraint_generation, soc, trained_alpha_stable
 from benchmarks.run import environment
 from benchmarks.table import RESULTS
 from spectral_param.dynamics import fit_stable
+from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
+from spectral_param.dynamics._reduce import reduce
+
+Array = NDArray[Any]  # float64
+Fit = Callable[[float], Found]  # of the CPU seconds allowed
 
 ARM = Path("franka", "Franka_TrainingData.mat")
 SAMPLES = (50, 75, 100, 150, 200, 300, 400, 500, 1000, 1500, 2000)
-TEXTURES = [(20, 60, s) for s in range(5)] + [(60, 80, 0), (60, 80, 1), (150, 225, 0), (300, 450, 0)]
+RECORDING = 399  # pairs of the arm; the last two of eight are held out
+TEXTURES = (
+    *((n, frames, seed) for n, frames in ((20, 60), (30, 45), (60, 80)) for seed in range(5)),
+    *((100, 150, seed) for seed in range(2)),
+    *((150, 225, seed) for seed in range(3)),
+    (200, 300, 0),
+    (300, 450, 0),
+)
+CONTINUOUS = (
+    *(("oscillators", make.oscillators, n, N) for n, N in ((20, 40), (40, 60), (40, 200), (100, 200))),
+    *(("advection-diffusion", make.advection_diffusion, n, N) for n, N in ((32, 40), (32, 60), (100, 150))),
+)
+HORIZON = 100  # steps of a driven roll-out
+FREE = 1000  # steps of a free one
+SECONDS = 10.0  # of a rival that searches
+LARGE = 100  # states; above, growth takes too long to find
 
 
-def problems(data: Path | None, quick: bool) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
-    """Yield name and X, Y, U of each.
+class Problem(NamedTuple):
+    """What is fitted, and what the fit is to predict."""
+
+    X: Array
+    Y: Array
+    U: Array | None
+    starts: Array  # (k, n): held-out states
+    following: Array | None  # (k, steps, n): what followed them; None where nothing is held out
+    inputs: Array | None  # (k, steps, m)
+    dt: float | None  # between steps, for continuous time
+
+
+def problems(data: Path | None, only: str, quick: bool) -> Iterator[tuple[str, Problem]]:
+    """Yield name and problem.
 
     Args:
         data: Folder with the recordings of the arm, or None.
+        only: A part of the names asked for.
         quick: Whether to leave out all that is large.
     """
+    makers: dict[str, Callable[[], Problem]] = {}
     if data is not None:
         content = scipy.io.loadmat(data / ARM)
-        states = [0, 1, 2, *range(6, 20)]
-        X, Y, U = content["X"][:, states], content["Y"][:, states], content["U"]
-        for samples in SAMPLES[: 2 if quick else None]:
-            yield f"arm, serial, N = {samples}", (X[:samples], Y[:samples], U[:samples])
-        for samples in SAMPLES[: 2 if quick else None]:
-            # MATLAB's rng(2020) and floor(rand(1, N) * 3192).
-            rows = np.floor(np.random.RandomState(2020).random_sample(samples) * len(X)).astype(int)
-            yield f"arm, shuffled, N = {samples}", (X[rows], Y[rows], U[rows])
-    for n, frames, seed in TEXTURES[: 1 if quick else None]:
-        yield f"texture, n = {n}, {frames} frames, seed {seed}", (*texture(n, frames, seed), None)
+        for order in ("serial", "shuffled"):
+            for N in SAMPLES:
+                makers[f"arm, {order}, N = {N}"] = lambda order=order, N=N: _arm(content, order, N)
+    for n, frames, seed in TEXTURES:
+        name = f"texture, n = {n}, {frames} frames, seed {seed}"
+        makers[name] = lambda n=n, frames=frames, seed=seed: _texture(n, frames, seed)
+    for kind, F, n, N in CONTINUOUS:
+        makers[f"{kind}, n = {n}, N = {N}"] = lambda F=F, n=n, N=N: _continuous(F(n), N)
+    kept: set[str] = set()
+    for name, maker in makers.items():
+        kind = name.partition(" ")[0]
+        if only in name and not (quick and kind in kept):
+            kept.add(kind)
+            yield name, maker()
 
 
-def compare(X: Any, Y: Any, U: Any) -> dict[str, Any]:
-    """Return errors over that of least squares, radii, and what the stable fit costs.
+def _arm(content: dict[str, Array], order: str, samples: int) -> Problem:
+    states = [0, 1, 2, *range(6, 20)]
+    X, Y, U = content["X"][:, states], content["Y"][:, states], content["U"]
+    rows = np.arange(samples)
+    if order == "shuffled":  # MATLAB's rng(2020) and floor(rand(1, N) * 3192)
+        rows = np.floor(np.random.RandomState(2020).random_sample(samples) * len(X)).astype(int)
+    windows = [
+        range(first, first + HORIZON)
+        for recording in (6, 7)
+        for first in range(RECORDING * recording, RECORDING * (recording + 1) - HORIZON, HORIZON)
+    ]
+    held_out = Y[windows] if order == "serial" else None
+    return Problem(X[rows], Y[rows], U[rows], X[[w[0] for w in windows]], held_out, U[windows], None)
+
+
+def _texture(n: int, frames: int, seed: int) -> Problem:
+    X, Y, later = make.texture(n, frames, seed, held_out=frames // 4)
+    return Problem(X, Y, None, Y[-1:], later[None], None, None)
+
+
+def _continuous(F: Array, samples: int) -> Problem:
+    X, Y = make.noisy_derivatives(F, samples, seed=0)
+    dt = 0.1
+    starts = np.random.default_rng(1).standard_normal((5, len(F)))
+    following = [starts]
+    for _ in range(HORIZON):
+        following.append(following[-1] @ scipy.linalg.expm(F * dt).T)
+    return Problem(X, Y, None, starts, np.stack(following[1:], axis=1), None, dt)
+
+
+def compare(problem: Problem, seconds: float) -> dict[str, Any]:
+    """Return what each fit is worth and what it costs.
 
     Args:
-        X: States.
-        Y: What follows them.
-        U: Inputs, or None.
+        problem: The problem.
+        seconds: When rivals that search have to stop.
     """
-    A = least_squares(X, Y, U)
+    X, Y, U, *_, dt = problem
+    X, Y, U, *_, dt = problem
+    A, continuous = least_squares(X, Y, U), dt is not None
     least = error(A, X, Y, U)
+    reduced = reduce(X, Y, np.zeros((len(X), 0)) if U is None else U).problem
+
+    def stable(**options: Any) -> Fit:
+        return lambda _: Found(fit_stable(X, Y, U, **options).A, True)
+
+    fits: dict[str, Fit] = {"least squares": lambda _: Found(least_squares(X, Y, U), True)}
+    fits["shifting" if continuous else "rescaling"] = lambda _: _simple(problem, 0)
+    fits["clipping"] = lambda _: _simple(problem, 1)
+    if continuous:
+        fits["alpha_stable, trained"] = lambda seconds: trained_alpha_stable(reduced, seconds)
+        fits["fit_stable"] = stable(time="continuous")
+        fits["fit_stable, abscissa=-0.001"] = stable(time="continuous", abscissa=-0.001)
+    else:
+        fits["constraint generation"] = lambda seconds: constraint_generation(reduced, seconds)
+        fits["SOC"] = lambda seconds: soc(reduced, least, seconds)
+        fits["fit_stable, steps=0"] = stable(steps=0)
+        fits["fit_stable"] = stable()
+        fits["fit_stable, radius=0.999"] = stable(radius=0.999)
+    return {
+        "environment": environment(),
+        "states": X.shape[1],
+        "samples": len(X),
+        "least_squares_error": least,
+        "seconds_allowed": seconds,
+        "fits": {name: _measured(fit, problem, least, seconds) for name, fit in fits.items()},
+    }
+
+
+def _simple(problem: Problem, which: int) -> Found:
+    X, Y, U, *_, dt = problem
+    continuous = dt is not None
+    return Found([*simple_fits(least_squares(X, Y, U), 0.0 if continuous else 1.0, continuous)][which], True)
+
+
+def _measured(fit: Fit, problem: Problem, least: float, seconds: float) -> dict[str, Any]:
     began = time.process_time()
-    fit = fit_stable(X, Y, U)
-    seconds = time.process_time() - began
+    A, finished = fit(seconds)
+    spent = time.process_time() - began
     tracemalloc.start()
-    fit_stable(X, Y, U)
+    fit(min(seconds, 1.0))
     memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    named = zip(("rescaling", "clipping"), simple_fits(A, 1.0), strict=False)
+    X, Y, U, *_, dt = problem
+    reached = float(height(A, dt is not None))
+    small_enough = reached <= (1.0 if dt is None else 0.0) + 1e-9 and len(A) <= LARGE
+    growth = growth_of_powers if dt is None else growth_of_exponential
     return {
-        "least_squares_error": least,
-        "least_squares_radius": height(A),
-        "ratio": {"fit_stable": fit.error / least} | {name: error(S, X, Y, U) / least for name, S in named},
-        "closed_form_ratio": fit_stable(X, Y, U, steps=0).error / least,
-        "radius_minus_one": fit.reached - 1,
-        "cpu_seconds": seconds,
+        "ratio": error(A, X, Y, U) / least,
+        "reached": reached,
+        "finished": bool(finished),
+        "cpu_seconds": spent,
         "bytes": memory,
+        "growth": growth(A) if small_enough else None,
+        "driven": _driven(A, problem),
+        "free": _free(A if dt is None else scipy.linalg.expm(A * dt), problem.starts),
     }
+
+
+def _driven(A: Array, problem: Problem) -> float | None:
+    """Return the error of the roll-outs over held-out rows, relative to what happened."""
+    X, Y, U, x, following, inputs, dt = problem
+    if following is None:
+        return None
+    step = A if dt is None else scipy.linalg.expm(A * dt)
+    B = np.zeros((len(A), 0)) if U is None else np.linalg.lstsq(U, Y - X @ A.T, rcond=None)[0].T
+    squares = 0.0
+    for k in range(following.shape[1]):
+        x = x @ step.T if inputs is None else x @ step.T + inputs[:, k] @ B.T
+        squares += float(np.square(x - following[:, k]).sum())
+    return float(np.sqrt(squares / np.square(following).sum()))
+
+
+def _free(step: Array, x: Array) -> float | None:
+    """Return the largest ‖x_k‖ / ‖x_0‖ without inputs, None where it overflows."""
+    began, largest = np.linalg.norm(x, axis=1), 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(FREE):
+            x = x @ step.T
+            largest = max(largest, float((np.linalg.norm(x, axis=1) / began).max()))
+    return largest if np.isfinite(x).all() and largest < 1e100 else None
 
 
 def random_problems(count: int, continuous: bool) -> dict[str, Any]:
@@ -105,11 +242,17 @@ def random_problems(count: int, continuous: bool) -> dict[str, Any]:
             for S in simple_fits(A, bound, continuous)
             if height(S, continuous) <= bound + 1e-12
         )
-    return {"problems": count, "bound_broken": broken, "lost": lost, "slowest_cpu_seconds": slowest}
+    return {
+        "environment": environment(),
+        "problems": count,
+        "bound_broken": broken,
+        "lost": lost,
+        "slowest_cpu_seconds": slowest,
+    }
 
 
 def main() -> None:
-    """Run everything and write the results."""
+    """Run what is asked for and write the results beside those that are there."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dynamics", description=__doc__.splitlines()[0]
     )
@@ -117,19 +260,40 @@ def main() -> None:
         "--data", type=Path, default=os.environ.get("SPECTRAL_PARAM_DATA"), help="data folder"
     )
     parser.add_argument("--quick", action="store_true", help="little of each, to test the machinery")
+    parser.add_argument(
+        "--only", default="", help="problems with this in their name; others keep their numbers"
+    )
+    parser.add_argument("--new", action="store_true", help="only problems that have no numbers yet")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="CPU seconds for each rival that searches"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS / "dynamics.json", help="where the numbers go")
     arguments = parser.parse_args()
     data = None if arguments.data is None else Path(arguments.data)
-    results: dict[str, Any] = {"environment": environment()}
-    for name, problem in problems(data, arguments.quick):
-        results[name] = compare(*problem)
-        ratios = ", ".join(f"{key} {value:.7f}" for key, value in results[name]["ratio"].items())
-        print(f"{name}: {ratios}, {results[name]['cpu_seconds']:.3f} s", flush=True)
+
+    def present() -> dict[str, Any]:
+        return json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
+
+    def write(name: str, result: dict[str, Any]) -> None:
+        temporary = arguments.output.with_suffix(f".{os.getpid()}.tmp")  # Several may run at a time.
+        temporary.write_text(json.dumps(present() | {name: result}, indent=1) + "\n")
+        temporary.replace(arguments.output)
+
+    done = set(present()) if arguments.new else set()
+    for name, problem in problems(data, arguments.only, arguments.quick):
+        if name in done:
+            continue
+        result = compare(problem, arguments.seconds)
+        write(name, result)
+        ratios = ", ".join(f"{key} {fit['ratio']:.7f}" for key, fit in result["fits"].items())
+        seconds = result["fits"]["fit_stable"]["cpu_seconds"]
+        print(f"{name}: {ratios}, {seconds:.3f} s", flush=True)
     for continuous in (False, True):
         name = f"random problems, {'continuous' if continuous else 'discrete'} time"
-        results[name] = random_problems(10 if arguments.quick else 1000, continuous)
-        print(f"{name}: {results[name]}", flush=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+        if arguments.only in name and name not in done:
+            result = random_problems(10 if arguments.quick else 1000, continuous)
+            write(name, result)
+            print(f"{name}: {result}", flush=True)
 
 
 if __name__ == "__main__":

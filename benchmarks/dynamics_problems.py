@@ -104,8 +104,8 @@ def simple_fits(A, bound, continuous=False):
         return
 
 
-def texture(n, frames, seed):
-    """Return successive states of a synthetic video of moving waves.
+def texture(n, frames, seed, held_out=0):
+    """Return successive states of a synthetic video of moving waves, and those that follow.
 
     Its amplitudes drift and its frames are few, so that least squares is unstable.
 
@@ -113,22 +113,67 @@ def texture(n, frames, seed):
         n: Number of leading principal coordinates, the states.
         frames: Length of the video.
         seed: Of the random numbers.
+        held_out: Number of states that follow, in the coordinates of the video.
 
     Returns:
-        X and Y ``(frames - 1, n)``.
+        X and Y ``(frames - 1, n)`` and, where some are held out, those ``(held_out, n)``.
     """
     rng = np.random.default_rng(seed)
-    grid = np.linspace(0, 1, 24)
-    gx, gy = np.meshgrid(grid, grid)
-    t = np.arange(frames)
-    video = 0.05 * rng.standard_normal((gx.size, frames))
-    for k in range(2 * n):
-        (kx, ky), (cx, cy) = rng.normal(0, 20, 2), rng.random(2)
+    gx, gy = np.meshgrid(np.linspace(0, 1, 48), np.linspace(0, 1, 48))
+    t = np.arange(frames + held_out)
+    video = np.zeros((gx.size, len(t)))
+    for k in range(60):
+        (kx, ky), speed, trend = rng.normal(0, 25, 2), rng.uniform(0.02, 0.9), rng.normal()
+        (cx, cy), phase = rng.random(2), kx * gx + ky * gy
         envelope = np.exp(-((gx - cx) ** 2 + (gy - cy) ** 2) / 0.1) / (1 + k) ** 0.5
-        phase, speed = kx * gx + ky * gy, rng.uniform(0.02, 0.9)
-        drift = np.exp(rng.normal() * (t / frames - 0.5))
+        drift = np.exp(trend * (t / frames - 0.5))
         video += np.outer((envelope * np.cos(phase)).ravel(), drift * np.cos(speed * t))
         video += np.outer((envelope * np.sin(phase)).ravel(), drift * np.sin(speed * t))
-    _, s, Vt = np.linalg.svd(video, full_matrices=False)
+    seen, later = video[:, :frames], video[:, frames:]
+    deviation = 0.05 * seen.std()
+    seen = seen + deviation * rng.standard_normal(seen.shape)
+    low, high = seen.min(), seen.max()
+    P, s, Vt = np.linalg.svd((seen - low) / (high - low), full_matrices=False)
     states = (s[:n, None] * Vt[:n]).T
-    return states[:-1], states[1:]
+    if held_out == 0:
+        return states[:-1], states[1:]
+    later = later + deviation * rng.standard_normal(later.shape)
+    return states[:-1], states[1:], ((later - low) / (high - low)).T @ P[:, :n]
+
+
+def oscillators(n):
+    """Return F of n / 2 oscillators on springs of their own, hardly damped: ẋ = F x.
+
+    Args:
+        n: Number of states, positions and velocities; even.
+    """
+    half = n // 2
+    stiffness = np.diag(np.random.default_rng(0).uniform(1, 10, half))
+    return np.block([[np.zeros((half, half)), np.eye(half)], [-stiffness, -0.001 * np.eye(half)]])
+
+
+def advection_diffusion(n):
+    """Return F of a substance in a flow around a ring of n cells, by central differences: ẋ = F x.
+
+    Args:
+        n: Number of cells of length 1; velocity 1, diffusivity 0.02.
+    """
+    ahead = np.roll(np.eye(n), 1, axis=1)
+    return 0.5 * (ahead.T - ahead) + 0.02 * (ahead + ahead.T - 2 * np.eye(n))
+
+
+def noisy_derivatives(F, samples, seed):
+    """Return random states and their derivatives, both with noise of 0.1.
+
+    Args:
+        F: The derivative of x is F x.
+        samples: Number of states.
+        seed: Of the random numbers.
+
+    Returns:
+        X and Y ``(samples, n)``.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((samples, len(F)))
+    Y = X @ F.T + 0.1 * rng.standard_normal(X.shape)
+    return X + 0.1 * rng.standard_normal(X.shape), Y

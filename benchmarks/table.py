@@ -1,4 +1,4 @@
-"""``python -m benchmarks.table``: write the pages of costs and of networks from the committed numbers."""
+"""``python -m benchmarks.table``: write the pages of costs, networks and stable fits from the numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks import networks
+from benchmarks import dynamics_table, networks
 from examples.papers.networks import BASELINES
 
 RESULTS = Path(__file__).parent / "results"
@@ -230,9 +230,11 @@ def _milliseconds(seconds: float) -> str:
 
 def main() -> None:
     """Write the pages."""
-    results, memory = (json.loads((RESULTS / name).read_text()) for name in ("cpu.json", "memory.json"))
+    names = ("cpu.json", "memory.json", "dynamics.json")
+    results, memory, dynamics = (json.loads((RESULTS / name).read_text()) for name in names)
     (DOCS / "costs.md").write_text(page(results, memory))
     (DOCS / "networks.md").write_text(networks_page(results))
+    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics))
 
 
 if __name__ == "__main__":

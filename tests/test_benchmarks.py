@@ -1,4 +1,4 @@
-"""The benchmarks run, and the pages of costs and of networks say what the committed numbers say."""
+"""The benchmarks run, and the pages of costs, networks and stable fits say what the committed numbers say."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import characters, memory, networks, plot, table
+from benchmarks import characters, dynamics_table, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
 from examples.papers.networks import BASELINES
@@ -87,11 +87,13 @@ def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
 
 
 def test_pages_are_those_of_the_committed_numbers() -> None:
-    results, peaks = (
-        json.loads((ROOT / "benchmarks/results" / name).read_text()) for name in ("cpu.json", "memory.json")
+    results, peaks, dynamics = (
+        json.loads((ROOT / "benchmarks/results" / name).read_text())
+        for name in ("cpu.json", "memory.json", "dynamics.json")
     )
     assert (ROOT / "docs/costs.md").read_text() == table.page(results, peaks)
     assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
+    assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics)
 
 
 def rows_of_the_networks(results) -> dict[str, list[str]]:
