@@ -36,7 +36,10 @@ def is_traced(*tensors: Tensor) -> bool:
         return True
     if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
         return True
-    return any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+    for t in tensors:  # noqa: SIM110
+        if t.is_meta or isinstance(t, FakeTensor):
+            return True
+    return False
 
 
 def is_plain(*tensors: Tensor) -> bool:
@@ -49,7 +52,10 @@ def is_plain(*tensors: Tensor) -> bool:
     """
     if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    return all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    for t in tensors:  # noqa: SIM110 -- a generator takes longer than all of this
+        if type(t) is not Tensor and type(t) is not torch.nn.Parameter:
+            return False
+    return True
 
 
 def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:

@@ -2,9 +2,10 @@
 
 Leading is the eigenvalue of largest modulus, or of largest real part. There are two ways:
 
-- The short one, for ordinary matrices: ``torch.linalg.eig`` gives all right vectors V, and one solve with
-  Vᴴ gives the left one, since the rows of V⁻¹ are the left vectors: Vᴴ v = e_j. The residuals of both
-  vectors and the condition of λ decide whether to believe the result.
+- The short one, for ordinary matrices. Up to n = 32 LAPACK's ``geev`` gives both vectors. Beyond,
+  ``torch.linalg.eig`` gives all right vectors V, and one solve with Vᴴ gives the left one, since the rows of
+  V⁻¹ are the left vectors: Vᴴ v = e_j. The residual of the left vector and the condition of λ decide whether
+  to believe the result.
 - The safe one, for everything else: matrices of extreme size, nearly defective ones, ill-conditioned V. All
   eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration, and
   in single precision a nearly defective eigenvalue from double precision.
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param.context import full_precision
@@ -34,6 +36,11 @@ Choice = Literal["modulus", "real"]
 SHORT_SIZE = 64
 # And up to this number of matrices: the safe way takes a batch in a few calls.
 SHORT_BATCH = 16
+# Up to this size LAPACK's geev with both vectors is faster through scipy than the right ones and a solve
+# through torch, measured on a CPU.
+BOTH_SIZE = 32
+_GEEV: dict[str, Any] = {kind: get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "fdFD"}
+_COMPLEX = {"f": np.complex64, "d": np.complex128}
 # One solve reaches working accuracy from almost any start, a second one from the few others.
 _SOLVES = 2
 # Largest entries for which squares and reciprocals of everything that occurs are numbers.
@@ -172,16 +179,10 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     real = A.real.dtype
     scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
     A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
-    values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
-    # Of a pair the first, in the upper half plane.
-    leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
-    eigenvalue, u = complex(values[leader]), V[:, leader]
-    unit = np.zeros(len(u), values.dtype)
-    unit[leader] = 1
-    try:
-        v = np.linalg.solve(V.conj().T, unit)  # vᴴu = 1
-    except np.linalg.LinAlgError:
+    found = (_both_vectors if len(A) <= BOTH_SIZE else _right_vectors)(A, choice)
+    if found is None:
         return None
+    eigenvalue, u, v = found  # u of unit length, vᴴu = 1
     # u has a small residual whatever V is: LAPACK is backward stable. That of v, in double precision, also
     # improves λ of a matrix in single precision: vᴴTu = λ + (vᴴT - λvᴴ)u.
     y = v.conj().astype(np.complex128)
@@ -205,8 +206,42 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     is_ordinary = _ORDINARY[0] < size < _ORDINARY[1]
     # Of entries next to the largest number λ may be infinite.
     with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
-        parts = np.asarray(values.dtype.type(eigenvalue) * scale), u, v / values.dtype.type(condition)
+        parts = np.asarray(u.dtype.type(eigenvalue) * scale), u, v / u.dtype.type(condition)
     return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts)), is_ordinary
+
+
+def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
+    """Return λ, u and v by LAPACK's ``geev``, which gives both vectors; None where that fails."""
+    geev = _GEEV[A.dtype.char]
+    if A.dtype.kind == "c":
+        values, left, right, failed = geev(A)
+        leader = int((np.abs(values) if choice == "modulus" else values.real).argmax())
+        eigenvalue, u, v = complex(values[leader]), right[:, leader], left[:, leader]
+    else:
+        real, imaginary, left, right, failed = geev(A)
+        leader = int((real * real + imaginary * imaginary if choice == "modulus" else real).argmax())
+        eigenvalue = complex(real[leader], imaginary[leader])
+        if eigenvalue.imag:
+            # Of a pair the first, in the upper half plane; the column after it has the imaginary parts.
+            u, v = (X[:, leader] + 1j * X[:, leader + 1] for X in (right, left))
+        else:
+            u, v = (X[:, leader].astype(_COMPLEX[A.dtype.char]) for X in (right, left))
+    s = np.vdot(v, u)
+    return None if failed or s == 0 else (eigenvalue, u, v / s.conjugate())
+
+
+def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
+    """Return λ, u and v by the matrix V of all right vectors, which torch computes faster for larger A."""
+    values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
+    # Of a pair the first, in the upper half plane.
+    leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
+    u = V[:, leader]
+    unit = np.zeros(len(u), values.dtype)
+    unit[leader] = 1
+    try:
+        return complex(values[leader]), u, np.linalg.solve(V.conj().T, unit)
+    except np.linalg.LinAlgError:
+        return None
 
 
 # The safe way -------------------------------------------------------------------------------------

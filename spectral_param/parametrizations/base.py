@@ -26,6 +26,15 @@ class _Read(NamedTuple):
     weight: Tensor  # and a copy of the weight.
 
 
+class _Dependencies(NamedTuple):
+    """What a weight depends on; see :class:`_Read`."""
+
+    edits: list[int]
+    marks: list[tuple[int, int] | None]
+    tensors: list[Tensor]
+    has_buffers: bool  # Or nested constraints, which may.
+
+
 class Parametrization(nn.Module, abc.ABC):
     """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
 
@@ -59,6 +68,7 @@ class Parametrization(nn.Module, abc.ABC):
         self._is_behind = False
         self._last: _Read | None = None
         self._outputs: list[weakref.ref[Tensor]] = []
+        self._edits: int
         # The modules whose buffers and attributes the weight depends on: this one and nested ones.
         self._members: list[nn.Module] | None = None
 
@@ -174,15 +184,18 @@ class Parametrization(nn.Module, abc.ABC):
             self._check_shape(originals[0])
         if not is_plain(*originals):
             return self._evaluate(*originals)
-        W = self._known(originals)
+        depends = self._dependencies(originals)
+        W = self._known(originals, depends)
         if W is None:
             W = self._evaluate(*originals)
+            if depends.has_buffers or self._edits != depends.edits[0]:
+                depends = self._dependencies(originals)  # Evaluating may have changed them: a latch, for one.
             if torch.is_inference_mode_enabled():
                 # A tensor made in inference mode could not be saved for a later backward pass.
                 with torch.inference_mode(False):
-                    self._keep(originals, W)
+                    self._keep(depends, W)
             else:
-                self._keep(originals, W)
+                self._keep(depends, W)
         outputs = [ref for ref in self._outputs if ref() is not None]
         outputs.append(weakref.ref(W))
         vars(self)["_outputs"] = outputs
@@ -309,31 +322,29 @@ class Parametrization(nn.Module, abc.ABC):
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W.to(dtype)
 
-    def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
-        """Remember the weight of these originals."""
-        edits, marks, tensors = self._dependencies(originals)
-        values = [t.detach().clone() for t in tensors]
-        vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+    def _keep(self, depends: _Dependencies, W: Tensor) -> None:
+        """Remember the weight."""
+        values = [t.detach().clone() for t in depends.tensors]
+        vars(self)["_last"] = _Read(depends.edits, depends.marks, values, W.detach().clone())
 
-    def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
+    def _known(self, originals: tuple[Tensor, ...], depends: _Dependencies) -> Tensor | None:
         """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
         last = self._last
         if last is None:
             return None
-        edits, marks, tensors = self._dependencies(originals)
         # Another version or address says that the values may be new: evaluating again is always right. The
         # same ones do not say that they are old, since edits through `.data` leave them alone.
-        if edits != last.edits or marks != last.marks or not all(map(_same, tensors, last.values)):
+        if depends.edits != last.edits or depends.marks != last.marks:
+            return None
+        if not all(map(_same, depends.tensors, last.values)):
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in originals):
             W: Tensor = _ReadAgain.apply(self, last.weight, *originals)  # type: ignore[no-untyped-call]
             return W
         return last.weight.clone()
 
-    def _dependencies(
-        self, originals: tuple[Tensor, ...]
-    ) -> tuple[list[int], list[tuple[int, int] | None], list[Tensor]]:
-        """Return all that the weight depends on; see :class:`_Read`."""
+    def _dependencies(self, originals: tuple[Tensor, ...]) -> _Dependencies:
+        """Return all that the weight depends on."""
         tensors = list(originals)
         edits = []
         if self._members is None:
@@ -343,7 +354,7 @@ class Parametrization(nn.Module, abc.ABC):
             edits.append(vars(part).get("_edits", 0))
             tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
         marks = [None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors]
-        return edits, marks, tensors
+        return _Dependencies(edits, marks, tensors, len(edits) > 1 or len(tensors) > len(originals))
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -112,8 +112,9 @@ class SpectralRadiusNorm(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
         if is_plain(T):
-            rho = self.tracking(T)
-            if self.tracking.is_regular:
+            follower = self.tracking
+            rho = follower(T)
+            if follower.is_regular:
                 radius = self._radius_for(T)
                 divisor = self._shifted(rho) if radius is None else self._shifted(rho) / radius
                 if self.mode != "equal":
