@@ -60,12 +60,12 @@ def test_special_matrices(name) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), SIZES)
-@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-5, 1e-9])
-def test_products_of_few_are_found(n, k, spread, dtype) -> None:
-    W = member(n, k, dtype, spread)
-    vectors, d = few_reflections(W, k)
-    assert (vectors.triu(1) == 0).all()
-    assert error(householder(vectors, 1 - d), W) < 20 * n * torch.finfo(dtype).eps
+def test_products_of_few_are_found(n, k, dtype) -> None:
+    for spread in (1.0, 1e-2, 1e-5, 1e-9):
+        W = member(n, k, dtype, spread)
+        vectors, d = few_reflections(W, k)
+        assert (vectors.triu(1) == 0).all(), spread
+        assert error(householder(vectors, 1 - d), W) < 20 * n * torch.finfo(dtype).eps, spread
 
 
 @given(

@@ -116,12 +116,12 @@ def test_training_reaches_a_target() -> None:
 def test_derivatives_at_equal_singular_values(dtype, reflections) -> None:
     """The paper's start, where a singular value decomposition has none."""
     module = sp.constrain(
-        Holder(torch.empty(4, 4, dtype=dtype)),
+        Holder(torch.empty(3, 3, dtype=dtype)),
         "weight",
         sp.SingularValues(margin=0.2, reflections=reflections),
         init="paper",
     )
-    torch.testing.assert_close(torch.linalg.svdvals(module.weight), torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(torch.linalg.svdvals(module.weight), torch.ones(3, dtype=torch.float64))
     (parametrization,) = module.parametrizations.weight
     tensors = tuple(t.detach().requires_grad_() for t in originals(module))
     assert torch.autograd.gradcheck(parametrization, tensors, check_forward_ad=True)
