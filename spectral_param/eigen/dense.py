@@ -2,10 +2,9 @@
 
 Leading is the eigenvalue of largest modulus, or of largest real part. There are two ways:
 
-- The short one, for ordinary matrices. Up to n = 32 LAPACK's ``geev`` gives both vectors. Beyond,
-  ``torch.linalg.eig`` gives all right vectors V, and one solve with Vᴴ gives the left one, since the rows of
-  V⁻¹ are the left vectors: Vᴴ v = e_j. The residual of the left vector and the condition of λ decide whether
-  to believe the result.
+- The short one, for ordinary matrices: LAPACK's ``geev`` gives both vectors, through scipy; above n = 48
+  ``torch.linalg.eig`` gives the right ones, V, and a solve with Vᴴ the left one. The residual of the left
+  vector and the condition of λ decide whether to believe the result.
 - The safe one, for everything else: matrices of extreme size, nearly defective ones, ill-conditioned V. All
   eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration, and
   in single precision a nearly defective eigenvalue from double precision.
@@ -34,11 +33,10 @@ Choice = Literal["modulus", "real"]
 
 # Up to this size the short way is the faster one: eigenvectors cost a third more than eigenvalues.
 SHORT_SIZE = 64
+# Up to this size the left vectors come from the decomposition, beyond it from a solve, measured on a CPU.
+BOTH_SIZE = 48
 # And up to this number of matrices: the safe way takes a batch in a few calls.
 SHORT_BATCH = 16
-# Up to this size LAPACK's geev with both vectors is faster through scipy than the right ones and a solve
-# through torch, measured on a CPU.
-BOTH_SIZE = 32
 _GEEV: dict[str, Any] = {kind: get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "fdFD"}
 _COMPLEX = {"f": np.complex64, "d": np.complex128}
 # One solve reaches working accuracy from almost any start, a second one from the few others.
@@ -166,8 +164,8 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
 def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
     """Return the triple of one matrix, and whether its size is ordinary; None where it is not safe.
 
-    On the host, wherever the matrix is. In numpy but for the decomposition: for arrays this small torch takes
-    three times as long.
+    On the host, wherever the matrix is, and mostly in numpy: for arrays this small torch takes three times as
+    long.
     """
     # The one look for NaN, infinity and extreme sizes: LAPACK's QR iteration ends the process on NaN.
     size = torch.linalg.vector_norm(T, math.inf).item()
@@ -231,15 +229,14 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
 
 
 def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
-    """Return λ, u and v by the matrix V of all right vectors, which torch computes faster for larger A."""
+    """Return λ, u and v by all right vectors V, since Vᴴ v = e_j; None where V is singular."""
     values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
     # Of a pair the first, in the upper half plane.
     leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
-    u = V[:, leader]
-    unit = np.zeros(len(u), values.dtype)
+    unit = np.zeros(len(A), values.dtype)
     unit[leader] = 1
     try:
-        return complex(values[leader]), u, np.linalg.solve(V.conj().T, unit)
+        return complex(values[leader]), V[:, leader], np.linalg.solve(V.conj().T, unit)
     except np.linalg.LinAlgError:
         return None
 
