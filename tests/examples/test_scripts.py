@@ -64,7 +64,7 @@ def test_deep_koopman_learns_stays_stable_and_draws(tmp_path, monkeypatch, capsy
     assert len(losses) == 5
     assert max(losses) < 0.1
     assert max(radii) <= 0.995
-    assert float(last.split()[7].rstrip(",")) < 2  # bounded after 300 steps
+    assert float(last.split()[6].rstrip(",")) < 2  # bounded after 300 steps
     assert (tmp_path / "deep_koopman.png").stat().st_size > 10_000
 
 
