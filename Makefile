@@ -20,6 +20,7 @@ test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.dynamics
 	$(BIN)/python -m benchmarks.table
 
 results: $(VENV)/.test  ## write the page of results from the runs' numbers

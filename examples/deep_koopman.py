@@ -87,7 +87,7 @@ def train(model, recordings, steps):
         recordings: States ``(number, steps, 2)``.
         steps: Of the optimizer.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     pieces = recordings.unfold(1, HORIZON + 1, 1).transpose(2, 3).flatten(0, 1)  # (number, HORIZON + 1, 2)
     for step in range(steps):

@@ -49,7 +49,7 @@ def search(
     """
     if excess(problem.A) <= 0:
         return problem.A
-    # A step or a candidate that overflows is dropped.
+    # A step or a candidate that overflows is dropped, as is one that LAPACK cannot make.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         bases = _best_bases(problem, region, count, least)
         candidates = [_in_basis(problem, region, basis) for basis in bases]
@@ -64,19 +64,28 @@ def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
 
 
 def _best_bases(problem: Problem, region: Region, count: int, least: float) -> list[Basis]:
-    """Return the basis of the best A found and that of the closed form, to which rounding may do less."""
-    best = _closed_form(problem, region, problem.A)
+    """Return the basis of the best A found and that of the closed form, to which rounding may do less.
+
+    Where LAPACK fails, those found before; none if that is at once.
+    """
+    try:
+        best = _closed_form(problem, region, problem.A)
+    except np.linalg.LinAlgError:
+        return []
     bases = [best.basis]
     if count == 0:
         return bases
-    for start in (problem.A, best.A):
-        best = _better(best, _after_steps(problem, region, start, count))
-    for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
-        before = best.error
-        best = descend(problem, region, best, _MOVES, least)
-        best = _better(best, _after_steps(problem, region, best.A, count))
-        if before - best.error <= _GAIN * (least + best.error):
-            break
+    try:
+        for start in (problem.A, best.A):
+            best = _better(best, _after_steps(problem, region, start, count))
+        for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
+            before = best.error
+            best = descend(problem, region, best, _MOVES, least)
+            best = _better(best, _after_steps(problem, region, best.A, count))
+            if before - best.error <= _GAIN * (least + best.error):
+                break
+    except np.linalg.LinAlgError:
+        pass
     return [best.basis, *bases]
 
 
@@ -98,22 +107,27 @@ def _clipping(problem: Problem, region: Region) -> Candidate:
     eigenvalues, V = np.linalg.eig(problem.A)
 
     def candidate(margin: float) -> Array:
-        try:
-            clipped: Array = np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
-        except np.linalg.LinAlgError:
-            return region.move(problem.A, margin)
+        clipped: Array = np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
         return clipped
 
     return candidate
+
+
+def _made(candidate: Candidate, margin: float) -> Array | None:
+    """Return the candidate, or None where LAPACK fails or numbers overflow."""
+    try:
+        A = candidate(margin)
+    except np.linalg.LinAlgError:
+        return None
+    return A if np.isfinite(A).all() else None
 
 
 def _best_that_keeps_the_bound(
     problem: Problem, region: Region, candidates: list[Candidate], excess: Callable[[Array], float]
 ) -> Array:
     """Return the best candidate, each with the smallest margin tried that keeps the bound."""
-    errors = [
-        problem.error(A) if np.isfinite(A := candidate(0.0)).all() else np.inf for candidate in candidates
-    ]
+    made = (_made(candidate, 0.0) for candidate in candidates)
+    errors = [np.inf if A is None else problem.error(A) for A in made]
     best: Array | None = None
     least = np.inf
     for k in np.argsort(errors, kind="stable"):
@@ -129,8 +143,8 @@ def _best_that_keeps_the_bound(
 def _within(candidate: Candidate, region: Region, excess: Callable[[Array], float]) -> Array | None:
     margin = 0.0
     for _ in range(_MARGINS):
-        A = candidate(margin)
-        beyond = excess(A) if np.isfinite(A).all() else np.inf
+        A = _made(candidate, margin)
+        beyond = np.inf if A is None else excess(A)
         if beyond <= 0:
             return A
         margin = min(max(3 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)

@@ -67,12 +67,12 @@ def steps(problem: Problem, region: Region, A: Array, count: int) -> Iterator[Ar
 
 def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, float, float] | None:
     """Return D⁺ − D, Σ max(0, height − bound) and max μ, or None where the linear problem has no solution."""
-    eigenvalues, V = np.linalg.eig(A)
-    upper = eigenvalues.imag >= 0  # one of each pair
     try:
+        eigenvalues, V = np.linalg.eig(A)
         W = np.linalg.inv(V)
     except np.linalg.LinAlgError:
         return None
+    upper = eigenvalues.imag >= 0  # one of each pair
     eigenvalues = eigenvalues[upper]
     y = scipy.linalg.solve_triangular(R, V[:, upper], trans="T", check_finite=False)  # (n, k)
     w = (region.slope(eigenvalues)[:, None] * W[upper]).T

@@ -46,10 +46,8 @@ def test_a_run_of_some_leaves_the_others(monkeypatch, tmp_path):
     output.write_text('{"arm": 1, "random problems, discrete time": 2}')
     run(monkeypatch, "--quick", "--only", "random problems", "--new", "--output", output)
     results = json.loads(output.read_text())
-    assert results.keys() == {
-        "arm",
-        *(f"random problems, {kind} time" for kind in ("discrete", "continuous")),
-    }
+    drawn = {f"random problems, {kind} time" for kind in ("discrete", "continuous")}
+    assert set(results) == drawn | {"arm", "the authors' results of the arm"}
     assert results["random problems, discrete time"] == 2
 
 
@@ -60,12 +58,12 @@ def reduced_texture(n, frames):
 
 
 def test_constraint_generation_ends_on_the_boundary_of_stability():
-    problem, least = reduced_texture(8, 30)
+    problem, _ = reduced_texture(12, 20)
     assert height(problem.A) > 1
     A, finished = constraint_generation(problem, 20)
     assert finished
     assert 1 - 1e-6 < height(A) <= 1
-    assert least < least + problem.error(A) < least + problem.error(problem.A / height(problem.A))
+    assert 0 < problem.error(A) < problem.error(problem.A / height(problem.A))
 
 
 def test_first_constraint_gives_the_least_error_that_keeps_it():
@@ -78,7 +76,7 @@ def test_first_constraint_gives_the_least_error_that_keeps_it():
 
 
 def test_soc_is_stable_and_its_gradient_steps_lower_the_error():
-    problem, least = reduced_texture(8, 30)
+    problem, least = reduced_texture(12, 20)
     start = soc(problem, least, 0.0).A
     A = soc(problem, least, 2.0).A
     assert height(A) <= 1 + 1e-12

@@ -193,8 +193,11 @@ def test_needs_little_memory_and_time():
 # Kinds of data ------------------------------------------------------------------------------------
 
 
+# Far from a Jordan block (with seed 0 the fit is next to one), so that A is determined to about rounding.
+
+
 def test_tensors_in_tensors_out_and_the_same_numbers():
-    X, Y = texture(6, 20, seed=0)
+    X, Y = texture(6, 20, seed=2)
     U = np.random.default_rng(0).standard_normal((len(X), 2))
     expected = fit_stable(X, Y, U)
     fit = fit_stable(*(torch.from_numpy(M) for M in (X, Y, U)))
@@ -208,7 +211,7 @@ def test_tensors_in_tensors_out_and_the_same_numbers():
 
 
 def test_units_do_not_matter():
-    X, Y = texture(6, 20, seed=0)
+    X, Y = texture(6, 20, seed=2)
     plain = fit_stable(X, Y)
     for unit in (1e-150, 1e150):
         fit = fit_stable(unit * X, unit * Y)

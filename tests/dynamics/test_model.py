@@ -182,6 +182,26 @@ def test_module_without_inputs():
         module(torch.from_numpy(X[0]), torch.zeros(1))
 
 
+def test_module_of_continuous_time_starts_at_the_fit_and_stays_stable_in_training():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 4))
+    Y = X @ np.array([[0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 2], [0, 0, -2, 0]]).T
+    Y = Y + 0.1 * rng.standard_normal(Y.shape)
+    model = StableLinearModel(time="continuous", abscissa=-0.05).fit(X, Y)
+    assert np.linalg.eigvals(model.A_).real.max() == pytest.approx(-0.05, abs=1e-12)
+    module = model.to_module()
+    np.testing.assert_array_equal(module.A.detach().numpy(), model.A_)
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    torch.testing.assert_close(module(x), torch.from_numpy(model.predict(X)))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (module(x) - y - x).square().mean().backward()  # what pulls it to the right
+        optimizer.step()
+        assert torch.linalg.eigvals(module.A).real.max() <= -0.05 + 1e-12
+    assert (module.A.detach() - torch.from_numpy(model.A_)).abs().max() > 1e-3
+
+
 # scikit-learn -------------------------------------------------------------------------------------
 
 

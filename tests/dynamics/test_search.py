@@ -9,6 +9,7 @@ from spectral_param.dynamics._closed_form import Basis, best_in_basis, schur_bas
 from spectral_param.dynamics._descent import descend
 from spectral_param.dynamics._reduce import Problem, reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane
+from spectral_param.dynamics._search import search
 from spectral_param.dynamics._steps import _multipliers, steps
 
 REGIONS = [Disc(), HalfPlane()]
@@ -162,3 +163,27 @@ def test_steps_reach_the_minimum_that_a_general_solver_finds():
         options={"maxiter": 500, "ftol": 1e-14},
     )
     assert problem.error(reached) <= found.fun * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 5, 12])
+@pytest.mark.parametrize("region", REGIONS)
+def test_where_lapack_fails_the_rest_goes_on(monkeypatch, region, calls):
+    problem = problem_of_size(5)
+    whole = type(region).nearest_blocks
+    left = iter(range(calls))
+
+    def failing(self, L, H, margin):
+        if next(left, None) is None:
+            raise np.linalg.LinAlgError("Singular matrix")
+        return whole(self, L, H, margin)
+
+    monkeypatch.setattr(type(region), "nearest_blocks", failing)
+
+    def excess(A):
+        return max(0.0, region.height(np.linalg.eigvals(A)).max() - region.bound() - 1e-13)
+
+    assert excess(problem.A) > 0
+    A = search(problem, region, 8, 0.0, excess)
+    assert excess(A) == 0
+    assert problem.error(A) <= problem.error(region.move(problem.A, 0.0)) * (1 + 1e-9)
+    assert next(left, None) is None, "it did fail"

@@ -1,29 +1,17 @@
-import importlib.util
-import os
 import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
 
 import spectral_param
+from examples import deep_koopman, stable_dynamics
 from examples.papers import networks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-DATA = Path(os.environ.get("SPECTRAL_PARAM_DATA") or ROOT.parent / "shared" / "data")
-ARM_FILE = Path("franka", "Franka_TrainingData.mat")
-
-
-@pytest.fixture(scope="module")
-def dynamics():
-    spec = importlib.util.spec_from_file_location("stable_dynamics", EXAMPLES / "stable_dynamics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -40,105 +28,54 @@ def run_script(name, arguments, monkeypatch):
         torch.set_num_threads(threads)
 
 
-def check_fits(dynamics, pairs):
-    least, rescaled, constrained = dynamics.fit_all(pairs).values()
-    assert dynamics.spectral_radius(least) > 1.001
-    assert dynamics.spectral_radius(rescaled) <= 1 + 1e-9
-    assert dynamics.spectral_radius(constrained) <= 1 + 1e-9
-    X, Y, U = pairs
-    B = np.linalg.lstsq(U, Y - X @ constrained.T, rcond=None)[0]
-    residual = np.linalg.norm(Y - X @ constrained.T - U @ B)
-    least_residual = np.linalg.norm(
-        Y - np.hstack([X, U]) @ np.linalg.lstsq(np.hstack([X, U]), Y, rcond=None)[0]
-    )
-    assert residual == pytest.approx(dynamics.residual(constrained, pairs), rel=1e-9)
-    assert residual <= 1.001 * least_residual
-    assert dynamics.residual(rescaled, pairs) > 1.01 * least_residual
-    start = pairs.X[0]
-    assert dynamics.roll_out(least, start)[-1] > 5 * np.linalg.norm(start)
-    assert dynamics.roll_out(constrained, start).max() < 2 * np.linalg.norm(start)
-    return least_residual
-
-
-def test_constrained_fit_of_the_simulated_chain_keeps_its_promise(dynamics):
-    check_fits(dynamics, dynamics.simulate_chain())
-
-
-@pytest.mark.skipif(not (DATA / ARM_FILE).is_file(), reason=f"needs {ARM_FILE} in $SPECTRAL_PARAM_DATA")
-def test_constrained_fit_of_the_robot_arm_keeps_its_promise(dynamics):
-    least_residual = check_fits(dynamics, dynamics.load_arm(DATA))
-    assert least_residual == pytest.approx(2.160643, abs=1e-6)
-
-
 def test_stable_dynamics_prints_its_table_and_draws(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        run_script("stable_dynamics.py", ["--output", tmp_path / "new"], monkeypatch)
-    assert exit_info.value.code == 0
-    first, *lines = capsys.readouterr().out.splitlines()
-    assert "This is simulated." in first
-    assert "--data" in first
-    assert [line[:20].strip() for line in lines[2:5]] == [
-        "least squares",
-        "rescaled, A / ρ(A)",
-        "constrained",
-    ]
-    _, ratio, radius, _ = map(float, lines[4][20:].split())
-    assert ratio <= 1.001
-    assert radius <= 1 + 1e-9
+    run_script("stable_dynamics.py", ["--output", tmp_path / "new"], monkeypatch)
+    _, *lines, _ = capsys.readouterr().out.splitlines()
+    rows = {line[:20].strip(): tuple(map(float, line[20:].split())) for line in lines}
+    least, rescaled, stable = rows.values()
+    assert list(rows) == ["least squares", "rescaled, A / ρ(A)", "fit_stable"]
+    assert least[1] > 1.001
+    assert least[2] > 1e6
+    assert rescaled[0] > 1.01
+    assert 1 < stable[0] <= 1.0002
+    assert stable[1] <= 1
+    assert stable[2] < 2
     assert (tmp_path / "new" / "stable_dynamics.png").stat().st_size > 10_000
 
 
-def test_stable_dynamics_fails_when_the_fit_misses(dynamics, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(dynamics, "fit_constrained", lambda A, pairs: A)
-    assert dynamics.main(["--output", str(tmp_path)]) == 1
-    assert "Missed: expected a ratio <= 1.001" in capsys.readouterr().err
+def test_fits_of_the_example_are_what_they_are_called():
+    X, Y, U = stable_dynamics.simulate_chain(masses=3, recordings=2, steps=60)
+    fits = stable_dynamics.three_fits(X, Y, U)
+    XU = np.hstack([X, U])
+    least = np.linalg.norm(Y - XU @ np.linalg.lstsq(XU, Y, rcond=None)[0])
+    assert stable_dynamics.residual(fits["least squares"], X, Y, U) == pytest.approx(least, rel=1e-9)
+    radius = np.abs(np.linalg.eigvals(fits["least squares"])).max()
+    assert stable_dynamics.spectral_radius(fits["least squares"]) == radius
+    np.testing.assert_array_equal(fits["fit_stable"], spectral_param.dynamics.fit_stable(X, Y, U).A)
+    norms = stable_dynamics.roll_out(fits["fit_stable"], X[0])
+    assert norms[:2] == pytest.approx([np.linalg.norm(X[0]), np.linalg.norm(fits["fit_stable"] @ X[0])])
 
 
-def good_arrays():
-    rng = np.random.default_rng(0)
-    return {key: rng.standard_normal((30, n)) for key, n in (("X", 4), ("Y", 4), ("U", 2))}
+def test_deep_koopman_learns_stays_stable_and_draws(tmp_path, monkeypatch, capsys):
+    run_script("deep_koopman.py", ["--steps", 25, "--output", tmp_path], monkeypatch)
+    *lines, last, _ = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[3]) for line in lines]
+    radii = [float(line.split()[-1]) for line in [*lines, last]]
+    assert len(losses) == 5
+    assert max(losses) < 0.1
+    assert max(radii) <= 0.995
+    assert float(last.split()[6].rstrip(",")) < 2  # bounded after 300 steps
+    assert (tmp_path / "deep_koopman.png").stat().st_size > 10_000
 
 
-BAD_ARRAYS = {
-    "missing key": ({"U": None}, "array U of finite real numbers, got no such array"),
-    "NaN": ({"Y": np.full((30, 4), np.nan)}, "array Y of finite real numbers, got something else"),
-    "text": ({"X": "joint angles"}, "array X of finite real numbers, got something else"),
-    "rows": ({"U": np.ones((29, 2))}, r"got \(30, 4\), \(30, 4\) and \(29, 2\)"),
-    "columns": ({"Y": np.ones((30, 3))}, r"got \(30, 4\), \(30, 3\) and \(30, 2\)"),
-    "rank": ({"U": np.ones((30, 2))}, "of rank 6, got 5"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_bad_arrays_are_named(dynamics, tmp_path, case):
-    replaced, message = BAD_ARRAYS[case]
-    content = {key: M for key, M in (good_arrays() | replaced).items() if M is not None}
-    (tmp_path / "franka").mkdir()
-    scipy.io.savemat(tmp_path / ARM_FILE, content)
-    with pytest.raises(ValueError, match=message):
-        dynamics.fit_all(dynamics.load_arm(tmp_path))
-
-
-def test_missing_or_damaged_file_is_one_line_on_stderr(dynamics, tmp_path, capsys):
-    arguments = ["--data", str(tmp_path), "--output", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="2"):
-        dynamics.main(arguments)
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert f"{tmp_path / ARM_FILE} is missing. Put it there" in message
-    assert "https://" in message
-
-    (tmp_path / "franka").mkdir()
-    (tmp_path / ARM_FILE).write_bytes(b"not a MATLAB file" * 20)
-    with pytest.raises(SystemExit, match="2"):
-        dynamics.main(arguments)
-    assert "expected a MATLAB file, version 7 or older" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_output_that_is_a_file_is_one_line_on_stderr(dynamics, tmp_path, capsys):
-    (tmp_path / "taken").touch()
-    with pytest.raises(SystemExit, match="2"):
-        dynamics.main(["--output", str(tmp_path / "taken")])
-    assert "taken" in capsys.readouterr().err.splitlines()[-1]
+def test_pendulum_loses_energy_slowly_and_small_swings_are_those_of_the_linear_one():
+    starts = torch.tensor([[0.01, 0.0], [1.5, 0.0]], dtype=torch.float64)
+    x = deep_koopman.pendulum(starts, 100)
+    energy = 1 - torch.cos(x[..., 0]) + x[..., 1].square() / 2
+    assert (energy.diff(dim=1) < 1e-9).all()
+    t, frequency = deep_koopman.DT * torch.arange(101, dtype=torch.float64), (1 - 0.1**2) ** 0.5
+    exact = torch.exp(-0.1 * t) * (torch.cos(frequency * t) + 0.1 / frequency * torch.sin(frequency * t))
+    torch.testing.assert_close(x[0, :, 0], 0.01 * exact, rtol=0, atol=1e-6)
 
 
 def test_existing_model_keeps_the_constraint_through_training_saving_and_removal(monkeypatch, capsys):
