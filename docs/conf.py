@@ -29,7 +29,10 @@ exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|geotorch|matplotlib|numpy|torch)\..*"),
-    ("py:class", r"spectral_param\.constraints\.M"),  # A type variable.
+    ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
+    ("py:class", r"spectral_param\.recurrence\..*"),  # Records that only layers see.
+    # What the options of the networks are made of; Sphinx does not resolve names in an unpacked TypedDict.
+    ("py:class", r"Angles|CheckpointEvery|Form|Init|InputMap|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
 
 html_theme = "furo"

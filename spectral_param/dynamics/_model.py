@@ -343,7 +343,7 @@ class StableLinearModel:
         """Return a torch module with these dynamics to train on, its A constrained as it was here.
 
         Returns:
-            The module: ``module(x, u)`` is one step (or the derivative), in the coordinates of A.
+            ``module(x, u)`` is one step (or the derivative), in the coordinates of A.
 
         Raises:
             ValueError: If the model is not fitted.

@@ -112,7 +112,7 @@ def spectral_abscissa(T: Tensor) -> Tensor:
         >>> T = torch.tensor([[1.0, 5.0], [0.0, -3.0]], requires_grad=True)
         >>> alpha = spectral_param.functional.spectral_abscissa(T)
         >>> alpha.backward()
-        >>> alpha.item(), T.grad[0]  # the second row is zero to rounding
+        >>> alpha.item(), T.grad[:, 0]  # the second column is zero to rounding
         (1.0, tensor([1.0000, 1.2500]))
     """
     check_square(T, "spectral_abscissa")

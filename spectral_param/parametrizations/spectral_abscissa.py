@@ -41,8 +41,7 @@ class SpectralAbscissa(Parametrization):
 
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one for each matrix
-        of a
-            batch (each gate of an LSTM or GRU weight). 0, the default, is the edge of stability.
+            of a batch (each gate of an LSTM or GRU weight). 0, the default, is the edge of stability.
         mode: ``"equal"``: α(W) = a always. ``"at_most"``: T is shifted only where α(T) > a.
 
     Raises:
