@@ -75,9 +75,9 @@ class SchurForm(Parametrization):
             so the given instance stays unused. ``None``: ``SkewExponential("cayley")``, the
             paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
-        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for ``|λ| ≤ r``, a
-            pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place of γ is
-            reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound,
+        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for
+            ``|λ| ≤ r``, a pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained
+            in place of γ is reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound,
             so that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign
             (buffer ``negative``). ``None``: no bound. It is a bound up to
             rounding, to which the eigenvalues of a matrix far from normal are very sensitive: training can
