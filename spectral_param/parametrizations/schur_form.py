@@ -75,11 +75,11 @@ class SchurForm(Parametrization):
             so the given instance stays unused. ``None``: ``SkewExponential("cayley")``, the
             paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
-        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for ``|λ| ≤ r``, a pair
-            for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place of γ is
+        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for ``|λ| ≤ r``,
+            a pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place of γ is
             reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound, so
-            that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign (buffer
-            ``negative``). ``None``: no bound. It is a bound up to rounding, to which the eigenvalues of a
+            that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign
+            (buffer ``negative``). ``None``: no bound. It is a bound up to rounding, to which the eigenvalues of a
             matrix far from normal are very sensitive: training can take a float32 weight of 64 rows beyond 1
             from a bound of 0.9. Where the bound matters, bound the departure, too.
         abscissa: Bounds the real parts of the eigenvalues, Re λ ≤ abscissa, in the same way and with the same
