@@ -14,7 +14,6 @@ from torch.nn.utils.parametrize import (
     ParametrizationList,
     is_parametrized,
     register_parametrization,
-    remove_parametrizations,
 )
 
 from spectral_param.parametrizations.base import Parametrization, foreign_originals
@@ -70,25 +69,46 @@ def constrain(
     """
     chain = list(constraint) if isinstance(constraint, Sequence) else [constraint]
     _check_chain(chain, init)
+    _check_gates(chain, gates)
     targets = _targets(module, tensor_name)
     for owner, name in targets:
         _check_target(module, owner, name, init)
-    done: list[tuple[nn.Module, str, Tensor]] = []
-    for owner, name in targets:
-        before = getattr(owner, name).detach().clone()
-        links = [_prepared(link, owner, name, gates) for link in chain]
-        was_parametrized = is_parametrized(owner, name)
-        try:
-            _register(owner, name, links, init)
-        except Exception:
-            if not was_parametrized:
-                _undo(owner, name, before)
-                for each in done:
-                    _undo(*each)
-            raise
-        if not was_parametrized:
-            done.append((owner, name, before))
+    before = [_Snapshot(owner, name) for owner, name in targets]
+    try:
+        for owner, name in targets:
+            _register(owner, name, [_prepared(link, owner, name, gates) for link in chain], init)
+    except Exception:
+        for snapshot in reversed(before):
+            snapshot.restore()
+        raise
     return module
+
+
+class _Snapshot:
+    """A module and one of its tensors as they are before a constraint is registered."""
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        self._owner, self._class = owner, owner.__class__
+        tables: list[dict[str, Any]] = [owner._parameters, owner._buffers, owner._modules]
+        self._tables = [(table, dict(table)) for table in tables]
+        self._tensor = owner._parameters.get(name, owner._buffers.get(name))
+        if self._tensor is None:
+            self._links: Any = owner.parametrizations[name]  # type: ignore[index]
+            self._count = len(self._links)
+        else:
+            self._data, self._values = self._tensor.data, self._tensor.detach().clone()
+
+    def restore(self) -> None:
+        """Put everything back: the same tensor in the same memory, and the links that there were."""
+        if self._tensor is None:
+            del self._links[self._count :]
+            return
+        self._owner.__class__ = self._class
+        for table, content in self._tables:
+            table.clear()
+            table.update(content)
+        self._tensor.data = self._data
+        self._tensor.data.copy_(self._values)
 
 
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
@@ -127,13 +147,6 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
     trial = copy.deepcopy(link)
     originals = foreign_originals(trial, weight.detach(), project=True)
     weight.copy_(trial(*((originals,) if isinstance(originals, Tensor) else originals)))
-
-
-def _undo(owner: nn.Module, name: str, before: Tensor) -> None:
-    if is_parametrized(owner, name):
-        remove_parametrizations(owner, name)
-    with torch.no_grad():
-        getattr(owner, name).set_(before)
 
 
 def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -> nn.Module:
@@ -197,6 +210,19 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
         raise ValueError(
             "init: expected None, a tensor or a function for a chain of constraints, got 'paper'. Their "
             "papers start one constraint; constrain the first one with init='paper', then the others."
+        )
+
+
+def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
+    if gates is None:
+        return
+    if isinstance(gates, bool) or not isinstance(gates, int) or gates < 1:
+        raise ValueError(f"gates: expected a positive integer or None, got {gates!r}.")
+    foreign = [link for link in chain if not isinstance(link, Parametrization)]
+    if gates > 1 and foreign:
+        raise ValueError(
+            f"gates: expected None or 1 for {type(foreign[0]).__name__}, which knows nothing of gates, got "
+            f"{gates}. Take a constraint of this library."
         )
 
 

@@ -40,7 +40,10 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
             X = first(*originals) if later else None
             for link in later:
                 assert X is not None
-                yield link, (X,)
+                if isinstance(link, Parametrization):
+                    yield from link.parts(*link.read_matrix(X))
+                else:
+                    yield link, (X,)
                 X = link(X)
 
 

@@ -1,8 +1,11 @@
 """Verbs, optimizer groups and parameter counts."""
 
+import copy
+
 import geotorch
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.nn.utils import parametrize
 
 import spectral_param as sp
@@ -479,3 +482,122 @@ def test_reads_of_one_weight_have_graphs_of_their_own() -> None:
             )
             actual = torch.autograd.grad(again.abs().square().sum(), tensors[0])
             torch.testing.assert_close(actual, expected, msg=case.name)
+
+
+class Scaled(torch.nn.Module):
+    """A parametrization of another library, with a setting and a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.gain = 2.0, torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, X):
+        return self.scale * self.gain * X
+
+    def right_inverse(self, W):
+        return W / (self.scale * self.gain.detach())
+
+
+def test_blocks_of_another_library_keep_what_they_train_and_what_they_are_set_to() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.BlockTriangular([(3, Scaled())]))
+    weight = layer.parametrizations.weight
+    block, before = weight[0].blocks[0], layer.weight.detach().clone()
+    (layer.weight.sum() + layer.weight.sum()).backward()
+    torch.testing.assert_close(block.gain.grad, 2 * before.sum() / 3)
+    block.scale = 4.0
+    torch.testing.assert_close(layer.weight, 2 * before)
+
+
+def test_radii_that_are_edited_in_place_are_seen() -> None:
+    lstm = sp.constrain(torch.nn.LSTM(2, 4), "weight_hh_l0", sp.SpectralRadiusNorm(torch.ones(4)))
+    torch.testing.assert_close(radii(lstm.weight_hh_l0), torch.ones(4))
+    lstm.parametrizations.weight_hh_l0[0].radius[0] = 0.5
+    torch.testing.assert_close(radii(lstm.weight_hh_l0), torch.tensor([0.5, 1, 1, 1]))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SkewExponential, sp.ScaledCayley, sp.SchurForm])
+def test_gradient_checkpoints(make, reentrant) -> None:
+    lstm = sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", make())
+    with torch.no_grad():
+        next(lstm.parametrizations.weight_hh_l0.parameters()).add_(0.01)
+    x, tensors = torch.randn(6, 2, 3, requires_grad=True), list(lstm.parameters())
+    expected = torch.autograd.grad(lstm(x)[0].square().sum(), tensors)
+    torch.utils.checkpoint.checkpoint(
+        lambda x: lstm(x)[0], x, use_reentrant=reentrant
+    ).square().sum().backward()
+    torch.testing.assert_close([t.grad for t in tensors], list(expected))
+
+
+def test_a_read_in_inference_mode_leaves_no_graph() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm())
+    layer.parametrizations.weight.original.data.mul_(1.1)
+    with torch.inference_mode():
+        W = layer.weight.clone()
+    torch.testing.assert_close(copy.deepcopy(layer).weight, W)
+
+
+def test_all_links_of_a_chain_are_evaluated_once(monkeypatch) -> None:
+    chain = [sp.SignPattern(torch.ones(4, 4)), sp.ScaledCayley()]
+    rnn = sp.constrain(torch.nn.RNN(2, 4), "weight_hh_l0", chain)
+    calls, constrain = [], sp.ScaledCayley.constrain
+    monkeypatch.setattr(sp.ScaledCayley, "constrain", lambda *a: calls.append(1) or constrain(*a))
+    rnn.parametrizations.weight_hh_l0.original.data.mul_(1.1)
+    rnn(torch.randn(3, 1, 2))
+    assert len(calls) == 1
+
+
+def test_penalty_of_a_later_link() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", [sp.SpectralRadiusNorm(), sp.SchurForm(delta=1.0)])
+    sp.penalty(layer).backward()
+    assert layer.parametrizations.weight.original.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SpectralAbscissa])
+def test_nan_cannot_be_assigned(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make())
+    W = torch.full((4, 4), torch.nan)
+    assert not layer.parametrizations.weight[0].in_manifold(W)
+    with pytest.raises(sp.errors.InManifoldError):
+        layer.weight = W
+
+
+@pytest.mark.parametrize("gates", [0, -1, 2.0, True])
+def test_bad_gates(gates) -> None:
+    with pytest.raises(ValueError, match="gates: expected a positive integer or None"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), gates=gates)
+
+
+def test_gates_of_another_library() -> None:
+    with pytest.raises(ValueError, match="which knows nothing of gates"):
+        sp.constrain(torch.nn.Linear(4, 8), "weight", Scaled(), gates=2)
+
+
+def test_a_failure_puts_back_the_same_parameters_in_their_order() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
+    model[0].weight.requires_grad_(False)
+    torch.nn.utils.parametrizations.orthogonal(model[1], "weight")
+    before = dict(model.named_parameters())
+    pointers = {name: p.data_ptr() for name, p in before.items()}
+    values = {name: p.detach().clone() for name, p in before.items()}
+    with pytest.raises(sp.errors.NotSquareError):
+        sp.constrain(model, "*.weight", sp.SchurForm(), init=None)
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    for name, parameter in after.items():
+        assert parameter is before[name], name
+        assert parameter.data_ptr() == pointers[name], name
+        assert torch.equal(parameter, values[name]), name
+    assert not parametrize.is_parametrized(model[0])
+    assert len(model[1].parametrizations.weight) == 1
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"radius": 0.9}, {"radius": (0.5, 0.9)}, {"abscissa": 0.0}], ids=str)
+def test_both_starts_of_schur_form_load_each_other(kwargs) -> None:
+    layers = [
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SchurForm(**kwargs), init=init)
+        for init in (None, "paper")
+    ]
+    states = [layer.state_dict() for layer in layers]
+    for layer, state in zip(layers, reversed(states), strict=True):
+        layer.load_state_dict(state)

@@ -171,7 +171,7 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     size = torch.linalg.vector_norm(T, math.inf).item()
     if not 0 < size < math.inf:
         return None
-    A = T.resolve_conj().cpu().numpy()
+    A = T.resolve_conj().resolve_neg().cpu().numpy()
     # Scaled by a power of two, so that 2^k T has the same bits as T. The real numbers of a complex matrix by
     # themselves: its quotient with a subnormal number is NaN.
     real = A.real.dtype

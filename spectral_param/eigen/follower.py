@@ -120,7 +120,7 @@ class Follower(nn.Module):
             if torch.is_inference_mode_enabled():
                 # Tensors made in inference mode could not be saved for a later backward pass.
                 with torch.inference_mode(False):
-                    last, triple = T.clone(), Eigentriple(*(part.clone() for part in triple))
+                    last, triple = T.detach().clone(), Eigentriple(*(part.clone() for part in triple))
             vars(self)["_last"] = last, triple
         return known_value(T, triple, self.choice, self._is_regular)
 

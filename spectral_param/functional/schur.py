@@ -191,6 +191,8 @@ def fold(x: Tensor, low: float, high: float) -> Tensor:
     width = high - low
     inside = (x - low) - 2 * width * ((x - low) / (2 * width)).floor()
     reflected = low + torch.where(inside <= width, inside, 2 * width - inside)
+    # Of a large x the rounding errors are as large as x has digits, and would leave the interval.
+    reflected = reflected.clamp(low, high)
     return torch.where((x >= low) & (x <= high), x, reflected)
 
 

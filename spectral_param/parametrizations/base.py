@@ -71,6 +71,7 @@ class Parametrization(nn.Module, abc.ABC):
         self._edits: int
         # The modules whose buffers and attributes the weight depends on: this one and nested ones.
         self._members: list[nn.Module] | None = None
+        self._is_alone = True
 
     # What a subclass writes ---------------------------------------------------------------------------
 
@@ -177,12 +178,12 @@ class Parametrization(nn.Module, abc.ABC):
             NotSquareError: If it is such a weight, and not square.
             UnsupportedDtypeError: If it is such a weight, and not floating point or complex.
         """
-        if self._shape is None:
+        if self._shape is None and len(originals) == 1:
             if not self._is_behind:
                 self._is_behind = True
             check_matrix(originals[0], type(self).__name__)
             self._check_shape(originals[0])
-        if not is_plain(*originals):
+        if not (is_plain(*originals) and self._is_remembered()):
             return self._evaluate(*originals)
         depends = self._dependencies(originals)
         W = self._known(originals, depends)
@@ -302,13 +303,21 @@ class Parametrization(nn.Module, abc.ABC):
         for original, value in zip(originals, (found,) if isinstance(found, Tensor) else found, strict=True):
             original.copy_(value)
 
+    def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the originals that a weight stands for, where the constraint acts behind another one.
+
+        Args:
+            X: The weight that the parametrization before returns.
+        """
+        return self.from_matrix(self._split(at_least_float32(X)))
+
     # How ----------------------------------------------------------------------------------------------
 
     @full_precision
     def _evaluate(self, *originals: Tensor, known: Tensor | None = None) -> Tensor:
         exact = tuple(map(at_least_float32, originals))
-        if self._is_behind:
-            exact = self.from_matrix(self._split(exact[0]))
+        if self._is_behind and len(exact) == 1:
+            exact = self.read_matrix(exact[0])
         if known is not None and exact[0] is originals[0]:  # A rounded weight says too little.
             W = self.constrain_known(self._split(known), *exact)
         else:
@@ -343,17 +352,31 @@ class Parametrization(nn.Module, abc.ABC):
             return W
         return last.weight.clone()
 
+    def _is_remembered(self) -> bool:
+        """Return whether the last weight may be used again.
+
+        Not with parameters beside the originals, nor around a module of another library, of which nobody
+        knows what its result depends on; nor where the tensors of a graph are saved by hooks, as
+        ``torch.utils.checkpoint`` does, which has to find the same graph again.
+        """
+        if self._members is None:
+            members = [part for part in self.modules() if not getattr(part, "is_memory", False)]
+            ours = all(isinstance(part, (Parametrization, nn.ModuleList, nn.Identity)) for part in members)
+            alone = ours and next(self.parameters(), None) is None
+            vars(self).update(_members=members, _is_alone=alone)
+        return self._is_alone and torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
     def _dependencies(self, originals: tuple[Tensor, ...]) -> _Dependencies:
         """Return all that the weight depends on."""
         tensors = list(originals)
         edits = []
-        if self._members is None:
-            members = [part for part in self.modules() if not getattr(part, "is_memory", False)]
-            vars(self)["_members"] = members
         for part in self._members or ():
             edits.append(vars(part).get("_edits", 0))
             tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
+            tensors += [t for t in vars(part).values() if isinstance(t, Tensor)]
         marks = [None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors]
+        if self._is_behind:
+            marks[0] = None  # What another parametrization returns is a new tensor each time.
         return _Dependencies(edits, marks, tensors, len(edits) > 1 or len(tensors) > len(originals))
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -76,12 +76,12 @@ class SchurForm(Parametrization):
             paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
         form: ``"exact"`` or ``"paper"``.
         radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for ``|λ| ≤ r``,
-            a pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place of γ is
-            reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a bound, so
-            that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their sign
-            (buffer ``negative``). ``None``: no bound. It is a bound up to rounding, to which the eigenvalues of a
-            matrix far from normal are very sensitive: training can take a float32 weight of 64 rows beyond 1
-            from a bound of 0.9. Where the bound matters, bound the departure, too.
+            a pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place
+            of γ is reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a
+            bound, so that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their
+            sign (buffer ``negative``). ``None``: no bound. It is a bound up to rounding, to which the
+            eigenvalues of a matrix far from normal are very sensitive: training can take a float32 weight
+            of 64 rows beyond 1 from a bound of 0.9. Where the bound matters, bound the departure, too.
         abscissa: Bounds the real parts of the eigenvalues, Re λ ≤ abscissa, in the same way and with the same
             remark: for dynamics in continuous time, dh/dt = V h. γ and θ are then the real and the imaginary
             part of an eigenvalue. Not together with ``radius``.
@@ -184,7 +184,9 @@ class SchurForm(Parametrization):
         P_originals = nested_start(self.P, init.henaff_(torch.empty_like(like)))
         gamma = torch.ones_like(like[..., 0])
         theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
-        self.pairs, self.negative = paper_pairs(gamma), torch.zeros_like(gamma)
+        self.pairs = paper_pairs(gamma)
+        if self._interval()[0] > 0:
+            self.negative = torch.zeros_like(gamma)
         if self.abscissa is not None:
             real, theta = polar_parts(gamma, theta, self.pairs)
             gamma = real.clamp(max=self.abscissa)
@@ -197,7 +199,8 @@ class SchurForm(Parametrization):
         """Return what is below the diagonal as T, what is above it as P, and the edges as γ, θ, log s."""
         if self.pairs is None:
             self.pairs = paper_pairs(X[..., 0])
-            self.negative = torch.zeros_like(self.pairs, dtype=X.dtype)
+            if self._interval()[0] > 0:
+                self.negative = torch.zeros_like(self.pairs, dtype=X.dtype)
         edge = torch.zeros_like(X[..., :1, 0])
         theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
         own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
@@ -287,7 +290,9 @@ class SchurForm(Parametrization):
         return fold(gamma, low, high) if low > 0 else fold(gamma, -high, high).abs()
 
     def _interval(self) -> tuple[float, float]:
-        assert self.radius is not None
+        """Return the least and the largest modulus."""
+        if self.radius is None:
+            return 0.0, math.inf
         return self.radius if isinstance(self.radius, tuple | list) else (0.0, self.radius)
 
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
@@ -318,7 +323,7 @@ class SchurForm(Parametrization):
         sign = 1 - 2 * negative
         modulus = torch.hypot(blocks.real, blocks.imag)
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
-        if self.radius is not None and self._interval()[0] > 0:
+        if self._interval()[0] > 0:
             self.negative = negative.to(blocks.T.device)
             return modulus, theta
         return sign * modulus, theta

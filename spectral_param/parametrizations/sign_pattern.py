@@ -108,9 +108,13 @@ class SignPattern(Parametrization):
         return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
 
     def _check_size(self, W: Tensor) -> None:
-        if torch.broadcast_shapes(self.pattern.shape, W.shape[-2:]) != self.pattern.shape:
+        fits = self.pattern.shape[-2:] == W.shape[-2:] and all(
+            mine in (1, theirs)
+            for mine, theirs in zip(self.pattern.shape[-3::-1], W.shape[-3::-1], strict=False)
+        )
+        if not fits or self.pattern.ndim > W.ndim:
             raise ValueError(
-                f"pattern: expected the shape of the weight's matrices {tuple(W.shape[-2:])}, got "
+                f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
                 f"{tuple(self.pattern.shape)}. Make one entry for each of the weight's."
             )
 

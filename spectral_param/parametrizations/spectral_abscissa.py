@@ -96,7 +96,7 @@ class SpectralAbscissa(Parametrization):
         outside = shift > _tolerance(W, triple, eps)
         if self.mode == "equal":
             outside |= -shift > _tolerance(W, triple, eps)
-        if not project and bool(outside.any()):
+        if not project and bool((outside | shift.isnan()).any()):
             relation = "=" if self.mode == "equal" else "<="
             raise InManifoldError(
                 f"SpectralAbscissa: expected a weight of spectral abscissa {relation} "

@@ -159,7 +159,7 @@ class SpectralRadiusNorm(Parametrization):
         outside = rho > edge
         if self.mode == "equal" and self.eps == 0:
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
-        if not project and bool(outside.any()):
+        if not project and bool((outside | rho.isnan()).any()):
             self._raise_outside(rho, radius)
 
         factor = torch.ones_like(rho)

@@ -395,3 +395,8 @@ def test_second_derivative_of_the_abscissa_through_torch_func() -> None:
     T = torch.randn(4, 4, dtype=torch.float64)
     expected = torch.autograd.functional.hessian(spectral_abscissa, T)
     torch.testing.assert_close(torch.func.hessian(spectral_abscissa)(T), expected)
+
+
+def test_views_with_a_negative_bit() -> None:
+    x = torch.randn(4, 4, dtype=torch.complex64)
+    torch.testing.assert_close(spectral_radius(x.conj().imag), spectral_radius(-x.imag))
