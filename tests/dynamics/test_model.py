@@ -190,7 +190,8 @@ def test_module_of_continuous_time_starts_at_the_fit_and_stays_stable_in_trainin
     model = StableLinearModel(time="continuous", abscissa=-0.05).fit(X, Y)
     assert np.linalg.eigvals(model.A_).real.max() == pytest.approx(-0.05, abs=1e-12)
     module = model.to_module()
-    np.testing.assert_array_equal(module.A.detach().numpy(), model.A_)
+    # The fit is on the bound, where rounding shifts it.
+    np.testing.assert_allclose(module.A.detach().numpy(), model.A_, atol=1e-14)
     x, y = torch.from_numpy(X), torch.from_numpy(Y)
     torch.testing.assert_close(module(x), torch.from_numpy(model.predict(X)))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

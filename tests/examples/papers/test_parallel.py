@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,31 @@ def free_ports(count: int) -> list[str]:
         return [str(each.getsockname()[1]) for each in sockets]
 
 
+def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command with three free ports. If one is taken before it is used, all wait for each other: once more."""
+    for last in (False, True):
+        process = subprocess.Popen(
+            [*command, *free_ports(3)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, errors = process.communicate(timeout=150 if last else 90)
+        except subprocess.TimeoutExpired:
+            # torchrun's children are in sessions of their own; they end with their agent.
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()
+            if last:
+                raise
+        else:
+            return subprocess.CompletedProcess(command, process.returncode, output, errors)
+    raise AssertionError
+
+
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     """What torchrun printed, and the curves of one process and of two."""
@@ -89,16 +115,7 @@ def curves(tmp_path_factory):
     (folder / "script.py").write_text(SCRIPT)
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     both = ["|".join(given[name]) for name in ("speech", "characters")]
-    command = [*start, str(folder / "script.py"), *both, *free_ports(3)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = finished([*start, str(folder / "script.py"), *both])
     assert done.returncode == 0, done.stderr
     return done, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
 
