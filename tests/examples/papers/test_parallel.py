@@ -76,7 +76,7 @@ def free_ports(count: int) -> list[str]:
 
 
 def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """The command with three free ports. If one is taken before it is used, all wait for each other: once more."""
+    """Run the command with three free ports; once more if one was taken before its use, and all wait."""
     for last in (False, True):
         process = subprocess.Popen(
             [*command, *free_ports(3)],
