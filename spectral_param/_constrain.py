@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import (
     register_parametrization,
 )
 
-from spectral_param.parametrizations.base import Parametrization, foreign_originals
+from spectral_param.parametrizations.base import Parametrization, as_tuple, foreign_originals
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -146,7 +146,7 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         return
     trial = copy.deepcopy(link)
     originals = foreign_originals(trial, weight.detach(), project=True)
-    weight.copy_(trial(*((originals,) if isinstance(originals, Tensor) else originals)))
+    weight.copy_(trial(*as_tuple(originals)))
 
 
 def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -279,7 +279,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
         trial = copy.deepcopy(self)
         originals = trial.start(trial._split(_new_like(self._like, self._shape)))
-        return trial._evaluate(*((originals,) if isinstance(originals, Tensor) else originals))
+        return trial._evaluate(*as_tuple(originals))
 
     @torch.no_grad()
     def restart(self, *originals: Tensor) -> None:
@@ -300,7 +300,7 @@ class Parametrization(nn.Module, abc.ABC):
                 "registered. Register it first."
             )
         found = self.start(self._split(_new_like(self._like, self._shape)))
-        for original, value in zip(originals, (found,) if isinstance(found, Tensor) else found, strict=True):
+        for original, value in zip(originals, as_tuple(found), strict=True):
             original.copy_(value)
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
@@ -530,6 +530,15 @@ def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
     return at_least_float32(like.new_zeros(shape))
 
 
+def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return originals as a tuple, a single one too.
+
+    Args:
+        originals: What ``unconstrain``, ``start`` or ``right_inverse`` returned.
+    """
+    return (originals,) if isinstance(originals, Tensor) else tuple(originals)
+
+
 def at_least_float32(X: Tensor) -> Tensor:
     """Return X in a precision that LAPACK has: half precisions become single.
 
@@ -609,7 +618,7 @@ def nested_originals(part: nn.Module, W: Tensor, *, eps: float, project: bool) -
         found = part.unconstrain(W, eps=eps, project=project)
     else:
         found = foreign_originals(part, W, project=project)
-    return (found,) if isinstance(found, Tensor) else tuple(found)
+    return as_tuple(found)
 
 
 def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
@@ -664,8 +673,7 @@ def nested_start(part: nn.Module, like: Tensor) -> tuple[Tensor, ...]:
         like: Matrices ``(..., n, n)``.
     """
     if isinstance(part, Parametrization):
-        found = part.start(like)
-        return (found,) if isinstance(found, Tensor) else found
+        return as_tuple(part.start(like))
     return nested_originals(part, like, eps=finfo_eps(like.dtype), project=True)
 
 

@@ -240,7 +240,7 @@ class SchurForm(Parametrization):
         if self.abscissa is not None:
             distance = self.abscissa - blocks.real
         else:
-            distance = 1 - self._moduli(originals).to(blocks.real.dtype)
+            distance = 1 - self._folded(at_least_float32(originals[1])).abs().to(blocks.real.dtype)
         second = blocks.pairs.roll(1, -1)
         return self.delta * torch.where(second, 0, distance.square()).sum()
 
@@ -281,13 +281,12 @@ class SchurForm(Parametrization):
         """How many originals come before those of P."""
         return 4 if self.form == "exact" else 3
 
-    def _moduli(self, originals: tuple[Tensor, ...]) -> Tensor:
-        """Return the |γ| that the blocks have, from what is trained."""
-        gamma = at_least_float32(originals[1])
+    def _folded(self, gamma: Tensor) -> Tensor:
+        """Return the γ that the blocks have, from what is trained; |γ| where a sign is kept."""
         if self.radius is None:
-            return gamma.abs()
+            return gamma
         low, high = self._interval()
-        return fold(gamma, low, high) if low > 0 else fold(gamma, -high, high).abs()
+        return fold(gamma, low if low > 0 else -high, high)
 
     def _interval(self) -> tuple[float, float]:
         """Return the least and the largest modulus."""
@@ -303,13 +302,10 @@ class SchurForm(Parametrization):
         if self.abscissa is not None:
             real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(self.pairs, theta, 0)
         else:
-            if self.radius is not None:
-                low, high = self._interval()
-                if low > 0:
-                    assert self.negative is not None, "known from registration on"
-                    gamma = fold(gamma, low, high) * (1 - 2 * self.negative.to(gamma.device, gamma.dtype))
-                else:
-                    gamma = fold(gamma, -high, high)
+            gamma = self._folded(gamma)
+            if self._interval()[0] > 0:
+                assert self.negative is not None, "known from registration on"
+                gamma = gamma * (1 - 2 * self.negative.to(gamma.device, gamma.dtype))
             real, imag = polar_parts(gamma, theta, self.pairs)
         return SchurBlocks(T, real, imag, log_shear, self.pairs), originals[self._count :]
 

@@ -10,12 +10,16 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param.context import is_plain
-from spectral_param.eigen import Eigentriple, dominant_eigentriple
-from spectral_param.eigen.derivative import condition_reciprocal, degenerate_threshold, is_degenerate
+from spectral_param.eigen import dominant_eigentriple
+from spectral_param.eigen.derivative import is_degenerate
 from spectral_param.eigen.follower import Follower
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
-from spectral_param.parametrizations.spectral_radius import broadcast_to_matrices, readable
+from spectral_param.parametrizations.spectral_radius import (
+    broadcast_to_matrices,
+    readable,
+    rounding_tolerance,
+)
 
 Mode = Literal["equal", "at_most"]
 
@@ -93,9 +97,9 @@ class SpectralAbscissa(Parametrization):
         """Return W itself, shifted where it has to be moved."""
         triple = dominant_eigentriple(W, "real")
         shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
-        outside = shift > _tolerance(W, triple, eps)
+        outside = shift > rounding_tolerance(W, triple, eps)
         if self.mode == "equal":
-            outside |= -shift > _tolerance(W, triple, eps)
+            outside |= -shift > rounding_tolerance(W, triple, eps)
         if not project and bool((outside | shift.isnan()).any()):
             relation = "=" if self.mode == "equal" else "<="
             raise InManifoldError(
@@ -135,10 +139,3 @@ class SpectralAbscissa(Parametrization):
             DegenerateEigenvalueWarning,
             stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
         )
-
-
-def _tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
-    """Return how far α may be off for rounding alone: ten roundings, times λ's condition number."""
-    floor = degenerate_threshold(W.dtype)
-    rounding = W.shape[-1] * eps * W.abs().amax(dim=(-2, -1))
-    return 10 * rounding / condition_reciprocal(triple.right, triple.left).clamp(min=floor)

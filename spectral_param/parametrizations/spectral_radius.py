@@ -149,13 +149,13 @@ class SpectralRadiusNorm(Parametrization):
         radius = self._radius_for(W)
         radius = torch.ones_like(scale) if radius is None else radius
         triple = dominant_eigentriple(S)
-        size, tolerance = triple.eigenvalue.abs(), scale * _tolerance(S, triple, eps)
+        size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(S, triple, eps)
         rho = scale * size
         nilpotent = (size <= _rounding(S, eps)) | (rho < torch.finfo(W.dtype).tiny)
         # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
         edge = radius + tolerance
         if self.eps > 0:
-            edge = radius - scale * _tolerance(S, triple, finfo_eps(W.dtype))
+            edge = radius - scale * rounding_tolerance(S, triple, finfo_eps(W.dtype))
         outside = rho > edge
         if self.mode == "equal" and self.eps == 0:
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
@@ -297,7 +297,13 @@ def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     return T.shape[-1] * eps * largest
 
 
-def _tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
-    """Return how far ρ may be off for rounding alone: ten roundings, times λ's condition number."""
+def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
+    """Return how far an eigenvalue may be off for rounding alone: ten roundings, times its condition number.
+
+    Args:
+        W: Matrices ``(..., n, n)``.
+        triple: The eigenvalue and its vectors.
+        eps: Relative rounding error that W may have.
+    """
     floor = degenerate_threshold(W.dtype)
     return 10 * _rounding(W, eps) / condition_reciprocal(triple.right, triple.left).clamp(min=floor)
