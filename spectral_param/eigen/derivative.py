@@ -216,10 +216,8 @@ class _Value(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice, regular: bool
-    ) -> Tensor:
-        ctx.choice, ctx.regular = choice, regular
+    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, choice: Choice) -> Tensor:
+        ctx.choice = choice
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
         return eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
@@ -229,29 +227,70 @@ class _Value(torch.autograd.Function):
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, ctx.choice, Eigentriple(eigenvalue, u, v))
-        gradient = _value_gradient(T, eigenvalue, u, v, g, ctx.choice, ctx.regular)
-        return gradient, None, None, None, None, None
+        return _value_gradient(T, eigenvalue, u, v, g, ctx.choice), None, None, None, None
 
 
-def _value_gradient(
-    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice, regular: bool = False
-) -> Tensor:
+def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, choice: Choice) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
     g_eigenvalue = g * torch.sgn(eigenvalue) if choice == "modulus" else g.to(u.dtype)
-    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex(), regular=regular)
+    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())
 
 
-def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus", regular: bool = False) -> Tensor:
+def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus") -> Tensor:
     """Return |λ| or Re λ of an ordinary tensor's triple as a differentiable function of T.
 
     Args:
         T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
         triple: The leading eigentriple of exactly this ``T``.
         choice: Which eigenvalue leads, and by what.
-        regular: Whether it is known that no eigenvalue is defective: none is looked for then.
     """
-    value: Tensor = _Value.apply(T, *triple, choice, regular)  # type: ignore[no-untyped-call]
+    value: Tensor = _Value.apply(T, *triple, choice)  # type: ignore[no-untyped-call]
     return value
+
+
+class _Divided(torch.autograd.Function):
+    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, λ simple and not zero, as one node.
+
+    With f = r / (|λ| + ε), G the gradient of W and g_T(g_ρ) that of ρ = |λ|, from above,
+
+    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ| + ε}\, \mathrm{Re}\langle T, G\rangle.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, radius: Tensor | float, eps: float
+    ) -> Tensor:
+        ctx.radius, ctx.eps = radius, eps
+        ctx.save_for_backward(T, eigenvalue, u, v)
+        return T / _to_matrices((eigenvalue.abs() + eps) / radius, T)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
+        shifted = eigenvalue.abs() + ctx.eps
+        f = ctx.radius / shifted
+        g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
+        outer = _eigenvalue_gradient(g * torch.sgn(eigenvalue), u, v, real=not T.is_complex(), regular=True)
+        return torch.addcmul(outer, _to_matrices(f, G), G), None, None, None, None, None
+
+
+def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
+    return x if T.ndim == 2 else x[..., None, None]
+
+
+def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, eps: float) -> Tensor:
+    """Return r T / (|λ| + ε) of an ordinary tensor as a differentiable function of T.
+
+    Args:
+        T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
+        triple: The leading eigentriple of exactly this ``T``, simple and not zero.
+        radius: r, a number or one for each matrix.
+        eps: ε.
+    """
+    W: Tensor = _Divided.apply(T, *triple, radius, eps)  # type: ignore[no-untyped-call]
+    return W
 
 
 # Recorded graphs ----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from spectral_param.context import is_traced
 from spectral_param.eigen import tracking
 from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
-    known_value,
     leading_value,
     recorded_value,
     value_and_gradient,
@@ -24,8 +23,16 @@ Solver = Literal["auto", "dense", "tracking"]
 
 # Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
 TRACKED_SIZE = 96
-# Devices of which the host sees values without waiting.
 _HOST = ("cpu",)
+
+
+def is_on_host(T: Tensor) -> bool:
+    """Return whether the host sees the values of a tensor without waiting for a device.
+
+    Args:
+        T: Any tensor.
+    """
+    return T.device.type in _HOST
 
 
 class Follower(nn.Module):
@@ -107,8 +114,8 @@ class Follower(nn.Module):
             self.triple = torch.zeros(m, 2 * n + 1, 2, dtype=T.real.dtype, device=T.device)
             self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
 
-    def forward(self, T: Tensor) -> Tensor:
-        """Return the differentiable ρ or α of each matrix, computed only if T is not the last one.
+    def follow(self, T: Tensor) -> Eigentriple:
+        """Return the leading eigentriple of each matrix, without a graph, computed only if T is not the last.
 
         Args:
             T: Ordinary matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
@@ -122,12 +129,7 @@ class Follower(nn.Module):
                 with torch.inference_mode(False):
                     last, triple = T.detach().clone(), Eigentriple(*(part.clone() for part in triple))
             vars(self)["_last"] = last, triple
-        return known_value(T, triple, self.choice, self._is_regular)
-
-    def last(self) -> Eigentriple:
-        """Return the eigentriple of the last read, without a graph."""
-        assert self._last is not None
-        return self._last[1]
+        return triple
 
     def _known(self, T: Tensor) -> Eigentriple | None:
         """Return the triple of T if T is the last one that was read."""
@@ -135,7 +137,7 @@ class Follower(nn.Module):
             self._recall(T)
         # On a device a comparison makes the host wait. Where T has probably changed it is left out.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = mark != self._mark and T.device.type not in _HOST
+        is_new = mark != self._mark and not is_on_host(T)
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None

@@ -26,15 +26,6 @@ class _Read(NamedTuple):
     weight: Tensor  # and a copy of the weight.
 
 
-class _Dependencies(NamedTuple):
-    """What a weight depends on; see :class:`_Read`."""
-
-    edits: list[int]
-    marks: list[tuple[int, int] | None]
-    tensors: list[Tensor]
-    has_buffers: bool  # Or nested constraints, which may.
-
-
 class Parametrization(nn.Module, abc.ABC):
     """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
 
@@ -69,8 +60,9 @@ class Parametrization(nn.Module, abc.ABC):
         self._last: _Read | None = None
         self._outputs: list[weakref.ref[Tensor]] = []
         self._edits: int
-        # The modules whose buffers and attributes the weight depends on: this one and nested ones.
-        self._members: list[nn.Module] | None = None
+        # The constraints whose buffers and attributes the weight depends on: this one and nested ones.
+        self._members: list[Parametrization] | None = None
+        self._attributes: list[Tensor] | None = None  # Those of this one.
         self._is_alone = True
 
     # What a subclass writes ---------------------------------------------------------------------------
@@ -185,18 +177,15 @@ class Parametrization(nn.Module, abc.ABC):
             self._check_shape(originals[0])
         if not (is_plain(*originals) and self._is_remembered()):
             return self._evaluate(*originals)
-        depends = self._dependencies(originals)
-        W = self._known(originals, depends)
+        W = self._known(originals)
         if W is None:
             W = self._evaluate(*originals)
-            if depends.has_buffers or self._edits != depends.edits[0]:
-                depends = self._dependencies(originals)  # Evaluating may have changed them: a latch, for one.
             if torch.is_inference_mode_enabled():
                 # A tensor made in inference mode could not be saved for a later backward pass.
                 with torch.inference_mode(False):
-                    self._keep(depends, W)
+                    self._keep(originals, W)
             else:
-                self._keep(depends, W)
+                self._keep(originals, W)
         outputs = [ref for ref in self._outputs if ref() is not None]
         outputs.append(weakref.ref(W))
         vars(self)["_outputs"] = outputs
@@ -331,21 +320,21 @@ class Parametrization(nn.Module, abc.ABC):
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W.to(dtype)
 
-    def _keep(self, depends: _Dependencies, W: Tensor) -> None:
-        """Remember the weight."""
-        values = [t.detach().clone() for t in depends.tensors]
-        vars(self)["_last"] = _Read(depends.edits, depends.marks, values, W.detach().clone())
+    def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
+        """Remember the weight, and what it depends on: evaluating may have changed that, a latch for one."""
+        tensors, edits, marks = self._dependencies(originals)
+        values = [t.detach().clone() for t in tensors]
+        vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
 
-    def _known(self, originals: tuple[Tensor, ...], depends: _Dependencies) -> Tensor | None:
+    def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
         """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
         last = self._last
-        if last is None:
-            return None
         # Another version or address says that the values may be new: evaluating again is always right. The
         # same ones do not say that they are old, since edits through `.data` leave them alone.
-        if depends.edits != last.edits or depends.marks != last.marks:
+        if last is None or last.marks[0] != self._mark(originals[0]):  # An optimizer has stepped.
             return None
-        if not all(map(_same, depends.tensors, last.values)):
+        tensors, edits, marks = self._dependencies(originals)
+        if edits != last.edits or marks != last.marks or not all(map(_same, tensors, last.values)):
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in originals):
             W: Tensor = _ReadAgain.apply(self, last.weight, *originals)  # type: ignore[no-untyped-call]
@@ -360,28 +349,34 @@ class Parametrization(nn.Module, abc.ABC):
         ``torch.utils.checkpoint`` does, which has to find the same graph again.
         """
         if self._members is None:
-            members = [part for part in self.modules() if not getattr(part, "is_memory", False)]
-            ours = all(isinstance(part, (Parametrization, nn.ModuleList, nn.Identity)) for part in members)
+            modules = [part for part in self.modules() if not getattr(part, "is_memory", False)]
+            ours = all(isinstance(part, (Parametrization, nn.ModuleList, nn.Identity)) for part in modules)
+            members = [part for part in modules if isinstance(part, Parametrization)]
             alone = ours and next(self.parameters(), None) is None
             vars(self).update(_members=members, _is_alone=alone)
         return self._is_alone and torch._C._autograd._top_saved_tensors_default_hooks(False) is None
 
-    def _dependencies(self, originals: tuple[Tensor, ...]) -> _Dependencies:
-        """Return all that the weight depends on."""
-        tensors = list(originals)
-        edits = []
+    def _dependencies(
+        self, originals: tuple[Tensor, ...]
+    ) -> tuple[list[Tensor], list[int], list[tuple[int, int] | None]]:
+        """Return the tensors that the weight depends on, and the edits and marks of :class:`_Read`."""
+        tensors, edits = list(originals), []
         for part in self._members or ():
-            edits.append(vars(part).get("_edits", 0))
+            edits.append(part._edits)
             tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
-            tensors += [t for t in vars(part).values() if isinstance(t, Tensor)]
-        marks = [None if t.is_inference() else (t.data_ptr(), t._version) for t in tensors]
-        if self._is_behind:
-            marks[0] = None  # What another parametrization returns is a new tensor each time.
-        return _Dependencies(edits, marks, tensors, len(edits) > 1 or len(tensors) > len(originals))
+            if part._attributes is None:
+                vars(part)["_attributes"] = [t for t in vars(part).values() if isinstance(t, Tensor)]
+            tensors += part._attributes or ()
+        return tensors, edits, list(map(self._mark, tensors))
+
+    def _mark(self, t: Tensor) -> tuple[int, int] | None:
+        """Return the address and version of a tensor that has them from one read to the next."""
+        # What another parametrization returns is a new tensor each time.
+        return None if self._is_behind or t.is_inference() else (t.data_ptr(), t._version)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _members=None)
+        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _members=None, _attributes=None)
 
     def _split(self, W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n)
         return W if self.gates == 1 else W.unflatten(-2, (self.gates, W.shape[-1]))
@@ -471,7 +466,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_outputs": [], "_last": None, "_members": None}
+        return {**self.__dict__, "_outputs": [], "_last": None, "_members": None, "_attributes": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
         _give_classes_of_their_own(memo)

@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param.context import is_plain
 from spectral_param.eigen import dominant_eigentriple
-from spectral_param.eigen.derivative import is_degenerate
+from spectral_param.eigen.derivative import is_degenerate, known_value
 from spectral_param.eigen.follower import Follower
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
@@ -79,16 +79,15 @@ class SpectralAbscissa(Parametrization):
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I where the mode asks for it, T elsewhere."""
-        plain = is_plain(T)
-        alpha = self.rightmost(T) if plain else self.rightmost.recorded(T)
+        triple = self.rightmost.follow(T) if is_plain(T) else None
+        alpha = self.rightmost.recorded(T) if triple is None else known_value(T, triple, "real")
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
         active = None
         if self.mode == "at_most":
             # A NaN counts, so that W becomes NaN.
             active = ~(shift.detach() <= 0)
             shift = torch.where(active, shift, 0)
-        if plain and not self._warned and not self.rightmost.is_regular:
-            triple = self.rightmost.last()
+        if triple is not None and not self._warned and not self.rightmost.is_regular:
             defective = is_degenerate(triple.right, triple.left)
             self._warn(defective if active is None else defective & active)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)

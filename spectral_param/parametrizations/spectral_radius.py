@@ -13,13 +13,21 @@ from spectral_param import init
 from spectral_param.context import is_plain, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import divided, power_of_two_scale
-from spectral_param.eigen.derivative import condition_reciprocal, degenerate_threshold, is_degenerate
-from spectral_param.eigen.follower import Follower, Solver
+from spectral_param.eigen.derivative import (
+    condition_reciprocal,
+    degenerate_threshold,
+    divided_by_modulus,
+    is_degenerate,
+    known_value,
+)
+from spectral_param.eigen.follower import Follower, Solver, is_on_host
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
 
 Mode = Literal["equal", "at_most", "latched"]
+# By so many roundings ρ may exceed r: rounding alone neither scales a weight nor closes a latch.
+_ROUNDINGS = 32
 
 
 class SpectralRadiusNorm(Parametrization):
@@ -112,32 +120,39 @@ class SpectralRadiusNorm(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
         if is_plain(T):
-            follower = self.tracking
-            rho = follower(T)
-            if follower.is_regular:
-                radius = self._radius_for(T)
-                divisor = self._shifted(rho) if radius is None else self._shifted(rho) / radius
-                if self.mode != "equal":
-                    divisor = torch.where(self._active(rho.detach(), radius), divisor, 1)
-                return T / (divisor if T.ndim == 2 else divisor[..., None, None])
+            triple = self.tracking.follow(T)
+            if self.tracking.is_regular:
+                return self._constrain_regular(T, triple)
         return self._constrain_with_care(T)
+
+    def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
+        """Do so where no dominant eigenvalue is zero or defective, and no size extreme."""
+        on_host = T.ndim == 2 and is_on_host(T)
+        if on_host and self.mode != "equal" and not self._is_active(triple.eigenvalue.abs()):
+            return T.clone()
+        radius = self.radius
+        if isinstance(radius, Tensor):
+            radius = broadcast_to_matrices(radius, T, "radius")
+        W = divided_by_modulus(T, triple, radius, self.eps)
+        if on_host or self.mode == "equal":
+            return W
+        return torch.where(self._active(triple.eigenvalue.abs(), radius)[..., None, None], W, T)
 
     def _constrain_with_care(self, T: Tensor) -> Tensor:
         """Do the same where nothing is known of T: any size, λ zero or defective, graphs being recorded."""
         # Near the ends of the range of numbers ρ or 1/ρ is none, while W does not depend on T's size.
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
-        rho = self.tracking(S) if is_plain(S) else self.tracking.recorded(S)
+        triple = self.tracking.follow(S) if is_plain(S) else None
+        rho = self.tracking.recorded(S) if triple is None else known_value(S, triple)
         scale = scale[..., 0, 0]
-        radius = self._radius_for(T)
-        radius = torch.ones_like(scale) if radius is None else radius
+        radius = broadcast_to_matrices(self.radius, T, "radius")
         active = self._active((rho * scale).detach(), radius)
         nilpotent = (rho <= _rounding(S, finfo_eps(T.dtype))) | (rho * scale < torch.finfo(T.dtype).tiny)
         divided_by = active & ~nilpotent
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / radius
-        if is_plain(S) and not self._warned:
-            triple = self.tracking.last()
+        if triple is not None and not self._warned:
             self._warn(active & nilpotent, active & is_degenerate(triple.right, triple.left))
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
@@ -146,8 +161,7 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
-        radius = self._radius_for(W)
-        radius = torch.ones_like(scale) if radius is None else radius
+        radius = broadcast_to_matrices(self.radius, W, "radius")
         triple = dominant_eigentriple(S)
         size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(S, triple, eps)
         rho = scale * size
@@ -181,8 +195,7 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
         self.tracking.begin(T)
-        radius = self._radius_for(T)
-        return T if radius is None else T * radius.expand(T.shape[:-2])[..., None, None]
+        return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T, a complex one counted as two."""
@@ -199,29 +212,38 @@ class SpectralRadiusNorm(Parametrization):
         """Return ρ + ε, of rho's dtype also where torch.func's dual numbers would promote a scalar."""
         return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
-    def _radius_for(self, T: Tensor) -> Tensor | None:  # -> broadcasts against (..., k) or (...)
-        """Return the radius for matrices like T; None for 1."""
-        if not isinstance(self.radius, Tensor) and self.radius == 1:
-            return None
-        return broadcast_to_matrices(self.radius, T, "radius")
-
-    def _active(self, rho: Tensor, radius: Tensor | None) -> Tensor:
+    def _active(self, rho: Tensor, radius: Tensor | float) -> Tensor:
         """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
-        # Rounding alone neither scales a weight nor closes a latch.
-        limit = (1 if radius is None else radius) * (1 + 32 * finfo_eps(rho.dtype))
+        limit = radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
         shifted = self._shifted(rho)
         above = ~(shifted <= limit)
         if self.mode == "at_most":
             return above
-        if self.latched is None:
-            self.latched = torch.zeros_like(rho)
-        closed = as_real(self.latched) > 0.5
+        latched = self._latch(rho)
+        closed = as_real(latched) > 0.5
         # torch.func's transforms promise no side effects, so inside them the latch is only read.
         if self.training and (is_plain(rho) or is_traced(rho)):
-            self.latched.copy_((closed | (shifted > limit)).to(self.latched.dtype))
+            latched.copy_((closed | (shifted > limit)).to(latched.dtype))
         return above | closed
+
+    def _is_active(self, rho: Tensor) -> bool:
+        """Do the same for one ordinary matrix on the host, where numbers take less time than tensors."""
+        shifted, limit = rho.item() + self.eps, self.radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
+        above = not shifted <= limit
+        if self.mode == "at_most":
+            return above
+        latched = self._latch(rho)
+        closed = as_real(latched).item() > 0.5
+        if self.training and shifted > limit and not closed:
+            latched.fill_(1)
+        return above or closed
+
+    def _latch(self, rho: Tensor) -> Tensor:
+        if self.latched is None:
+            self.latched = torch.zeros_like(rho)
+        return self.latched
 
     def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
         if not is_plain(nilpotent):
