@@ -53,11 +53,13 @@ BLOCKED_SIZE = 128
 LEAF_SIZE = 64
 
 
-def _solve(A: Tensor, d: Tensor, factor: float = 1.0) -> Tensor:
-    """Return the transform of ``factor`` · A."""
+def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+    """Return the transform of T, or of its skew part (T − Tᴴ)/2, which leaves nothing singular."""
+    A, factor = (T - T.mH, 0.5) if skew else (T, 1.0)
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    left = torch.add(identity, A, alpha=factor)
     right = torch.sub(identity, A, alpha=factor) * d[..., None, :]
-    W: Tensor = torch.linalg.solve(torch.add(identity, A, alpha=factor), right)
+    W: Tensor = torch.linalg.solve_ex(left, right).result if skew else torch.linalg.solve(left, right)
     return W
 
 
@@ -110,7 +112,7 @@ class _ScaledCayley(torch.autograd.Function):
     def forward(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
         if known is not None:
             return known.clone()
-        return _solve(T - T.mH, d, 0.5) if skew else _solve(T, d)
+        return _solve(T, d, skew)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -125,8 +127,7 @@ class _ScaledCayley(torch.autograd.Function):
         g_T = g_d = None
         if ctx.needs_input_grad[0]:
             M = (W + torch.diag_embed(d)).mH
-            factor = d.conj().reciprocal() * (-0.25 if ctx.skew else -0.5)
-            g_T = factor[..., :, None] * (M @ G @ M)
+            g_T = (M @ G @ M) / (d.conj() * (-4 if ctx.skew else -2))[..., :, None]
             if ctx.skew:
                 g_T = g_T - g_T.mH
         if ctx.needs_input_grad[1]:
@@ -196,7 +197,7 @@ def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Te
     if is_traced(T, d):
         # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
         # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
-        return _solve(T - T.mH, d, 0.5) if skew else _solve(T, d)
+        return _solve(T, d, skew)
     if known is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu" and is_plain(T, d):
         A = T.detach()
         known = _solve_by_blocks((A - A.mH) / 2 if skew else A, d.detach())
