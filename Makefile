@@ -35,7 +35,7 @@ types: $(VENV)/.dev  ## check the types
 
 docs: $(VENV)/.dev  ## build the documentation and run its examples
 	$(SPHINX) -b html docs docs/_build/html
-	$(SPHINX) -b doctest docs docs/_build/doctest
+	$(SPHINX) -D plot_gallery=0 -b doctest docs docs/_build/doctest
 
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
 	.ci/wheel $(BIN)/python
@@ -44,7 +44,7 @@ bounds: $(VENV)/.dev  ## test with the oldest numpy and scipy that are supported
 	.ci/bounds $(BIN)/python
 
 clean:  ## remove the environment, the caches and what was built
-	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/tutorials .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets

@@ -14,33 +14,67 @@ author = "the spectral_param developers"
 project_copyright = "2026, the spectral_param developers"
 release = version = installed_version("spectral-param")
 
-# No intersphinx, so that the documentation builds without a network.
 extensions = [
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx-mathjax-offline",  # Puts MathJax beside the pages: formulas need no other host.
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build"]
 
-# Every reference has a target, except names of other packages: that would take intersphinx.
+# Every reference has a target, names of other packages included.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|geotorch|matplotlib|numpy|torch)\..*"),
     ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
     ("py:class", r"spectral_param\.recurrence\..*"),  # Records that only layers see.
     # What the options of the networks are made of; Sphinx does not resolve names in an unpacked TypedDict.
     ("py:class", r"Angles|CheckpointEvery|Form|Init|InputMap|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
 
+# The inventories hold only the names that these pages use, so that a build needs no network.
+# A reference to a name that is missing there fails the build: add a line "name type page" to the file.
+intersphinx_mapping = {
+    name: (url, f"inventories/{name}.txt")
+    for name, url in {
+        "matplotlib": "https://matplotlib.org/stable/",
+        "numpy": "https://numpy.org/doc/stable/",
+        "python": "https://docs.python.org/3/",
+        "scipy": "https://docs.scipy.org/doc/scipy/",
+        "torch": "https://docs.pytorch.org/docs/stable/",
+    }.items()
+}
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "tutorials",
+    "ignore_pattern": r"^(?!plot_)",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "run_stale_examples": True,  # A script that has not changed may meet a library that has.
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
 html_theme = "furo"
 html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
-myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
+autosummary_generate = False  # The pages of docs/api are written by hand; the tables on the first are not.
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
