@@ -1,11 +1,14 @@
 """Sphinx configuration."""
 
 import doctest
+import html
 import inspect
+import textwrap
 import typing
 from importlib.metadata import version as installed_version
 
 import matplotlib.axes
+from docutils import nodes
 
 import spectral_param.analysis.plot
 
@@ -58,8 +61,8 @@ sphinx_gallery_conf = {
     "ignore_pattern": r"^(?!plot_)",
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
-    "run_stale_examples": True,  # A script that has not changed may meet a library that has.
     "download_all_examples": False,
+    "image_srcset": ["2x"],
     "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
@@ -68,6 +71,7 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = f"{project} {release}"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
@@ -127,6 +131,15 @@ def resolve_annotations(app, function, bound_method):
         function.__dict__.pop("__signature__", None)  # It would be looked at first.
 
 
+def describe(app, page, template, context, doctree):
+    """Give a page its first paragraph as the description that search engines show, if it has none."""
+    paragraph = doctree and next(doctree.findall(nodes.paragraph), None)
+    if paragraph and 'name="description"' not in context["metatags"]:
+        text = html.escape(textwrap.shorten(paragraph.astext(), 200))
+        context["metatags"] += f'<meta name="description" content="{text}" />'
+
+
 def setup(app):
-    """Connect the handler."""
+    """Connect the handlers."""
+    app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)

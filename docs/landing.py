@@ -6,7 +6,7 @@ import torch
 
 import spectral_param as sp
 
-BEFORE, AFTER, OTHER = "#d1605e", "#1f9e89", "#7a7a7a"  # Legible on white and on black.
+BEFORE, AFTER, OTHER = "#d1605e", "#1f9e89", "#808080"  # Legible on white and on black.
 
 
 def picture():
