@@ -9,6 +9,7 @@ from importlib.metadata import version as installed_version
 
 import matplotlib.axes
 from docutils import nodes
+from sphinx.addnodes import desc_content
 
 import spectral_param.analysis.plot
 
@@ -133,9 +134,10 @@ def resolve_annotations(app, function, bound_method):
 
 def describe(app, page, template, context, doctree):
     """Give a page its first paragraph as the description that search engines show, if it has none."""
-    paragraph = doctree and next(doctree.findall(nodes.paragraph), None)
-    if paragraph and 'name="description"' not in context["metatags"]:
-        text = html.escape(textwrap.shorten(paragraph.astext(), 200))
+    paragraphs = doctree.findall(nodes.paragraph) if doctree else []
+    text = next((p.astext() for p in paragraphs if isinstance(p.parent, (nodes.section, desc_content))), "")
+    if text and 'name="description"' not in context["metatags"]:
+        text = html.escape(textwrap.shorten(text, 200))
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
