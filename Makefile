@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# -E reads every page anew: a page kept from a failed build would not warn again.
-SPHINX := $(BIN)/sphinx-build -q -E -W --keep-going
+# Both builds share what was read. -E reads every page anew: one kept from a failed build would not warn again.
+SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -34,7 +34,8 @@ types: $(VENV)/.dev  ## check the types
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev  ## build the documentation and run its examples
-	$(SPHINX) -b html docs docs/_build/html
+	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
+	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
@@ -44,7 +45,7 @@ bounds: $(VENV)/.dev  ## test with the oldest numpy and scipy that are supported
 	.ci/bounds $(BIN)/python
 
 clean:  ## remove the environment, the caches and what was built
-	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/tutorials .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets

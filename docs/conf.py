@@ -1,11 +1,15 @@
 """Sphinx configuration."""
 
 import doctest
+import html
 import inspect
+import textwrap
 import typing
 from importlib.metadata import version as installed_version
 
 import matplotlib.axes
+from docutils import nodes
+from sphinx.addnodes import desc_content
 
 import spectral_param.analysis.plot
 
@@ -14,33 +18,68 @@ author = "the spectral_param developers"
 project_copyright = "2026, the spectral_param developers"
 release = version = installed_version("spectral-param")
 
-# No intersphinx, so that the documentation builds without a network.
 extensions = [
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx-mathjax-offline",  # Puts MathJax beside the pages: formulas need no other host.
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build"]
 
-# Every reference has a target, except names of other packages: that would take intersphinx.
+# Every reference has a target, names of other packages included.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|geotorch|matplotlib|numpy|torch)\..*"),
     ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
     ("py:class", r"spectral_param\.recurrence\..*"),  # Records that only layers see.
     # What the options of the networks are made of; Sphinx does not resolve names in an unpacked TypedDict.
     ("py:class", r"Angles|CheckpointEvery|Form|Init|InputMap|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
 
+# The inventories hold only the names that these pages use, so that a build needs no network.
+# A reference to a name that is missing there fails the build: add a line "name type page" to the file.
+intersphinx_mapping = {
+    name: (url, f"inventories/{name}.txt")
+    for name, url in {
+        "matplotlib": "https://matplotlib.org/stable/",
+        "numpy": "https://numpy.org/doc/stable/",
+        "python": "https://docs.python.org/3/",
+        "scipy": "https://docs.scipy.org/doc/scipy/",
+        "torch": "https://docs.pytorch.org/docs/stable/",
+    }.items()
+}
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "tutorials",
+    "ignore_pattern": r"^(?!plot_)",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "image_srcset": ["2x"],
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
 html_theme = "furo"
 html_title = f"{project} {release}"
+pygments_dark_style = "github-dark"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
-myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
+autosummary_generate = False  # The pages of docs/api are written by hand; the tables on the first are not.
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
@@ -93,6 +132,16 @@ def resolve_annotations(app, function, bound_method):
         function.__dict__.pop("__signature__", None)  # It would be looked at first.
 
 
+def describe(app, page, template, context, doctree):
+    """Give a page its first paragraph as the description that search engines show, if it has none."""
+    paragraphs = doctree.findall(nodes.paragraph) if doctree else []
+    text = next((p.astext() for p in paragraphs if isinstance(p.parent, (nodes.section, desc_content))), "")
+    if text and 'name="description"' not in context["metatags"]:
+        text = html.escape(textwrap.shorten(text, 200))
+        context["metatags"] += f'<meta name="description" content="{text}" />'
+
+
 def setup(app):
-    """Connect the handler."""
+    """Connect the handlers."""
+    app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -1,0 +1,80 @@
+"""The three pictures of the landing page."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import spectral_param as sp
+
+BEFORE, AFTER, OTHER = "#d1605e", "#1f9e89", "#808080"  # Legible on white and on black.
+
+
+def picture():
+    """Return axes on a transparent ground, with lines and text for light and dark pages."""
+    colors = {
+        f"{part}color": OTHER
+        for part in ("axes.edge", "axes.label", "axes.title", "text.", "xtick.", "ytick.")
+    }
+    with plt.rc_context({**colors, "axes.titlesize": 9.5, "font.size": 9}):
+        figure, ax = plt.subplots(figsize=(3.0, 2.5))
+    figure.patch.set_alpha(0)
+    ax.patch.set_alpha(0)
+    return ax
+
+
+def any_weight():
+    """Draw the eigenvalues of a weight before and after it is given a spectral radius of 1."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 64)
+    torch.nn.init.normal_(layer.weight, std=0.18)
+    before = torch.linalg.eigvals(layer.weight.detach())
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
+    after = torch.linalg.eigvals(layer.weight.detach())
+    ax = picture()
+    circle = np.exp(2j * np.pi * np.linspace(0, 1, 200))
+    ax.plot(circle.real, circle.imag, color=OTHER, linewidth=0.8)
+    ax.plot(before.real, before.imag, ".", markersize=5, color=BEFORE, label="before")
+    ax.plot(after.real, after.imag, ".", markersize=5, color=AFTER, label="after")
+    ax.set(aspect="equal", title="Eigenvalues of a weight", xlabel="real part", ylabel="imaginary part")
+    ax.legend(loc="upper left", bbox_to_anchor=(0.97, 1.05), labelcolor="linecolor", handletextpad=0)
+
+
+def recurrent_networks():
+    """Draw how the gradient of the last state reaches the states before it, in networks at their start."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 16, 2)
+    networks = {
+        "LSTM": (torch.nn.LSTM(2, 64), BEFORE),
+        "RNN": (torch.nn.RNN(2, 64), OTHER),
+        "ENRNN": (sp.nn.ENRNN(2, 40, 24), AFTER),
+    }
+    ax = picture()
+    for name, (rnn, color) in networks.items():
+        norms = sp.analysis.loss_gradient_norms(rnn, x, lambda output: output[-1].sum())
+        norms = norms[0].mean(dim=0)
+        ax.semilogy(range(199, -1, -1), norms / norms[-1], color=color, label=name)
+    ax.set(ylim=(1e-12, 1e2), title="Gradient back in time", xlabel="time steps back")
+    ax.legend(labelcolor="linecolor")
+
+
+def stable_dynamics():
+    """Draw roll-outs of the least-squares fit and of the stable fit of docs/dynamics.md."""
+    rng = np.random.default_rng(0)
+    t = 0.3 * np.arange(41)
+    waves = np.stack([np.sin(w * t + p) for w in (0.7, 1.9) for p in (0.0, 1.0)], axis=1)
+    states = (1 + 0.1 * t)[:, None] * waves @ rng.standard_normal((4, 4))
+    states += 0.02 * rng.standard_normal(states.shape)
+    X, Y = states[:-1], states[1:]
+    models = {
+        "least squares": (np.linalg.lstsq(X, Y, rcond=None)[0].T, BEFORE),
+        "fit_stable": (sp.dynamics.fit_stable(X, Y).A, AFTER),
+    }
+    ax = picture()
+    for name, (A, color) in models.items():
+        rollout = [states[0]]
+        for _ in range(150):
+            rollout.append(A @ rollout[-1])
+        ax.plot([state[0] for state in rollout], color=color, label=name, linewidth=1)
+    ax.plot(states[:, 0], ".", color=OTHER, markersize=3, label="data")
+    ax.set(title="Roll-out of a fitted model", xlabel="time step")
+    ax.legend(loc="upper left", labelcolor="linecolor")

@@ -1,0 +1,37 @@
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import spectral_param as sp
+
+DOCS = Path(__file__).parents[1] / "docs"
+MODULES = [name for name in sp.__all__ if inspect.ismodule(getattr(sp, name))]
+INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
+
+
+def listed(heading):
+    """Return the names in the table below a heading of the first page of the API."""
+    page = (DOCS / "api/index.md").read_text()
+    section = re.split(rf"^## {heading}\b.*$", page, flags=re.M)[1].split("```")[1]
+    return re.findall(r"^   (\w+)$", section, flags=re.M)
+
+
+def test_api_lists_each_name_of_the_package_once():
+    names = [*listed("Constraints"), *listed("Constrain and train"), *MODULES]
+    assert sorted(names) == sorted(sp.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_api_lists_each_name_of_a_module_once(module):
+    assert sorted(listed(module)) == sorted(getattr(sp, module).__all__)
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.stem)
+def test_inventory_has_names_that_exist(inventory):
+    for line in inventory.read_text().splitlines()[3:]:
+        name, _, page = line.split()
+        pkgutil.resolve_name(name if "." in name else f"builtins.{name}")  # Raises where there is none.
+        assert page.endswith(".html")
