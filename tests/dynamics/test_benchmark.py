@@ -20,7 +20,7 @@ def run(monkeypatch, *arguments):
 def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("SPECTRAL_PARAM_DATA", raising=False)
     output = tmp_path / "dynamics.json"
-    run(monkeypatch, "--quick", "--seconds", 1, "--output", output)
+    run(monkeypatch, "--quick", "--seconds", 0.3, "--output", output)
     results = json.loads(output.read_text())
     fits = results["texture, n = 20, 60 frames, seed 0"]["fits"]
     ratio = {name: fit["ratio"] for name, fit in fits.items()}
