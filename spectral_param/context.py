@@ -119,9 +119,9 @@ def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return a context without autocast on the device of a tensor; free where there is none anyway."""
+    """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
-    # Autocast refuses to be switched off where it does not exist: on the meta device.
+    # Where autocast does not exist, as on the meta device, it cannot be switched off.
     if is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
@@ -130,57 +130,25 @@ def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
 _NOTHING = contextlib.nullcontext()
 
 
-def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Run ``function`` with autocast off on the device of its first tensor argument.
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Return ``function`` with autocast and TensorFloat-32 switched off while it runs.
 
-    Args:
-        function: A function that takes tensors as positional arguments.
-
-    Returns:
-        The function with autocast switched off around it.
+    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits only.
+    The device is that of the first tensor among the positional arguments. In torch.compile the products
+    follow ``torch.set_float32_matmul_precision``, because a graph cannot change that setting.
     """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for argument in args:
-            # Autocast refuses to be switched off where there is none: on the meta device.
-            if isinstance(argument, Tensor) and is_autocast_available(argument.device.type):
-                with torch.autocast(device_type=argument.device.type, enabled=False):
+            if isinstance(argument, Tensor):
+                override = _OVERRIDES.get(argument.device.type)
+                if override is None or torch.compiler.is_compiling() or override.is_idle():
+                    with autocast_off(argument):
+                        return function(*args, **kwargs)
+                with override(), autocast_off(argument):
                     return function(*args, **kwargs)
         return function(*args, **kwargs)
-
-    return wrapped
-
-
-def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run ``function`` with autocast off, and products in the precision of their factors.
-
-    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits
-    only. Inside torch.compile the products are those that ``torch.set_float32_matmul_precision`` asks for:
-    a graph cannot change it.
-
-    Args:
-        function: A function that takes tensors as positional arguments.
-
-    Returns:
-        The function with both switched off around it, on the device of its first tensor argument.
-    """
-    plain = without_autocast(function)
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not torch.compiler.is_compiling():
-            for argument in args:
-                if isinstance(argument, Tensor):
-                    override = _OVERRIDES.get(argument.device.type)
-                    if override is None:
-                        return plain(*args, **kwargs)
-                    # The ordinary case: nothing has to be switched off.
-                    if override.is_idle() and not torch.is_autocast_enabled(argument.device.type):
-                        return function(*args, **kwargs)
-                    with override():
-                        return plain(*args, **kwargs)
-        return plain(*args, **kwargs)
 
     return wrapped
 
