@@ -59,6 +59,11 @@ class Eigentriple(NamedTuple):
     left: Tensor
 
 
+def size_of(eigenvalue: Any, choice: Choice) -> Any:
+    """Return |λ| or Re λ, in numpy or torch: the leading eigenvalue is the one where this is largest."""
+    return abs(eigenvalue) if choice == "modulus" else eigenvalue.real
+
+
 def physical_conj(x: Tensor) -> Tensor:
     """Return the conjugate with its values in memory.
 
@@ -213,11 +218,11 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
     geev = _GEEV[A.dtype.char]
     if A.dtype.kind == "c":
         values, left, right, failed = geev(A)
-        leader = int((np.abs(values) if choice == "modulus" else values.real).argmax())
+        leader = int(size_of(values, choice).argmax())
         eigenvalue, u, v = complex(values[leader]), right[:, leader], left[:, leader]
     else:
         real, imaginary, left, right, failed = geev(A)
-        leader = int((real * real + imaginary * imaginary if choice == "modulus" else real).argmax())
+        leader = int(size_of(real + 1j * imaginary, choice).argmax())
         eigenvalue = complex(real[leader], imaginary[leader])
         if eigenvalue.imag:
             # Of a pair the first, in the upper half plane; the column after it has the imaginary parts.
@@ -232,7 +237,7 @@ def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | N
     """Return λ, u and v by all right vectors V, since Vᴴ v = e_j; None where V is singular."""
     values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
     # Of a pair the first, in the upper half plane.
-    leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
+    leader = size_of(values, choice).argmax()
     unit = np.zeros(len(A), values.dtype)
     unit[leader] = 1
     try:
@@ -278,10 +283,9 @@ def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., 
 def _solve(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (b, n, n)
     """Return the leading eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
     eigenvalues = torch.linalg.eigvals(T)
-    moduli = eigenvalues.abs()
-    leader = (moduli if choice == "modulus" else eigenvalues.real).argmax(dim=-1, keepdim=True)
+    leader = size_of(eigenvalues, choice).argmax(dim=-1, keepdim=True)
     eigenvalue = eigenvalues.gather(-1, leader).squeeze(-1)
-    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), moduli
+    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), eigenvalues.abs()
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:

@@ -48,6 +48,7 @@ from spectral_param.eigen.dense import (
     dominant_eigentriple,
     physical_conj,
     power_of_two_scale,
+    size_of,
 )
 
 
@@ -204,8 +205,8 @@ def leading_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
         T: Matrices of shape ``(..., n, n)``.
         choice: Which eigenvalue leads, and by what.
     """
-    eigenvalue = eigentriple(T, choice).eigenvalue
-    return eigenvalue.abs() if choice == "modulus" else eigenvalue.real
+    value: Tensor = size_of(eigentriple(T, choice).eigenvalue, choice)
+    return value
 
 
 # The short path: an ordinary tensor whose triple is at hand ---------------------------------------
@@ -222,7 +223,8 @@ class _Value(torch.autograd.Function):
         ctx.choice = choice
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
-        return eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+        value: Tensor = size_of(eigenvalue, choice)
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -332,7 +334,7 @@ def value_and_gradient(T: Tensor, triple: Eigentriple, choice: Choice) -> tuple[
         choice: Which eigenvalue leads, and by what.
     """
     eigenvalue, u, v = triple
-    value = eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+    value = size_of(eigenvalue, choice).clone()
     return value, _value_gradient(T, eigenvalue, u, v, torch.ones_like(value), choice)
 
 
