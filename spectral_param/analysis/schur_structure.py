@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
@@ -32,7 +33,7 @@ def lower_schur(W: Tensor) -> LowerSchur:
     it. Here they stand in LAPACK's order, that of the upper Schur form of Wᴴ. So for a network that has a Θ,
     look at its own; this function is for all the others.
 
-    Needs scipy (the extra ``schur``), and computes on the CPU.
+    Computed by scipy, on the CPU.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -42,7 +43,6 @@ def lower_schur(W: Tensor) -> LowerSchur:
 
     Raises:
         NotSquareError: If W is neither square nor a stack of square blocks.
-        ImportError: If scipy is missing.
 
     Example:
         >>> W = torch.randn(6, 6, dtype=torch.float64)
@@ -50,10 +50,6 @@ def lower_schur(W: Tensor) -> LowerSchur:
         >>> torch.allclose(P @ Theta @ P.mT, W), bool((Theta.triu(2) == 0).all())
         (True, True)
     """
-    try:
-        from scipy.linalg import schur
-    except ImportError as error:
-        raise ImportError("lower_schur: expected scipy to be installed. pip install scipy") from error
     W = square_matrices(W, "lower_schur")
     n = W.shape[-1]
     safe, finite = without_nan(W)
