@@ -91,10 +91,13 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
     """
     # The modulus of a finite complex entry may overflow.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
-    largest = sizes.amax(dim=(-2, -1), keepdim=True)
-    exponent = torch.frexp(largest).exponent
-    # One less, so that the scale of the largest finite numbers is still finite.
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)
+    return power_of_two(sizes.amax(dim=(-2, -1), keepdim=True))
+
+
+def power_of_two(sizes: Tensor) -> Tensor:
+    """Return the power of two at or below each size; 1 for 0. For the largest finite number it is finite."""
+    exponent = torch.frexp(sizes).exponent - 1
+    return torch.where(sizes > 0, torch.ldexp(torch.ones_like(sizes), exponent), 1.0)
 
 
 def divided(T: Tensor, scale: Tensor) -> Tensor:

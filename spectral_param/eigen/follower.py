@@ -23,16 +23,6 @@ Solver = Literal["auto", "dense", "tracking"]
 
 # Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
 TRACKED_SIZE = 96
-_HOST = ("cpu",)
-
-
-def is_on_host(T: Tensor) -> bool:
-    """Return whether the host sees the values of a tensor without waiting for a device.
-
-    Args:
-        T: Any tensor.
-    """
-    return T.device.type in _HOST
 
 
 class Follower(nn.Module):
@@ -137,7 +127,7 @@ class Follower(nn.Module):
             self._recall(T)
         # On a device a comparison makes the host wait. Where T has probably changed it is left out.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = mark != self._mark and not is_on_host(T)
+        is_new = mark != self._mark and not tracking.is_on_host(T)
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None

@@ -79,10 +79,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.eigen.dense import (
-    Eigentriple,
-    dominant_eigentriple_and_moduli,
-)
+from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli, power_of_two
 
 Array = npt.NDArray[Any]
 
@@ -105,6 +102,8 @@ AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
+# Devices whose values the host sees without waiting.
+_HOST = ("cpu",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +211,7 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
     largest = _largest_entry(T)
     if is_on_host(T) and _is_ordinary(float(largest)):
         return T, largest
-    return T / _power_of_two(largest), largest
+    return T / power_of_two(largest), largest
 
 
 def _largest_entry(T: Tensor) -> Tensor:
@@ -221,19 +220,13 @@ def _largest_entry(T: Tensor) -> Tensor:
     return torch.maximum(-low, high)
 
 
-def _power_of_two(largest: Tensor) -> Tensor:
-    """Return the power of two next to a number, 1 for zero."""
-    exponent = torch.frexp(largest).exponent - 1
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
-
-
 def is_on_host(x: Tensor) -> bool:
     """Return whether the host can look at values of x without waiting for a device.
 
     Args:
         x: A tensor.
     """
-    return x.device.type == "cpu"
+    return x.device.type in _HOST
 
 
 def _is_ordinary(largest: float) -> bool:
@@ -341,7 +334,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
     P, log_scale = T, torch.zeros((), dtype=torch.float64, device=T.device)
     for _ in range(squarings):
         P = P @ P
-        scale = _power_of_two(_largest_entry(P))
+        scale = power_of_two(_largest_entry(P))
         P = P / scale
         log_scale = 2 * log_scale + scale.double().log()
     return _Power(P, 2**squarings, log_scale)
