@@ -142,7 +142,7 @@ class _Override:
         self._lock, self._users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
-        """Return the value to restore: "none" if the setting is inherited, where reading shows the parent's."""
+        """Return the value to restore: "none" if it is inherited, where reading shows the parent's."""
         value = getattr(self._settings, self._name)
         inherited = self._parent is not None and value == getattr(self._parent, self._name)
         return "none" if inherited else value

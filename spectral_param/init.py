@@ -280,9 +280,9 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
         raise NotFiniteError(f"{name}: expected finite entries, got NaN or infinite ones.")
     if rho == 0:
         raise ValueError(
-            f"{name}: expected a weight with an eigenvalue other than 0, got one whose eigenvalues are all 0, "
-            f"as those of an acyclic graph. No factor gives it the radius {radius:g}: add an entry that closes "
-            "a cycle."
+            f"{name}: expected a weight with an eigenvalue other than 0, got one whose eigenvalues are all "
+            f"0, as those of an acyclic graph. No factor gives it the radius {radius:g}: add an entry that "
+            "closes a cycle."
         )
     if not is_tensor:
         # Older versions of scipy change some formats when they multiply.
