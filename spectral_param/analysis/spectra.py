@@ -101,7 +101,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     """
     W, finite = without_nan(square_matrices(W, "departure_from_normality"))
     # A power of two that keeps the squares of very large or small entries in range. It is clamped because
-    # 2^1024, the exponent of the largest entries, is out of range itself.
+    # 2^1024, the power above the largest entries, is not a number.
     scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()
     W = W / scale[..., None, None]
     values, vectors = torch.linalg.eig(W)

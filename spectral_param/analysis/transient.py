@@ -132,7 +132,7 @@ def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)
     W = W / max(radius, 1.0)
     uniform = torch.linspace(-torch.pi, torch.pi, _UNIFORM_ANGLES + 1, dtype=torch.float64, device=W.device)
     angles = torch.cat([uniform, spectrum[:_EIGENVALUE_ANGLES].angle()])
-    # The spectrum and its resolvent norms are symmetric for a real matrix.
+    # For a real matrix the spectrum and the resolvent norms are symmetric.
     angles = (angles if W.is_complex() else angles.abs()).unique()
     # If the radius exceeds 1 by rounding, ratios closer to the circle than this measure the rounding of W.
     nearest = 1e-6 if radius <= 1 else max(1e-6, 100 * rounding)

@@ -83,7 +83,7 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
 
 
 def weight_in_basis(problem: Problem, basis: Basis) -> Array:
-    """Return L."""
+    """Return L of this basis: R Q = Z L."""
     return _ql(problem.R @ basis.Q)[1]
 
 

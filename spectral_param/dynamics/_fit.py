@@ -18,7 +18,7 @@ from spectral_param.dynamics._search import search
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
-# LAPACK's eigenvalues may exceed the bound by this, relative to the bound (to at least 1 for an abscissa).
+# LAPACK's eigenvalues may exceed the bound by this: relative to the radius, or to an abscissa above 1.
 _ROUNDING = 1e-13
 
 

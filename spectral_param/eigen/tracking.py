@@ -88,10 +88,10 @@ FRESH = 2
 # blocks of the last step, much if it starts from random ones.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
 # The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals, so that they
-# end up smaller than required by e^RESERVE.
+# end up smaller than required, by a factor e^RESERVE.
 MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# After attempts that failed in a row, the next 1, 3, 7, ... steps do not try. At most this many.
+# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
 # The audit: p and τ of (2), δ in rounding errors of λ, and the largest number of products.
 AUDIT_VECTORS = 16

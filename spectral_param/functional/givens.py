@@ -180,7 +180,7 @@ def givens_apply(
 
 
 def _layers(n: int, rotations: int, order: Order) -> int:
-    """Return L from the number of rotations."""
+    """Return the number L of layers with this number of rotations."""
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
     most = max_layers(n, order)
@@ -219,7 +219,7 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    parity = (time + 1) % 2  # Layer K-1 acts at time 0 and rotates (1,2), (3,4), … counted from 0.
+    parity = (time + 1) % 2  # At time 0 the last layer acts, on (1,2), (3,4), … counted from 0.
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
     first = torch.minimum(place, partner)

@@ -80,12 +80,12 @@ def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
 
 
 def _gram(U: Tensor) -> Tensor:
-    """Return N."""
+    """Return N, the part of UᴴU strictly above the diagonal."""
     return (U.mH @ U).triu(1)
 
 
 def _solve(U: Tensor, tau: Tensor) -> Tensor:
-    """Return X."""
+    """Return X, the solution of (I + DN) X = D Uᴴ."""
     X: Tensor = torch.linalg.solve_triangular(
         tau[..., None] * _gram(U), tau[..., None] * U.mH, upper=True, unitriangular=True
     )

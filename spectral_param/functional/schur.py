@@ -64,7 +64,7 @@ def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 
 def _block_diagonal(blocks: SchurBlocks) -> Tensor:
-    """Return Λ."""
+    """Return Λ, with the shears."""
     pairs = blocks.pairs
     shear = torch.where(pairs, blocks.log_shear, 0)[..., :-1].exp()
     diagonal = torch.where(pairs.roll(1, -1), blocks.real.roll(1, -1), blocks.real)
@@ -153,7 +153,7 @@ def fold(x: Tensor, low: float, high: float) -> Tensor:
     width = high - low
     inside = (x - low) - 2 * width * ((x - low) / (2 * width)).floor()
     reflected = low + torch.where(inside <= width, inside, 2 * width - inside)
-    # The rounding error of a large x can leave the interval.
+    # For a large x, rounding errors can leave the interval.
     reflected = reflected.clamp(low, high)
     return torch.where((x >= low) & (x <= high), x, reflected)
 
