@@ -139,7 +139,7 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
     if Theta.is_complex() or n < 2 or bool((Theta.triu() != 0).any() | ~(gain > 0).all()):
         raise ValueError(
             "fisher_memory_bound: expected real strictly lower triangular matrices (n >= 2) with positive "
-            "entries on the first sub-diagonal. Pass the Schur form Θ, not the weight P Θ Pᵀ."
+            "entries on the first sub-diagonal, got others. Pass the Schur form Θ, not the weight P Θ Pᵀ."
         )
     if bool((gain - gain[..., :1]).abs().gt(1e-6 * gain[..., :1]).any()):
         raise ValueError(

@@ -262,8 +262,7 @@ def _axes(ax: Axes | None) -> Axes:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            "spectral_param.analysis: expected matplotlib to be installed for pictures. "
-            "pip install matplotlib"
+            "spectral_param.analysis: expected matplotlib for plots, got none. Run pip install matplotlib."
         ) from error
     return plt.subplots()[1] if ax is None else ax
 
