@@ -259,7 +259,7 @@ class _Divided(torch.autograd.Function):
 def _small(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
 ) -> Tensor:
-    """Return g_T of :class:`_Divided` for one matrix, in numpy, which small arrays take half the time in."""
+    """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
     matrix, right, left, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, u, v, G))
     value = eigenvalue.item()
     size = abs(value)

@@ -54,7 +54,7 @@ LEAF_SIZE = 64
 
 
 def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-    """Return the transform of T, or of its skew part (T − Tᴴ)/2, which leaves nothing singular."""
+    """Return the transform of T, or of its skew part A = (T − Tᴴ)/2, for which I + A is never singular."""
     A, factor = (T - T.mH, 0.5) if skew else (T, 1.0)
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     left = torch.add(identity, A, alpha=factor)
