@@ -96,7 +96,7 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-#: The default shapes: even, odd, a batch, and the four gates of an LSTM.
+#: The default shapes, which are even, odd, a batch, and the four gates of an LSTM.
 SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
 
 

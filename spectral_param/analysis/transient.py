@@ -57,7 +57,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
         steps: Largest power.
 
     Returns:
-        Named tuple ``(norms, peak, peak_step, is_global)`` in double precision: infinite where a power
+        Named tuple ``(norms, peak, peak_step, is_global)`` in double precision; infinite where a power
         overflows, NaN where a matrix is not finite.
 
     Raises:
@@ -103,7 +103,7 @@ def kreiss_constant(W: Tensor) -> Tensor:
             as 1. Points as close as that to the circle are then not tried.
 
     Returns:
-        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision: infinite for a
+        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision; infinite for a
         spectral radius above 1, NaN where a matrix is not finite.
 
     Raises:

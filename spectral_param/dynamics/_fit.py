@@ -99,7 +99,7 @@ def fit_stable(
             linearly independent columns.
 
     Returns:
-        A :class:`StableFit`. A and B are float64: arrays, or tensors on the device of X if X is a tensor.
+        A :class:`StableFit`. A and B are float64 arrays, or tensors on the device of X if X is a tensor.
 
     Raises:
         ValueError: If the shapes do not match, an entry is not real or not finite, there are too few samples,

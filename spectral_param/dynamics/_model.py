@@ -336,8 +336,7 @@ class StableLinearModel:
         """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
 
         Returns:
-            A module: ``module(x, u)`` returns the next state (or the derivative), in the coordinates of
-            ``A_``.
+            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
 
         Raises:
             ValueError: If the model is not fitted.
