@@ -164,10 +164,10 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
     2020); the proof is in section 8.1 of the arXiv version.
 
     The theorem assumes :math:`‖W^{(S)}‖_2 < 1`. The bounds hold without this assumption, but then they do not
-    go to zero. A spectral radius below 1 does not imply it: the short-term block of an ENRNN usually has a
-    norm above 1, where the bounds say little. The proof needs an activation with :math:`|σ'| ≤ 1`: also tanh,
-    real modReLU, and complex modReLU with biases ≤ 0. It needs the 2-norm, because in other norms the
-    diagonal matrix of σ' can have a norm above 1.
+    go to zero. A spectral radius below 1 does not imply a norm below 1: the short-term block of an ENRNN
+    usually has a larger norm, and the bounds then say little. The bounds also hold for other activations with
+    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. They do not hold in every norm,
+    because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
 
     Args:
         W: Recurrent matrix of the block, ``(..., k, k)``.

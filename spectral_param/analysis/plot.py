@@ -69,7 +69,7 @@ def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "",
         kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
-        The axes. The scale is linear; ``ax.set_yscale("log")`` for errors.
+        The axes. The scale is linear; call ``ax.set_yscale("log")`` for errors.
     """
     ax = _axes(ax)
     values = recorder.values

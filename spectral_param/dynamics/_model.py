@@ -135,8 +135,8 @@ class StableLinearModel:
                 pair.
             Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
                 a list like X.
-            U: Inputs, one row for each row of X, or a list like X. The last row is not used if Y is not
-                given.
+            U: Inputs, one row for each row of X, or a list like X. Without Y, the last row of each recording
+                is not used.
 
         Returns:
             This model.
@@ -250,7 +250,7 @@ class StableLinearModel:
     # Use ----------------------------------------------------------------------------------------------
 
     def predict(self, X: Any, U: Any = None) -> Array:
-        """Return the next state of each state or, in continuous time, its derivative.
+        """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
             X: States ``(N, n)``.
@@ -276,7 +276,7 @@ class StableLinearModel:
         Args:
             x0: State ``(n,)``.
             steps: Number of states to return.
-            U: Inputs, ``steps`` rows or more of ``(steps, m)``; the first row acts on x0. In continuous time
+            U: Inputs ``(steps, m)``; further rows are ignored. The first row acts on x0. In continuous time
                 each row is held for ``dt``.
 
         Returns:

@@ -63,12 +63,7 @@ def degenerate_threshold(dtype: torch.dtype) -> float:
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return xᴴy.
-
-    Args:
-        x: Vectors.
-        y: Vectors.
-    """
+    """Return xᴴy."""
     # Not torch.vdot, because the precision of products depends on settings.
     return (physical_conj(x) * y).sum(dim=-1)
 
