@@ -1,7 +1,7 @@
-"""What surrounds a computation: tracers, transforms, autocast, lowered precision, and PyTorch's Functions.
+"""Help against what surrounds a computation: autocast, TensorFloat-32, recorded graphs, function transforms.
 
-Neither autocast nor TensorFloat-32 may touch the mathematics of a constraint; what is kept between reads, and
-every choice that depends on values, is for ordinary tensors only.
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
+a choice made by values, only for ordinary tensors.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Modes of PyTorch that record a graph, or that compute without values.
+# PyTorch's modes that record a graph, or that compute shapes without values.
 _TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether a graph is recorded, or the tensors have no values: no choice can depend on values then.
-
-    Args:
-        tensors: The tensors to look at.
-    """
+    """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
     if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
@@ -43,32 +39,20 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are ordinary tensors, whose values can be looked at and kept.
-
-    They are not while a graph is recorded, inside torch.func's transforms, or in forward mode.
-
-    Args:
-        tensors: The tensors to look at.
-    """
+    """Return whether the values can be looked at and kept: no graph, transform or forward mode is at work."""
     if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    for t in tensors:  # noqa: SIM110 -- a generator takes longer than all of this
+    for t in tensors:  # noqa: SIM110 -- called in every read, and a generator is slower
         if type(t) is not Tensor and type(t) is not torch.nn.Parameter:
             return False
     return True
 
 
 def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
-    """Let an autograd Function's ``jvp`` refuse to be differentiated in forward mode once more.
+    """Return an autograd Function's ``jvp`` that raises inside a second forward-mode transform.
 
-    Of a ``jvp(jvp(f))`` with such a Function, x³ for instance, the outer derivative is lost: 0 instead of 6x
-    (torch 2.13; ``torch.linalg.solve`` by itself loses a part, too). Each other order of modes is right.
-
-    Args:
-        jvp: The static method.
-
-    Returns:
-        A method that raises ``NotImplementedError`` inside a second forward-mode transform.
+    PyTorch loses the outer derivative of ``jvp(jvp(f))`` when f contains an autograd Function: for x³ it
+    returns 0 instead of 6x (torch 2.13). All other combinations of forward and reverse mode are right.
     """
 
     @functools.wraps(jvp)
@@ -76,8 +60,8 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
         stack = torch._C._functorch.get_interpreter_stack() or []
         if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
             raise NotImplementedError(
-                "Expected forward mode once, got a jvp or jacfwd of a jvp or jacfwd, for which PyTorch drops "
-                "derivatives of autograd Functions. Take one of both in reverse mode: torch.func.hessian, "
+                "Expected forward mode once, got a jvp or jacfwd inside another one, where PyTorch drops "
+                "derivatives of autograd Functions. Use reverse mode for one of the two: torch.func.hessian, "
                 "jacfwd(jacrev(f)), or a jvp of a grad."
             )
         return jvp(*args, **kwargs)
@@ -90,11 +74,11 @@ class _Bound(NamedTuple):
     kwargs: dict[str, Any]
 
     def apply_defaults(self) -> None:
-        """Do nothing: all arguments are there."""
+        """Do nothing: no argument is missing."""
 
 
 class _AllGiven(inspect.Signature):
-    """A signature whose arguments are always all given, by position."""
+    """A signature for calls that pass all arguments by position."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
         """Return the arguments as they are."""
@@ -102,16 +86,10 @@ class _AllGiven(inspect.Signature):
 
 
 def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
-    """Let an autograd Function's ``forward``, which is given all arguments by position, say its signature.
+    """Return ``forward``, a Function's method that gets all arguments by position, with a cheap signature.
 
-    ``Function.apply`` of a Function with ``setup_context`` finds it out and binds the arguments at each call,
-    which takes longer than the eigenvalues of a matrix with 8 rows.
-
-    Args:
-        forward: The static method.
-
-    Returns:
-        The same method.
+    ``Function.apply`` inspects the signature and binds the arguments at each call if there is a
+    ``setup_context``. That takes longer than the eigenvalues of an 8 x 8 matrix.
     """
     parameters = inspect.signature(forward).parameters.values()
     forward.__signature__ = _AllGiven(list(parameters))  # type: ignore[attr-defined]
@@ -119,9 +97,9 @@ def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return a context without autocast on the device of a tensor; free where there is none anyway."""
+    """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
-    # Autocast refuses to be switched off where it does not exist: on the meta device.
+    # Where autocast does not exist, as on the meta device, it cannot be switched off.
     if is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
@@ -130,69 +108,33 @@ def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
 _NOTHING = contextlib.nullcontext()
 
 
-def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Run ``function`` with autocast off on the device of its first tensor argument.
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Return ``function`` with autocast and TensorFloat-32 switched off while it runs.
 
-    Args:
-        function: A function that takes tensors as positional arguments.
-
-    Returns:
-        The function with autocast switched off around it.
+    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits only.
+    The device is that of the first tensor among the positional arguments. In torch.compile the products
+    follow ``torch.set_float32_matmul_precision``, because a graph cannot change that setting.
     """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for argument in args:
-            # Autocast refuses to be switched off where there is none: on the meta device.
-            if isinstance(argument, Tensor) and is_autocast_available(argument.device.type):
-                with torch.autocast(device_type=argument.device.type, enabled=False):
+            if isinstance(argument, Tensor):
+                override = _OVERRIDES.get(argument.device.type)
+                if override is None or torch.compiler.is_compiling() or override.is_idle():
+                    with autocast_off(argument):
+                        return function(*args, **kwargs)
+                with override(), autocast_off(argument):
                     return function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return wrapped
 
 
-def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run ``function`` with autocast off, and products in the precision of their factors.
-
-    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits
-    only. Inside torch.compile the products are those that ``torch.set_float32_matmul_precision`` asks for:
-    a graph cannot change it.
-
-    Args:
-        function: A function that takes tensors as positional arguments.
-
-    Returns:
-        The function with both switched off around it, on the device of its first tensor argument.
-    """
-    plain = without_autocast(function)
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not torch.compiler.is_compiling():
-            for argument in args:
-                if isinstance(argument, Tensor):
-                    override = _OVERRIDES.get(argument.device.type)
-                    if override is None:
-                        return plain(*args, **kwargs)
-                    # The ordinary case: nothing has to be switched off.
-                    if override.is_idle() and not torch.is_autocast_enabled(argument.device.type):
-                        return function(*args, **kwargs)
-                    with override():
-                        return plain(*args, **kwargs)
-        return plain(*args, **kwargs)
-
-    return wrapped
-
-
 class _Override:
-    """A process-wide setting that has another value while at least one thread wants it to.
+    """A process-wide setting that has ``value`` while at least one thread needs it.
 
-    Args:
-        settings: What has the setting as an attribute.
-        name: Of the attribute.
-        value: Its value meanwhile.
-        parent: What it takes its value from while it has none of its own, if there is such.
+    ``parent`` holds the setting of the same name that is inherited where ``settings`` has none of its own.
     """
 
     def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
@@ -200,13 +142,13 @@ class _Override:
         self._lock, self._users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
-        """Return the setting's value; "none" where it has the parent's, which reading it gives."""
+        """Return the value to restore: "none" if it is inherited, where reading shows the parent's."""
         value = getattr(self._settings, self._name)
         inherited = self._parent is not None and value == getattr(self._parent, self._name)
         return "none" if inherited else value
 
     def is_idle(self) -> bool:
-        """Return whether the setting has its value anyway, and no thread keeps it from another one."""
+        """Return whether the setting has ``value`` without any thread's override."""
         return self._users == 0 and getattr(self._settings, self._name) in (self._value, "none")
 
     @contextlib.contextmanager
@@ -244,7 +186,7 @@ _OVERRIDES = _overrides()
 
 
 class _Matmul(torch.autograd.Function):
-    """(A, X) -> AX. PyTorch's own backward pass follows the autocast that it is called under."""
+    """(A, X) -> AX. PyTorch's own backward pass is subject to the autocast under which it is called."""
 
     generate_vmap_rule = True
 
@@ -276,16 +218,11 @@ class _Matmul(torch.autograd.Function):
 
 
 @full_precision
-def matmul(A: Tensor, X: Tensor) -> Tensor:
-    """Return AX in the precision of its factors, whatever autocast says, and so the derivatives.
-
-    Args:
-        A: Matrices ``(..., k, n)``.
-        X: Matrices ``(..., n, m)``.
-    """
+def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (..., k, m)
+    """Return AX, with derivatives, in the precision of its factors whatever autocast says."""
     if torch.compiler.is_compiling() or torch._C._is_tracing() or not torch.is_grad_enabled():
-        # torch.compile takes no autograd Function with forward-mode derivatives, torch.jit.trace none at all;
-        # and without a graph none is needed.
+        # torch.compile rejects autograd Functions with a jvp, torch.jit.trace rejects all of them. Without a
+        # graph no Function is needed.
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
     A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])

@@ -1,7 +1,6 @@
 """Errors and warnings of the library.
 
-Every error is a :class:`ValueError` whose message says what was expected, what was given and
-what to do about it.
+Every error is a :class:`ValueError`. The message says what was expected, what was given and how to mend it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = [
 
 
 class NotAMatrixError(ValueError):
-    """A tensor with fewer than two dimensions, or an empty one, where matrices are needed."""
+    """A tensor that is empty or has fewer than two dimensions, where a matrix is needed."""
 
 
 class NotSquareError(ValueError):
@@ -26,7 +25,7 @@ class NotSquareError(ValueError):
 
 
 class UnsupportedDtypeError(ValueError):
-    """A tensor whose entries are not floating point or complex numbers."""
+    """A tensor whose dtype is not supported: integers, or a precision that LAPACK lacks."""
 
 
 class NotFiniteError(ValueError):
@@ -34,16 +33,16 @@ class NotFiniteError(ValueError):
 
 
 class InManifoldError(ValueError):
-    """A weight was assigned that the constraint excludes."""
+    """A weight was assigned that does not satisfy the constraint."""
 
 
 class NotProvenError(ValueError):
-    """A spectral radius of a large sparse matrix of which nothing could be proven."""
+    """The spectral radius of a large sparse matrix could not be proven."""
 
 
 class DegenerateEigenvalueWarning(UserWarning):
-    """The dominant eigenvalue has no usable derivative, or it is zero.
+    """The leading eigenvalue is zero or defective, so it has no usable derivative.
 
-    Emitted once for each parametrization. See
-    :class:`spectral_param.SpectralRadiusNorm` for what happens then.
+    Given once for each parametrization. :class:`spectral_param.SpectralRadiusNorm` says what is returned
+    then.
     """

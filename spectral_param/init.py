@@ -1,6 +1,6 @@
-"""Initialisations, in the manner of ``torch.nn.init``: each fills a tensor in place and returns it.
+"""Initialisations in the style of ``torch.nn.init``: each fills a tensor in place and returns it.
 
-They fill the *weight*. Give one to :func:`spectral_param.constrain` as ``init=``, or call it before the
+They fill the *weight*. Pass one to :func:`spectral_param.constrain` as ``init=``, or call it before the
 constraint is registered.
 """
 
@@ -29,14 +29,8 @@ __all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_", "truncated_orthogo
 Weight = TypeVar("Weight")  # a tensor or a scipy sparse matrix
 
 
-def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:
-    """Fill with blocks γ_j [cos t_j, -sin t_j; sin t_j, cos t_j]; ``angles``: (..., n // 2).
-
-    With odd n the last diagonal entry is γ (1 without moduli).
-
-    Returns:
-        The tensor.
-    """
+def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:  # (..., n // 2)
+    """Fill with blocks γ_j [cos t_j, -sin t_j; sin t_j, cos t_j]; for odd n the last entry is γ, or 1."""
     n = tensor.shape[-1]
     if moduli is None:
         moduli = torch.ones((*tensor.shape[:-2], (n + 1) // 2), dtype=angles.dtype, device=angles.device)
@@ -66,21 +60,21 @@ def _uniform(
 
 
 def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator | None = None) -> Tensor:
-    r"""Fill with the orthogonal start of scoRNN: rotations by angles uniform in [0, π/2], times D.
+    """Fill with scoRNN's orthogonal start: rotations by angles uniform in [0, π/2], times a diagonal D.
 
-    Section 4.2 of Helfrich, Willmott and Ye (2018): the eigenvalues are uniform on the right half of
-    the unit circle, and D = diag(1, …, 1, -1, …, -1) reflects some of them to the left half.
+    Section 4.2 of Helfrich, Willmott and Ye (2018). The eigenvalues of the rotations lie on the right half of
+    the unit circle; D = diag(1, …, 1, -1, …, -1) moves some of them to the left half.
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
-        negative_ones: Number of -1s at the end of D; n/2 spreads the eigenvalues over the circle.
+        negative_ones: Number of -1s at the end of D. With n/2 the eigenvalues spread over the whole circle.
         generator: Source of randomness.
 
     Returns:
         The tensor.
 
     Raises:
-        ValueError: If ``negative_ones`` is outside 0 … n.
+        ValueError: If ``negative_ones`` is not an integer from 0 to n.
         NotSquareError: If the tensor is neither square nor a stack of square blocks.
 
     Example:
@@ -99,7 +93,7 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
 
 
 def henaff_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""Fill with rotations by angles uniform in [-π, π).
+    """Fill with an orthogonal matrix of 2x2 rotations by angles uniform in [-π, π).
 
     Henaff, Szlam and LeCun (2016), "Recurrent Orthogonal Networks and Long-Memory Tasks", in the
     block-diagonal form that expRNN and nnRNN start from.
@@ -129,22 +123,22 @@ def disc_(
     uniform: Literal["modulus", "area"] = "modulus",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Fill with a block-diagonal matrix whose eigenvalues γ e^{±it} lie in the unit disc.
+    """Fill with a block-diagonal matrix whose eigenvalues γ e^{±it} lie in the unit disc.
 
     Eq. (5) of Helfrich and Ye (2020): t uniform in [0, π/2), γ uniform in [-1, 1).
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
-        uniform: ``"modulus"``, the paper's: γ is uniform, so eigenvalues crowd at the centre (density
-            proportional to 1/r). ``"area"``: γ = ±sqrt(u), uniform over the disc, which is what the
-            paper's text says.
+        uniform: ``"modulus"``, the default, draws γ uniformly, as the paper's equation does. The eigenvalues
+            are then dense near 0 (density proportional to 1/r). ``"area"`` draws γ = ±sqrt(u) with u uniform,
+            which is uniform over the disc, as the paper's text says.
         generator: Source of randomness.
 
     Returns:
         The tensor.
 
     Raises:
-        ValueError: If ``uniform`` is something else.
+        ValueError: If ``uniform`` is neither of the two.
         NotSquareError: If the tensor is neither square nor a stack of square blocks.
 
     Example:
@@ -165,20 +159,20 @@ def disc_(
 
 
 def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""Fill with the first rows (or columns) of a random orthogonal matrix.
+    """Fill with the first rows (or columns) of a random orthogonal matrix: all singular values are 1.
 
-    The coupling block of the ENRNN on Penn Treebank characters starts so (Helfrich and Ye 2020,
-    section 5.4). All singular values are 1.
+    The start of the coupling block of the ENRNN for Penn Treebank characters (Helfrich and Ye 2020, section
+    5.4).
 
     Args:
-        tensor: One matrix of shape ``(m, n)``.
+        tensor: One real matrix of shape ``(m, n)``.
         generator: Source of randomness.
 
     Returns:
         The tensor.
 
     Raises:
-        NotAMatrixError: If the tensor is not one matrix, or has no entries.
+        NotAMatrixError: If the tensor is not one matrix, or is empty.
         UnsupportedDtypeError: If it is complex.
 
     Example:
@@ -202,33 +196,36 @@ def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = No
 
 
 def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Generator | None = None) -> Weight:
-    r"""Give the spectral radius to a weight: to Gaussian entries, or to those that a sparse weight has.
+    """Give a weight the spectral radius ``radius``: fill a dense one at random, or scale a sparse one.
 
-    A dense tensor is filled with Gaussian entries and scaled, as reservoirs are. A sparse weight keeps its
-    pattern and its entries, up to the factor.
+    A dense tensor is filled with Gaussian entries, which are then scaled: the usual start of a reservoir. A
+    sparse weight keeps its pattern, and its entries are multiplied by one positive factor.
 
-    The radius of a sparse weight is that of its strong components: exact, proven to 1e-8, or from LAPACK as
-    that of a dense one. One run of Arnoldi's method for one eigenvalue (``scipy.sparse.linalg.eigs(k=1)``)
-    often finds another one than the largest.
+    The radius of a sparse weight is computed for each strongly connected component of its graph. It is exact,
+    or proven to a relative error of 1e-8, or computed by LAPACK from the dense component.
+    (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
 
     Args:
-        tensor: Square matrices ``(..., n, n)``, real or complex; each is scaled by itself. Or one sparse
-            matrix ``(n, n)``. A tensor of any sparse layout is scaled in place. A scipy sparse matrix or
-            array is left as it is, and a scaled copy of the same format returned: it may hold integers.
-        radius: The spectral radius. Echo state networks take 0.8 to 1.
-        generator: Source of randomness. Only for dense tensors.
+        tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``; each
+            square matrix is scaled by itself. Or one sparse matrix ``(n, n)``: a tensor of any sparse layout
+            is scaled in place, and of a scipy sparse matrix or array a scaled copy in the same format is
+            returned, so it may hold integers.
+        radius: The spectral radius. Echo state networks use 0.8 to 1.
+        generator: Source of randomness, for dense tensors only.
 
     Returns:
-        The tensor, or a scaled copy of a scipy matrix.
+        The tensor, or the scaled copy of a scipy matrix.
 
     Raises:
-        NotSquareError: If the tensor is neither square nor, where it is dense, a stack of square blocks.
-        NotAMatrixError: If it is sparse and no matrix, or has no entries.
-        UnsupportedDtypeError: If its entries are no numbers that can be scaled in place.
-        NotFiniteError: If it is sparse and has NaN or infinite entries.
-        NotProvenError: If it is sparse, n > 5000, and too many eigenvalues are next to the largest.
-        ValueError: If the radius is not a positive finite number, or a sparse weight has no eigenvalue but 0,
-            as an acyclic graph, or comes with a generator.
+        NotSquareError: If a dense tensor is neither square nor a stack of square blocks, or a sparse one is
+            not square.
+        NotAMatrixError: If the tensor is empty or not a matrix.
+        UnsupportedDtypeError: If its entries are not numbers, or are integers in a tensor.
+        NotFiniteError: If a sparse weight has NaN or infinite entries.
+        NotProvenError: If a sparse weight has a strongly connected component of more than 5000 nodes and too
+            many eigenvalues close to the largest one.
+        ValueError: If the radius is not positive and finite; if all eigenvalues of a sparse weight are 0, as
+            for an acyclic graph; or if a generator is passed with a sparse weight.
         TypeError: If it is neither a tensor nor a scipy sparse matrix.
 
     Example:
@@ -261,14 +258,15 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
         raise TypeError(f"{name}: expected a tensor or a scipy sparse matrix, got {type(weight).__name__}.")
     if generator is not None:
         raise ValueError(
-            f"{name}: expected no generator with a sparse weight, whose entries are kept. Draw them before."
+            f"{name}: expected no generator with a sparse weight, whose entries are only scaled, got one. "
+            "Draw the entries before you call this function."
         )
     if weight.ndim != 2 or 0 in weight.shape:
         raise NotAMatrixError(f"{name}: expected one sparse matrix (n, n), got shape {tuple(weight.shape)}.")
     if weight.shape[0] != weight.shape[1]:
         raise NotSquareError(
-            f"{name}: expected a square sparse matrix (n, n), got shape {tuple(weight.shape)}. Scale the "
-            "gates of a stacked weight one by one."
+            f"{name}: expected a square sparse matrix (n, n), got shape {tuple(weight.shape)}. Scale stacked "
+            "gates one by one."
         )
     if is_tensor:
         check_matrix(weight, name)
@@ -282,16 +280,17 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
         raise NotFiniteError(f"{name}: expected finite entries, got NaN or infinite ones.")
     if rho == 0:
         raise ValueError(
-            f"{name}: expected a weight with an eigenvalue other than 0, got one without, as an acyclic one. "
-            f"No factor gives it the radius {radius:g}: add entries that close a cycle."
+            f"{name}: expected a weight with an eigenvalue other than 0, got one whose eigenvalues are all "
+            f"0, as those of an acyclic graph. No factor gives it the radius {radius:g}: add an entry that "
+            "closes a cycle."
         )
     if not is_tensor:
-        # Older versions of scipy multiply some formats in another one.
+        # Older versions of scipy change some formats when they multiply.
         return (weight * (radius / rho)).asformat(weight.format)
     coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
     with torch.no_grad():
         weight.mul_(radius / rho)
-        if coalesced:  # mul_ forgets it.
+        if coalesced:  # mul_ clears the flag.
             weight._coalesced_(True)
     return weight
 
@@ -299,6 +298,6 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
 def _to_scipy(weight: Tensor) -> Any:
     """Return a sparse tensor as a scipy matrix in double precision."""
     entries = weight.detach().to_sparse_coo()
-    # Not coalesced, entries at one place add up, in torch as in scipy.
+    # scipy, like torch, adds up entries that stand at the same place.
     data = entries._values().to(torch.promote_types(entries.dtype, torch.float64)).cpu().numpy()
     return scipy.sparse.coo_array((data, entries._indices().cpu().numpy()), shape=tuple(entries.shape))

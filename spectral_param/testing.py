@@ -1,7 +1,7 @@
-"""A conformance suite for parametrizations: what every constraint has to keep, tested once for all.
+"""A conformance suite for parametrizations: the contracts that every constraint has to keep.
 
-Describe your parametrization in a :class:`Case`. :func:`conformance` returns the :data:`CHECKS` that apply to
-it, each with the shapes and dtypes that what it checks depends on:
+Describe your parametrization in a :class:`Case`. :func:`conformance` returns a :class:`Trial` for each of the
+:data:`CHECKS` that apply, with each shape and dtype on which the contract depends:
 
 >>> def skew_member(shape, dtype):
 ...     W = torch.randn(shape, dtype=dtype)
@@ -23,19 +23,20 @@ it, each with the shapes and dtypes that what it checks depends on:
 ...     make=lambda shape: Skew(),
 ...     member=skew_member,
 ...     violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
-...     shapes=((4, 4), (5, 5), (2, 4, 4)),  # By default gates, too.
+...     shapes=((4, 4), (5, 5), (2, 4, 4)),  # The default has stacked gates, too.
 ... )
 >>> for trial in spectral_param.testing.conformance(case):
 ...     trial()
 
-Each trial raises an ``AssertionError`` that says what was expected; what the parametrization itself raises
-comes through as it is. With pytest, every trial is a test with a name of its own::
+A trial that fails raises an ``AssertionError`` that says what was expected. An error of the parametrization
+itself is not caught. With pytest, each trial is a test with its own name::
 
     @pytest.mark.parametrize("trial", spectral_param.testing.conformance(case), ids=str)
     def test_contract(trial):
         trial()
 
-Nothing here needs pytest.
+The module does not import pytest. All checks take the same arguments: a case, the shape of the weight and its
+dtype.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-#: Even, odd, a batch, and the four gates of an LSTM.
+#: The default shapes, which are even, odd, a batch, and the four gates of an LSTM.
 SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
 
 
@@ -108,19 +109,19 @@ class Case:
     """One parametrization under test.
 
     Attributes:
-        name: How reports call it.
+        name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
-        member: Returns a random weight of the given shape and dtype that is in the set.
-        violation: Returns how far each matrix of a weight is outside the set, relative to its size; 0
-            inside.
-        outside: Returns a weight outside the set; None where all weights are in it, or where the
-            parametrization does not look.
-        recovers: Whether originals can be found for a weight of the set. If not, registration may start
-            from any weight of the set, and assignment takes the present weight only.
-        dtypes: What the parametrization is for; the others it refuses.
-        shapes: Shapes to test, square ones and stacks of gates.
-        variant: Whether this is another mode of a parametrization that has a case of its own. Then only
-            the checks that depend on the mode are run.
+        member: Returns a random weight of the given shape and dtype that satisfies the constraint.
+        violation: Returns for each matrix of a weight how far it is from satisfying the constraint, relative
+            to its size; 0 for members.
+        outside: Returns a weight that does not satisfy the constraint. None, the default, if all weights
+            satisfy it, or if the parametrization does not check.
+        recovers: Whether ``right_inverse`` finds originals for every member. If not, registration may start
+            from any member, and only the present weight can be assigned.
+        dtypes: The supported dtypes.
+        shapes: The shapes to test: square matrices and stacks of gates.
+        variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
+            that depend on the mode are run.
     """
 
     name: str
@@ -135,60 +136,37 @@ class Case:
 
 
 class Holder(nn.Module):
-    """A module with one weight, multiplied to its input from the left."""
+    """A module with one weight, which multiplies its input from the left."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``weight @ x``.
-
-        Args:
-            x: Shape ``(..., n, k)``.
-        """
+        """Return ``weight @ x`` for x of shape ``(..., n, k)``."""
         return self.weight @ x
 
 
 def tolerance(dtype: torch.dtype, n: int) -> float:
-    """Return 100·n·eps: what rounding may do to well-conditioned matrices of size n.
-
-    Args:
-        dtype: A floating point or complex type.
-        n: The size.
-    """
+    """Return 100·n·eps, a bound on rounding errors for well-conditioned matrices of size n."""
     return 100 * n * float(torch.finfo(dtype).eps)
 
 
 def holder(case: Case, weight: Tensor) -> Holder:
-    """Return a module whose weight is constrained, starting from ``weight``.
-
-    Args:
-        case: The parametrization.
-        weight: Start.
-    """
+    """Return a module with a constrained weight that starts from ``weight``."""
     module = Holder(weight.clone())
     rows, n = weight.shape[-2:]
     return constrain(module, "weight", case.make(tuple(weight.shape)), gates=rows // n)
 
 
 def assignable(case: Case, module: Holder) -> Tensor:
-    """Return a new tensor in the set that can be assigned to ``module.weight``.
-
-    Args:
-        case: The parametrization.
-        module: A module with the parametrized weight.
-    """
+    """Return a new tensor that can be assigned to ``module.weight``."""
     W = module.weight.detach().clone()
     return case.member(tuple(W.shape), W.dtype) if case.recovers else W
 
 
 def originals(module: nn.Module) -> list[nn.Parameter]:
-    """Return the unconstrained tensors behind ``module.weight``.
-
-    Args:
-        module: A module with a parametrized weight.
-    """
+    """Return the unconstrained tensors behind ``module.weight``."""
     return list(_list_of(module).parameters(recurse=False))
 
 
@@ -219,12 +197,12 @@ def _assert_close(actual: Tensor, expected: Tensor, atol: float, what: str) -> N
 
 
 def _varied(W: Tensor, G: Tensor) -> Tensor:
-    """Return a function of W that is not constant on a set of given norms, as that of orthogonal matrices."""
+    """Return a function of W that is not constant on matrices of given norms, such as orthogonal ones."""
     return (W * G).abs().square().sum()
 
 
 def _assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:
-    """Of zeros a comparison says nothing; of single numbers the set may have only a few."""
+    """Assert that there is something to compare; 1 x 1 members may be isolated points."""
     largest = max(map(_largest, gradients))
     assert shape[-1] == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
 
@@ -236,15 +214,10 @@ def _assert_inside(case: Case, W: Tensor, what: str) -> None:
 
 
 def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``forward(right_inverse(W)) == W`` for W in the set, at registration and at assignment.
+    """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
 
-    A set that recovers nothing has to accept the weight that it has, to refuse others, and to start in
-    the set.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
+    If the case does not recover members, registration starts from some member, the present weight can be
+    assigned, and others are refused.
     """
     first = case.member(shape, dtype)
     module = holder(case, first)
@@ -262,13 +235,7 @@ def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_assignment_copies(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Training does not reach into a tensor that the user assigned.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Training does not change a tensor that was assigned to the weight."""
     module = holder(case, case.member(shape, dtype))
     mine = assignable(case, module)
     before = mine.clone()
@@ -278,26 +245,14 @@ def check_assignment_copies(case: Case, shape: Shape, dtype: torch.dtype) -> Non
 
 
 def check_projection(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Registration takes any weight and lands in the set.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Registration takes a weight outside the set and moves it into the set."""
     assert case.outside is not None
     module = holder(case, case.outside(shape, dtype))
     _assert_inside(case, module.weight, "weight after registration from outside the set")
 
 
 def check_rejects_outside(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Assigning a weight outside the set raises ``InManifoldError`` and changes nothing.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Assigning a weight outside the set raises ``InManifoldError`` and changes nothing."""
     assert case.outside is not None
     _assert_refused(holder(case, case.member(shape, dtype)), case.outside(shape, dtype))
 
@@ -317,13 +272,7 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
 
 
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``init="paper"`` starts in the set, with no more free parameters than there are numbers to train.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """``init="paper"`` starts in the set, with no more free parameters than entries of the originals."""
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))
@@ -340,18 +289,12 @@ def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The constraint holds after optimizer steps, and the steps move the weight.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """The constraint holds after optimizer steps, and the steps change the weight."""
     module = holder(case, case.member(shape, dtype))
     before = module.weight.detach().clone()
     _train(module, shape, dtype, steps=20)
     _assert_inside(case, module.weight, "weight after 20 steps")
-    if shape[-1] > 1:  # Of single numbers the set may have only a few.
+    if shape[-1] > 1:  # 1 x 1 members may be isolated points.
         assert not torch.equal(module.weight, before), "expected training to change the weight"
 
 
@@ -359,12 +302,8 @@ def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """First and second derivatives, forward mode included, agree with finite differences.
 
     Finite differences need double precision. The first derivatives of a small weight are compared entry by
-    entry, all others along a random direction, in which a wrong one shows with probability 1.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
+    entry. All others are compared along a random direction, in which a wrong derivative shows with
+    probability 1.
     """
     module = holder(case, case.member(shape, dtype))
     _train(module, shape, dtype, steps=1)
@@ -387,13 +326,7 @@ def _assert_derivatives(check: Callable[..., bool], what: str, *args: Any, **kwa
 
 
 def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A module restored from a ``state_dict`` trains on to exactly the same weight.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """A module restored from a ``state_dict`` has the same weight and trains on to the same bits."""
     module = holder(case, case.member(shape, dtype))
     _train(module, shape, dtype, steps=3)
     restored = holder(case, case.member(shape, dtype))
@@ -405,13 +338,7 @@ def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A deep copy, made after a forward pass, is equal and independent.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """A deep copy, made after a forward pass, is equal and independent."""
     module = holder(case, case.member(shape, dtype))
     before = module.weight.detach().clone()
     clone = copy.deepcopy(module)
@@ -421,15 +348,10 @@ def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``torch.nn.RNN`` and its kin can be deep-copied after a forward pass.
+    """``torch.nn.RNN``, ``LSTM`` and ``GRU`` can be deep-copied after a forward pass.
 
-    PyTorch alone cannot do that for a parametrized weight; subclasses of
-    :class:`spectral_param.Parametrization` see to it.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the recurrent weight of an RNN, LSTM or GRU.
-        dtype: Its dtype.
+    PyTorch alone cannot copy a parametrized weight then; :class:`spectral_param.Parametrization` makes it
+    possible.
     """
     rows, n = shape
     layer = LAYERS[rows // n](2, n, dtype=dtype)
@@ -443,13 +365,7 @@ def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_to(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``module.to(dtype)`` keeps the weight, and the constraint in the new precision.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """``module.to(dtype)`` keeps the weight, which satisfies the constraint in the new precision."""
     module = holder(case, case.member(shape, dtype))
     before = module.weight.detach().clone()
     other = {
@@ -459,7 +375,7 @@ def check_to(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         torch.complex128: torch.complex64,
     }[dtype]
     with warnings.catch_warnings():
-        # Module.to warns when it makes the real tensors of a complex module complex.
+        # Module.to warns when it converts real tensors of a complex module to complex ones.
         warnings.simplefilter("ignore", UserWarning)
         module.to(other)
     assert module.weight.dtype == other, f"expected {other}, got {module.weight.dtype}"
@@ -471,13 +387,7 @@ def check_to(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_remove(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``remove_parametrizations`` leaves the constrained weight as an ordinary parameter.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """``remove_parametrizations`` leaves the weight as an ordinary parameter, which can be exported."""
     module = holder(case, case.member(shape, dtype))
     expected = module.weight.detach().clone()
     parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -489,13 +399,7 @@ def check_remove(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Inside ``parametrize.cached()`` two reads give the same tensor, with the right gradient.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Inside ``parametrize.cached()`` two reads give the same tensor, with the right gradient."""
     module = holder(case, case.member(shape, dtype))
     G = torch.randn(shape, dtype=dtype)
     plain = torch.autograd.grad(_varied(module.weight, G) * 2, originals(module))
@@ -509,13 +413,7 @@ def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Reading twice, in-place edits between reads, and edits of the originals are all right.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """A second read is not affected by edits of the first one's result, and sees edits of the originals."""
     module = holder(case, case.member(shape, dtype))
     first = module.weight.detach().clone()
     with torch.no_grad():
@@ -530,13 +428,7 @@ def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``torch.func``: grad and vmap agree with eager autograd and with a loop.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """``torch.func.grad`` agrees with eager autograd, ``torch.func.vmap`` with a loop."""
     module = holder(case, case.member(shape, dtype))
     parametrization = _list_of(module)[0].eval()
     tensors = tuple(t.detach().clone() for t in originals(module))
@@ -561,18 +453,12 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``torch.compile(fullgraph=True)`` gives the same weight and the same gradient.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """``torch.compile(fullgraph=True)`` gives the same weight and the same gradient."""
     module = holder(case, case.member(shape, dtype))
     x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
     G = torch.randn((*shape[:-1], 2), dtype=dtype)
     torch.compiler.reset()
-    # "aot_eager" traces forward and backward as the default backend does, without a C++ compiler.
+    # "aot_eager" traces forward and backward like the default backend, but needs no C++ compiler.
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     results = []
     for each in (module, compiled):
@@ -585,13 +471,7 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Autocast to bfloat16 changes neither the weight nor its gradient.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Autocast to bfloat16 changes neither the weight nor its gradient."""
     module = holder(case, case.member(shape, dtype))
     G = torch.randn(shape, dtype=dtype)
     expected_gradient = torch.autograd.grad((module.weight * G).abs().sum(), originals(module))
@@ -607,13 +487,7 @@ def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_bfloat16(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """bfloat16 weights are computed in float32 and returned in bfloat16.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """bfloat16 weights are computed in float32 and returned in bfloat16."""
     W = case.member(shape, dtype)
     module = holder(case, W.bfloat16())
     assert module.weight.dtype == torch.bfloat16, f"expected bfloat16, got {module.weight.dtype}"
@@ -625,13 +499,7 @@ def check_bfloat16(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_nan(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """NaN in the originals gives NaN in the weight and the gradient, and the process lives on.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """NaN in the originals gives NaN in the weight and in the gradient, without a crash."""
     module = holder(case, case.member(shape, dtype))
     for tensor in originals(module):
         tensor.data.fill_(torch.nan)
@@ -642,23 +510,17 @@ def check_nan(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``."""
     n = shape[-1]
     bad = [
         torch.zeros(n, dtype=dtype),
         torch.zeros(0, 0, dtype=dtype),
         torch.zeros(n, n, dtype=torch.int64),
     ]
-    if n > 1:  # Two rows of one column are two blocks.
+    if n > 1:  # For n = 1, two rows are two gates.
         bad.append(torch.zeros(n + 1, n, dtype=dtype))
     for weight in bad:
-        given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may exchange its values.
+        given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may replace the values.
         module = nn.Module()
         module.register_buffer("weight", weight)
         raised = False
@@ -670,13 +532,7 @@ def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Reading the weight draws no random numbers and gives the same result each time.
-
-    Args:
-        case: The parametrization.
-        shape: Shape of the weight.
-        dtype: Its dtype.
-    """
+    """Reading the weight draws no random numbers and gives the same result each time."""
     module = holder(case, case.member(shape, dtype))
     before = torch.get_rng_state()
     first = module.weight
@@ -715,13 +571,14 @@ def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """A contract, and what it may depend on.
+    """A contract, and what it depends on.
 
     Attributes:
-        function: Takes a case, a shape and a dtype, and raises an ``AssertionError`` if it is broken.
-        axes: Which of ``"shape"`` (square ones: even, odd, a batch), ``"gates"``, ``"dtype"`` and ``"mode"``
-            decide whether the contract holds. Of the others two representatives are enough.
-        applies: Whether the contract is one of this case, shape and dtype.
+        function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
+        axes: Those of ``"shape"`` (square: even, odd, a batch), ``"gates"``, ``"dtype"`` and ``"mode"`` that
+            may decide whether the contract holds. All values of these axes are tested, and two
+            representatives of the others.
+        applies: Whether the contract is meant for a case, shape and dtype.
     """
 
     function: Callable[[Case, Shape, torch.dtype], None]
@@ -729,13 +586,7 @@ class Check:
     applies: Callable[[Case, Shape, torch.dtype], bool] = _always
 
     def __call__(self, case: Case, shape: Shape, dtype: torch.dtype) -> None:
-        """Run the check.
-
-        Args:
-            case: The parametrization.
-            shape: Shape of the weight.
-            dtype: Its dtype.
-        """
+        """Run the check."""
         self.function(case, shape, dtype)
 
     def __str__(self) -> str:
@@ -744,7 +595,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Trial:
-    """A check of a case with one shape and one dtype. Call it to run it.
+    """A check of a case with one shape and one dtype. Call the trial to run it.
 
     Attributes:
         case: The parametrization.
@@ -801,11 +652,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def conformance(case: Case) -> list[Trial]:
-    """Return the trials of a case: each check that applies, over the axes that it depends on.
-
-    Args:
-        case: The parametrization.
-    """
+    """Return the trials of a case: each check that applies, over the axes that it depends on."""
     trials = []
     for check in CHECKS:
         if case.variant and "mode" not in check.axes:
@@ -819,7 +666,7 @@ def conformance(case: Case) -> list[Trial]:
 def _chosen(
     possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str]
 ) -> list[tuple[Shape, torch.dtype]]:
-    """Return all values of the given axes, crossed, and by turns the two representatives of the others."""
+    """Return the product of all values of the given axes, with two representatives of the others in turn."""
     if not possible:
         return []
     shapes = list(dict.fromkeys(shape for shape, _ in possible))
@@ -827,7 +674,7 @@ def _chosen(
     tall = [shape for shape in shapes if shape[-2] != shape[-1]]
     square = [shape for shape in shapes if shape not in tall]
     two_shapes = [*square[:1], *tall[:1]]
-    # A real and a complex one, of different precision, where there are such.
+    # If possible, a real and a complex dtype of different precision.
     two_dtypes = sorted(dtypes, key=lambda d: d not in (torch.float64, torch.complex64))[:2]
     wanted_shapes = (square if "shape" in axes else square[:1]) + (tall if "gates" in axes else [])
     by_shape, by_dtype = bool(axes & {"shape", "gates"}), "dtype" in axes

@@ -186,10 +186,10 @@ def test_scipy_matrices_are_copied(kind, dtype) -> None:
 def test_bad_sparse_weights(convert) -> None:
     cases = [
         (torch.zeros(3, 3), ValueError, "an eigenvalue other than 0"),
-        (torch.ones(3, 3).triu(1), ValueError, "add entries that close a cycle"),
+        (torch.ones(3, 3).triu(1), ValueError, "add an entry that closes a cycle"),
         (torch.full((3, 3), torch.nan), sp.errors.NotFiniteError, "expected finite entries"),
         (torch.full((3, 3), torch.inf), sp.errors.NotFiniteError, "expected finite entries"),
-        (torch.ones(6, 3), sp.errors.NotSquareError, r"got shape \(6, 3\). Scale the gates"),
+        (torch.ones(6, 3), sp.errors.NotSquareError, r"got shape \(6, 3\). Scale stacked gates"),
     ]
     for W, kind, message in cases:
         weight = convert(W)

@@ -1,7 +1,8 @@
-"""What the papers look at in their networks: spectra, gradients, memory, and the shape of weights.
+"""Analyses of recurrent networks and their weights: spectra, gradients, memory, transient growth.
 
-Functions of tensors that return tensors, in double precision and without a graph; each has a function of
-the same kind that draws its result (with matplotlib, the extra ``plot``).
+Functions of tensors that return tensors, in double precision and without a graph. For each result there is a
+function ``plot_...`` that draws it. It needs matplotlib (the extra ``plot``) and raises ``ImportError``
+without it.
 """
 
 from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound

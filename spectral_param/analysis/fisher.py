@@ -1,14 +1,14 @@
-r"""Fisher memory of linear dynamics: how much of a past signal the noisy state still tells.
+r"""Fisher memory of linear dynamics: how much information the noisy state has about a past signal.
 
 .. math:: h_t = W h_{t-1} + v s_t + ξ_t, \qquad ξ_t \text{ white noise of unit variance in each unit.}
 
-The state is Gaussian with covariance :math:`C = \sum_{k≥0} W^k (W^k)^H`, whatever the signal, so its
-Fisher information about the signal of k steps ago is :math:`J(k) = ‖C^{-1/2} W^k v‖^2`.
+The state is Gaussian, and its covariance :math:`C = \sum_{k≥0} W^k (W^k)^H` does not depend on the signal. So
+its Fisher information about the signal of k steps ago is :math:`J(k) = ‖C^{-1/2} W^k v‖^2`.
 
-C solves C = W C Wᴴ + I. Doubling adds twice as many terms at each step, C ← C + A C Aᴴ, A ← A². Here it
-works on a triangular root, C = L Lᴴ: the new one is the R of a QR decomposition of [Lᴴ; (AL)ᴴ]. Since
-C ⪰ I, L⁻¹ is bounded, and J(k) = ‖L⁻¹ Wᵏ v‖² keeps its accuracy where C itself is numerically singular:
-a delay line with gain has a C of condition αⁿ.
+C solves C = W C Wᴴ + I. Doubling, C ← C + A C Aᴴ, A ← A², doubles the number of terms in each step. Here it
+updates a triangular root, C = L Lᴴ: the new root is the R of a QR decomposition of [Lᴴ; (AL)ᴴ]. Since C ⪰ I,
+L⁻¹ is bounded. So J(k) = ‖L⁻¹ Wᵏ v‖² is accurate even if C is numerically singular: for a delay line with
+gain, C has a condition number of about αⁿ.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from torch import Tensor
 from spectral_param.analysis.matrices import as_double, check_steps, norm_2, square_matrices, without_nan
 from spectral_param.analysis.spectra import eigenvalues
 
-# 2^50 terms: enough for a spectral radius of 1 - 1e-13.
+# 2^50 terms are enough for a spectral radius of 1 - 1e-13.
 _DOUBLINGS = 50
 
 
 def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
     r"""Return the Fisher memory curve :math:`J(k) = v^H (W^k)^H C^{-1} W^k v`, k = 0, …, ``steps``.
 
-    Source: Ganguli, Huh and Sompolinsky, "Memory traces in dynamical systems" (PNAS 105, 2008), for noise of
-    variance 1; divide by the variance for another. The sum over all k is 1 for a normal W and a unit v, at
-    most n for any W; summed over an orthonormal basis of v it is n.
+    Here :math:`C = \sum_k W^k (W^k)^H` is the covariance of the state of :math:`h_t = W h_{t-1} + v s_t +
+    ξ_t` for white noise ξ of variance 1; for another variance, divide the result by the variance. The sum
+    over all k is 1 for a normal W and a unit v, and at most n for any W. Summed over an orthonormal basis of
+    v it is n.
+
+    Source: Ganguli, Huh and Sompolinsky, "Memory traces in dynamical systems" (PNAS 105, 2008).
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, of spectral radius below 1.
-        v: How the signal enters, ``(..., n)``, broadcast against the matrices.
+        v: Vector by which the signal enters, ``(..., n)``, broadcast against the matrices.
         steps: Largest k.
 
     Returns:
@@ -40,8 +43,8 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
 
     Raises:
         NotSquareError: If W is not square.
-        ValueError: If the spectral radius is not below 1, to working precision, so that the noise adds up
-            without bound; if its covariance exceeds double precision on the way; or if v does not fit.
+        ValueError: If the spectral radius is not below 1 to working precision, so that C is infinite; if C
+            exceeds double precision; or if the length of v is not n.
 
     Example:
         >>> delay_line = torch.diag(torch.ones(3), -1)
@@ -73,7 +76,7 @@ def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
     A = W
     L = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)
     for _ in range(_DOUBLINGS):
-        # What is left out is then, in every direction, below rounding: A C Aᴴ ⪯ eps I ⪯ eps C.
+        # The remaining terms are then below rounding in every direction: A C Aᴴ ⪯ eps I ⪯ eps C.
         rest = torch.linalg.matrix_norm(A @ L)
         if bool((rest**2 <= torch.finfo(W.dtype).eps).all()):
             return L
@@ -81,50 +84,49 @@ def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
             if bool((eigenvalues(W)[..., 0].abs() < 1).all()):
                 raise ValueError(
                     "fisher_memory: expected a covariance of the noise below 1e308, got one that exceeds "
-                    "double precision before the powers of W vanish. Take a smaller part of the chain, or a "
-                    "smaller gain."
+                    "double precision before the powers of W decay. Use a shorter chain or a smaller gain."
                 )
             break
         L = torch.linalg.qr(torch.cat([L, A @ L], dim=-1).mH, mode="r").R.mH
         A = A @ A
     raise ValueError(
-        "fisher_memory: expected a spectral radius below 1, got powers of W that do not vanish, so the noise "
-        "in the state adds up without bound. Scale W, or constrain it with SpectralRadiusNorm(radius=0.99)."
+        "fisher_memory: expected a spectral radius below 1, got powers of W that do not decay, so the noise "
+        "in the state grows without bound. Scale W, or constrain it with SpectralRadiusNorm(radius=0.99)."
     )
 
 
 def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tensor:
     r"""Return the lower bound of nnRNN's Proposition 1 on the memory of a feed-forward chain.
 
-    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): for a strictly lower
-    triangular Θ with √α on the first sub-diagonal, and a signal that enters at the first unit,
+    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): for a strictly lower triangular
+    Θ with √α on the first sub-diagonal, and a signal that enters at the first unit,
 
     .. math:: J(k) ≥ \frac{α^k}{σ_{max}^{2(n-1)}} \, \frac{α - 1}{α^{k+1} - 1} .
 
-    σ_max is the largest singular value of the unit triangular T with :math:`Θ = Θ_{delay} T`, Θ_delay the
-    sub-diagonal alone: Gram-Schmidt of the columns of Θ from the *last* to the first, and
-    :math:`σ_{max} = ‖Θ‖_2/\sqrt α`. Two things that the proposition leaves open: with Gram-Schmidt from the
-    first column on, the usual order, it is false; and it is for k < n only, since Θⁿ = 0 and with it J(k),
-    as this function returns.
+    σ_max is the largest singular value of the unit triangular T with :math:`Θ = Θ_{delay} T`, where Θ_delay
+    is the sub-diagonal alone, and :math:`σ_{max} = ‖Θ‖_2/\sqrt α`. T comes from Gram-Schmidt of the columns
+    of Θ from the *last* to the first. The proposition does not say so, and with the usual order, from
+    the first column, the bound is false. It holds for k < n only: Θⁿ = 0, so J(k) = 0 for k ≥ n, and this
+    function returns 0 there.
 
-    Derivation. J(k) is the maximum over u of :math:`|u^T Θ^k e_1|^2 / u^T C u`. With u = e_{k+1} the
-    numerator is α^k, and as :math:`e_{k+1}^T Θ^m = 0` for m > k, the denominator is
-    :math:`\sum_{m ≤ k} ‖e_{k+1}^T Θ^m‖^2 ≤ \sum_{m≤k} (α σ_{max}^2)^m`. That is the sharp bound; σ_max ≥ 1
-    and m < n give the printed one.
+    Derivation. J(k) is the maximum over u of :math:`|u^T Θ^k e_1|^2 / u^T C u`. For u = e_{k+1} the numerator
+    is α^k. Because :math:`e_{k+1}^T Θ^m = 0` for m > k, the denominator is :math:`\sum_{m ≤ k} ‖e_{k+1}^T
+    Θ^m‖^2 ≤ \sum_{m≤k} (α σ_{max}^2)^m`. This is the sharp bound. With σ_max ≥ 1 and m < n the printed bound
+    follows.
 
     Args:
-        Theta: Real ``(..., n, n)``, strictly lower triangular with one positive number on the first
+        Theta: Real ``(..., n, n)``, strictly lower triangular, with the same positive number along the first
             sub-diagonal.
         steps: Largest k.
-        sharp: Whether to return :math:`α^k / \sum_{m≤k} (ασ_{max}^2)^m` instead, which is larger: the
-            printed bound is hardly ever of use for large n.
+        sharp: Whether to return :math:`α^k / \sum_{m≤k} (ασ_{max}^2)^m` instead, which is larger. The printed
+            bound, the default, is very small for large n.
 
     Returns:
         Real tensor of shape ``(..., steps + 1)``, NaN where Theta is not finite.
 
     Raises:
         NotSquareError: If Theta is not square.
-        ValueError: If Theta is not of that form.
+        ValueError: If Theta does not have that form.
 
     Example:
         >>> delay_line = torch.diag(torch.ones(3), -1)
@@ -138,17 +140,18 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
     if Theta.is_complex() or n < 2 or bool((Theta.triu() != 0).any() | ~(gain > 0).all()):
         raise ValueError(
             "fisher_memory_bound: expected real strictly lower triangular matrices (n >= 2) with positive "
-            "entries on the first sub-diagonal. Pass the Schur form Θ, not the weight P Θ Pᵀ."
+            "entries on the first sub-diagonal, got others. Pass the Schur form Θ, not the weight P Θ Pᵀ."
         )
     if bool((gain - gain[..., :1]).abs().gt(1e-6 * gain[..., :1]).any()):
         raise ValueError(
             "fisher_memory_bound: expected one number sqrt(α) all along the first sub-diagonal, as "
-            f"Proposition 1 assumes, got entries from {gain.min().item():.3g} to {gain.max().item():.3g}."
+            f"Proposition 1 assumes, got entries from {gain.min().item():.3g} to {gain.max().item():.3g}. "
+            "Use fisher_memory for other matrices."
         )
     alpha = gain[..., :1].square()
     k = torch.arange(steps + 1, dtype=torch.float64, device=Theta.device)
     sigma_squared = norm_2(Theta)[..., None].square() / alpha
-    # Neither form takes a power that overflows for a long chain.
+    # Both bounds are written without powers that overflow for a long chain.
     if sharp:
         terms = k * (alpha * sigma_squared).log()
         bound = (k * alpha.log() - terms.logcumsumexp(dim=-1)).exp()

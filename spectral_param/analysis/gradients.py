@@ -28,30 +28,32 @@ def gradient_norms(
     block_sizes: Sequence[int] | None = None,
     norm: Literal["spectral", "frobenius"] = "spectral",
 ) -> Tensor:
-    r"""Return :math:`‖∂h_τ/∂x_t‖` or :math:`‖∂h_τ/∂h_t‖` for each pair of time steps and each block.
+    """Return :math:`‖∂h_τ/∂x_t‖` or :math:`‖∂h_τ/∂h_t‖` for each pair of time steps and each block.
 
     Figures 4 and 5 of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
-    Memory" (AAAI 2020) are :math:`‖∂h_τ^{(S)}/∂x_t‖_2` and :math:`‖∂h_τ^{(L)}/∂x_t‖_2` as heat maps. The
-    norms are exact, not estimates. Steps are differentiated in the network's precision and multiplied in
-    double precision, so what has vanished to 1e-100 is still a number. A complex state counts as its real and
-    imaginary parts.
+    Memory" (AAAI 2020) show :math:`‖∂h_τ^{(S)}/∂x_t‖_2` and :math:`‖∂h_τ^{(L)}/∂x_t‖_2` as heat maps. The
+    norms are exact. Jacobians of single steps are computed in the network's precision and multiplied in
+    double precision, so that norms as small as 1e-100 do not underflow. A complex state counts as its real
+    and imaginary parts.
 
-    For ``wrt="state"`` block i of h_τ is differentiated by block i of h_t, everything else in the state of
-    time t held fixed: the diagonal blocks of a BlockRNN, and for an LSTM the path through h alone.
+    With ``wrt="state"``, block i of h_τ is differentiated with respect to block i of h_t, and the rest of the
+    state at time t is held fixed. For a BlockRNN these are the diagonal blocks, for an LSTM the path through
+    h alone.
 
     Args:
-        rnn: A module with the interface of :class:`torch.nn.RNN`, one direction, any number of layers:
-            ``BlockRNN`` and the networks made of it, RNN, LSTM, GRU. It is run in evaluation mode. h is
-            the state of its last layer.
-        x: Inputs, batched or not, as the module takes them.
-        hx: Initial state; zeros by default.
-        wrt: What h_τ is differentiated by.
-        block_sizes: Sizes of the blocks of h. Those of the module, where it has them, or one block.
-        norm: ``"spectral"``, the largest singular value, as in the paper, or ``"frobenius"``.
+        rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction and any number of
+            layers: RNN, LSTM, GRU, ``BlockRNN`` and the networks built from it. It is run in evaluation mode.
+            h is the state of its last layer.
+        x: Inputs as the module takes them, batched or not.
+        hx: Initial state; None, the default, is zeros.
+        wrt: ``"input"``, the default, for x_t, or ``"state"`` for h_t.
+        block_sizes: Sizes of the blocks of h. None, the default, takes the module's blocks, or else one
+            block.
+        norm: ``"spectral"``, the default, is the largest singular value, as in the paper; or ``"frobenius"``.
 
     Returns:
-        Tensor of shape ``(blocks, batch, T, T)``, without ``batch`` for unbatched input, in double precision:
-        row τ, column t, and 0 for τ < t.
+        Tensor of shape ``(blocks, batch, T, T)`` in double precision, without ``batch`` for unbatched input.
+        Row τ, column t; 0 for τ < t.
 
     Raises:
         ValueError: If the module has two directions, or an argument does not fit.
@@ -59,7 +61,7 @@ def gradient_norms(
     Example:
         >>> rnn = spectral_param.nn.ENRNN(input_size=2, long_size=24, short_size=16)
         >>> long, short = spectral_param.analysis.gradient_norms(rnn, torch.randn(50, 10, 2))
-        >>> short.shape, short[:, 0, 1].max().item()  # nothing depends on what is not yet read
+        >>> short.shape, short[:, 0, 1].max().item()  # no dependence on inputs that come later
         (torch.Size([10, 50, 50]), 0.0)
     """
     if wrt not in ("input", "state") or norm not in ("spectral", "frobenius"):
@@ -98,23 +100,24 @@ def loss_gradient_norms(
     *,
     block_sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    r"""Return :math:`‖∂L/∂h_t‖_2` for each time step, sequence and block.
+    """Return :math:`‖∂L/∂h_t‖_2` for each time step, sequence and block.
 
-    Figure 5 of Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
-    Transform" (ICML 2018), appendix C: the gradient that arrives at h_t through the outputs from t on and
-    through all later states. One backward pass.
+    This is the gradient that reaches h_t through the outputs from t on and through all later states. It costs
+    one backward pass. Source: figure 5 of Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks
+    with Scaled Cayley Transform" (ICML 2018), appendix C.
 
     Args:
-        rnn: A module with the interface of :class:`torch.nn.RNN`, one direction, whose output is the state
-            of its last layer. It is run in evaluation mode.
-        x: Inputs, batched or not, as the module takes them.
-        loss: Function of the module's output that returns one real number. Note whether it takes the mean
-            over the batch: the norms are of single sequences, and the mean divides them by the batch size.
-        hx: Initial state; zeros by default.
-        block_sizes: Sizes of the blocks of h. Those of the module, where it has them, or one block.
+        rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction, whose output is the
+            state of its last layer. It is run in evaluation mode.
+        x: Inputs as the module takes them, batched or not.
+        loss: Function of the module's output that returns one real number. The norms are those of single
+            sequences, so a mean over the batch divides them by the batch size.
+        hx: Initial state; None, the default, is zeros.
+        block_sizes: Sizes of the blocks of h. None, the default, takes the module's blocks, or else one
+            block.
 
     Returns:
-        Tensor of shape ``(blocks, batch, T)``, without ``batch`` for unbatched input, in double precision.
+        Tensor of shape ``(blocks, batch, T)`` in double precision, without ``batch`` for unbatched input.
 
     Raises:
         ValueError: If the module has two directions, or an argument does not fit.
@@ -157,25 +160,27 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
     .. math:: \left‖\frac{∂h_{t+τ}^{(S)}}{∂h_t^{(S)}}\right‖_2 ≤ ‖W^{(S)}‖_2^τ, \qquad
               \left‖\frac{∂h_{t+τ}^{(S)}}{∂x_t}\right‖_2 ≤ ‖W^{(S)}‖_2^τ\, ‖U^{(S)}‖_2
 
-    for ReLU networks. Helfrich and Ye (AAAI 2020), proof in section 8.1 of the arXiv version; no error found
-    in it, numerically or otherwise. Its assumption :math:`‖W^{(S)}‖_2 < 1` is needed for the bounds to go to
-    zero, not for them to hold, and a spectral radius below 1 does not imply it: the short-term block of an
-    ENRNN usually has a norm above 1, where the bounds say little. What the proof needs of the activation is
-    :math:`|σ'| ≤ 1`: true for tanh, for real modReLU, and for complex modReLU with biases ≤ 0. It needs the
-    2-norm, too: in other norms, one where :math:`‖W^{(S)}‖ ≈ ρ(W^{(S)})` for instance, the diagonal matrix of
-    σ' can have a norm above 1. The bound is for a block that no other feeds, as h^(S).
+    for ReLU networks, and for a block that no other block feeds, such as h^(S). Source: Helfrich and Ye (AAAI
+    2020); the proof is in section 8.1 of the arXiv version.
+
+    The theorem assumes :math:`‖W^{(S)}‖_2 < 1`. The bounds hold without this assumption, but then they do not
+    go to zero. A spectral radius below 1 does not imply a norm below 1: the short-term block of an ENRNN
+    usually has a larger norm, and the bounds then say little. The bounds also hold for other activations with
+    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. They do not hold in every norm,
+    because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
 
     Args:
         W: Recurrent matrix of the block, ``(..., k, k)``.
         steps: Largest lag τ.
-        U: Input map of the block, ``(..., k, m)``, for the second bound; the first one without it.
+        U: Input matrix of the block, ``(..., k, m)``, for the second bound. None, the default, gives the
+            first.
 
     Returns:
         Real tensor of shape ``(..., steps + 1)`` in double precision, NaN where a matrix is not finite.
 
     Raises:
         NotSquareError: If W is not square.
-        ValueError: If ``steps`` is smaller than 1, or U has not as many rows as W.
+        ValueError: If ``steps`` is less than 1, or the number of rows of U is not that of W.
 
     Example:
         >>> W, U = torch.tensor([[0.0, 0.5], [-0.5, 0.0]]), torch.tensor([[2.0], [0.0]])
@@ -188,7 +193,7 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
     check_square(W, "gradient_norm_bounds")
     lags = torch.arange(steps + 1, dtype=torch.float64, device=W.device)
     norm = norm_2(W)[..., None]
-    bounds = torch.where(norm.isnan(), norm, norm**lags)  # NaN to the power of 0 is 1.
+    bounds = torch.where(norm.isnan(), norm, norm**lags)  # NaN to the power of 0 would be 1.
     if U is None:
         return bounds
     if U.ndim < 2 or U.shape[-2] != W.shape[-1] or U.numel() == 0:
@@ -197,5 +202,5 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
             f"{tuple(U.shape)}."
         )
     scale = norm_2(as_double(U))[..., None]
-    # Zero also where the power of the norm is infinite.
+    # For U = 0 the bound is 0 even if the power of the norm is infinite.
     return torch.where((scale == 0) & ~bounds.isnan(), 0, bounds * scale)

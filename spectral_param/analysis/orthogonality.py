@@ -1,4 +1,4 @@
-"""How far a weight is from orthogonal, and a record of that over training."""
+"""The distance of a weight from orthogonality, and records of a measure during training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spectral_param.analysis.matrices import square_matrices
 
 
 def orthogonality_error(W: Tensor) -> Tensor:
-    r"""Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
+    """Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
 
+    Computed in double precision, so that the result shows the rounding errors of W and not its own. Source:
     Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform" (ICML
-    2018), appendix B. Computed in double precision: what is measured is the rounding of W, not that of the
-    measurement.
+    2018), appendix B.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -42,10 +42,10 @@ def orthogonality_error(W: Tensor) -> Tensor:
 
 
 class Recorder:
-    """Values of one measure over training.
+    """A record of one measure during training.
 
     Args:
-        measure: Function without arguments that returns a tensor, always of one shape.
+        measure: Function without arguments that returns a tensor, of the same shape at each call.
 
     Example:
         >>> rnn = spectral_param.nn.ScoRNN(1, 8)
@@ -67,11 +67,7 @@ class Recorder:
         self._values: list[Tensor] = []
 
     def record(self, step: int) -> None:
-        """Measure now.
-
-        Args:
-            step: Number of the optimizer step, for the axis.
-        """
+        """Measure now, and store the value under this number of the optimizer step."""
         value = self._measure().detach().clone()
         self._steps.append(step)
         self._values.append(value)
@@ -83,5 +79,5 @@ class Recorder:
 
     @property
     def values(self) -> Tensor:
-        """What was measured, shape ``(records, ...)``."""
+        """The measured values, shape ``(records, ...)``."""
         return torch.stack(self._values) if self._values else torch.empty(0, dtype=torch.float64)

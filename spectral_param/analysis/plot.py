@@ -1,4 +1,4 @@
-"""Pictures of what the analyses return. Each draws on the given axes, or on new ones, and returns them."""
+"""Plots of the results of the analyses. Each function draws on the given axes, or on new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _GREY = "#767676"
-# Heat maps in logarithmic scale show this much below the largest value.
+# The smallest value on a heat map's logarithmic scale, relative to the largest.
 _DYNAMIC_RANGE = 1e-4
 
 
@@ -24,14 +24,11 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> A
 
     Args:
         values: From :func:`eigenvalues`, of one matrix or of a batch.
-        ax: Where to draw; new axes by default.
-        kwargs: For ``Axes.scatter``: ``label``, ``color`` and the like.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.scatter``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     circle = torch.polar(torch.ones(361), torch.linspace(0, 2 * torch.pi, 361))
@@ -49,14 +46,11 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) 
 
     Args:
         values: From :func:`singular_values`: ``(..., n)``, one curve for each matrix.
-        ax: Where to draw; new axes by default.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     _curves(ax, torch.arange(1, values.shape[-1] + 1), values, **kwargs)
@@ -66,19 +60,16 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) 
 
 
 def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "", **kwargs: Any) -> Axes:
-    """Draw what a recorder saw over training, for instance orthogonality or departure from normality.
+    """Draw the values of a recorder over training, for example orthogonality or departure from normality.
 
     Args:
-        recorder: Its values may have a shape: one curve for each entry.
-        ax: Where to draw; new axes by default.
-        ylabel: What was measured.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+        recorder: The recorder. Values that are tensors give one curve for each entry.
+        ax: Axes to draw on; None, the default, makes new ones.
+        ylabel: Name of the measure.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
-        The axes. The scale is linear; ``ax.set_yscale("log")`` for errors.
-
-    Raises:
-        ImportError: If matplotlib is missing.
+        The axes. The scale is linear; call ``ax.set_yscale("log")`` for errors.
     """
     ax = _axes(ax)
     values = recorder.values
@@ -91,19 +82,17 @@ def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "",
 def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | None = None) -> Axes:
     """Draw gradient norms as the heat map of the ENRNN paper's figures 4 and 5, with a colour bar.
 
-    t runs from left to right and τ from top to bottom; above the diagonal, where the input has not been read
-    yet, there is nothing. The scale is logarithmic over four decades.
+    t runs from left to right and τ from top to bottom. The part above the diagonal is empty, because the
+    input at t has not been read yet. The scale is logarithmic over four decades.
 
     Args:
-        norms: Of one block, from :func:`gradient_norms`: ``(..., T, T)``. The mean is taken over a batch.
-        ax: Where to draw; new axes by default.
-        vmax: Upper end of the scale, to compare blocks; the largest norm by default.
+        norms: Those of one block, from :func:`gradient_norms`: ``(..., T, T)``. A batch is averaged.
+        ax: Axes to draw on; None, the default, makes new ones.
+        vmax: Upper end of the scale; None, the default, is the largest norm. Pass one value for all blocks to
+            compare them.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     from matplotlib.colors import LogNorm
@@ -123,15 +112,12 @@ def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = N
     """Draw the norms of all pairs of time steps over the lag τ - t, and the bounds of Theorem 3.1.
 
     Args:
-        norms: Of one block, from :func:`gradient_norms`: ``(..., T, T)``.
+        norms: Those of one block, from :func:`gradient_norms`: ``(..., T, T)``.
         bounds: From :func:`gradient_norm_bounds`, ``(lags,)``.
-        ax: Where to draw; new axes by default.
+        ax: Axes to draw on; None, the default, makes new ones.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     lags = min(norms.shape[-1], len(bounds))
@@ -152,15 +138,12 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     """Draw the norms of the loss gradients over time, as figure 5 of the scoRNN paper does.
 
     Args:
-        norms: Of one block, from :func:`loss_gradient_norms`: ``(..., T)``. The mean is taken over a batch.
-        ax: Where to draw; new axes by default.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+        norms: Those of one block, from :func:`loss_gradient_norms`: ``(..., T)``. A batch is averaged.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     mean = norms.reshape(-1, norms.shape[-1]).mean(dim=0)
@@ -176,15 +159,12 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) ->
 
     Args:
         memory: From :func:`fisher_memory` or :func:`fisher_memory_bound`: ``(..., steps + 1)``, one curve for
-            each matrix. Where it is 0, the logarithmic scale has no point.
-        ax: Where to draw; new axes by default.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+            each matrix. Zeros are left out of the logarithmic scale.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), **kwargs)
@@ -199,13 +179,10 @@ def plot_schur_form(Theta: Tensor, ax: Axes | None = None) -> Axes:
 
     Args:
         Theta: One real matrix ``(n, n)``.
-        ax: Where to draw; new axes by default.
+        ax: Axes to draw on; None, the default, makes new ones.
 
     Returns:
         The axes. Negative entries are blue, positive ones red.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     largest = Theta.abs().max().item()
@@ -221,14 +198,11 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
 
     Args:
         magnitudes: From :func:`subdiagonal_magnitudes`: ``(..., n - 1)``, one curve for each matrix.
-        ax: Where to draw; new axes by default.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, **kwargs)
@@ -238,19 +212,16 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
 
 
 def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs: Any) -> Axes:
-    """Draw a histogram of the angles of eigenvalues, folded into 0 … π, as the insets of nnRNN's figure 3.
+    """Draw a histogram of the angles of eigenvalues, folded into 0 … π: the insets of nnRNN's figure 3.
 
     Args:
         values: From :func:`schur_eigenvalues` or :func:`eigenvalues`.
-        ax: Where to draw; new axes by default.
+        ax: Axes to draw on; None, the default, makes new ones.
         bins: Number of bins.
-        kwargs: For ``Axes.hist``: ``label``, ``color`` and the like.
+        kwargs: Passed to ``Axes.hist``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     style = {"histtype": "stepfilled", "linewidth": 1.5, "alpha": 0.8, **kwargs}
@@ -265,19 +236,16 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs
 def plot_transient_growth(
     growth: TransientGrowth, ax: Axes | None = None, kreiss: Tensor | None = None, **kwargs: Any
 ) -> Axes:
-    """Draw the norms of the powers of W, and the Kreiss constant that the largest must reach.
+    """Draw the norms of the powers of W, and the Kreiss constant, a lower bound on the largest of them.
 
     Args:
         growth: From :func:`transient_growth`; one curve for each matrix.
-        ax: Where to draw; new axes by default.
+        ax: Axes to draw on; None, the default, makes new ones.
         kreiss: From :func:`kreiss_constant`: a dashed line for each matrix, in the colour of its curve.
-        kwargs: For ``Axes.plot``: ``label``, ``color`` and the like.
+        kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
     Returns:
         The axes.
-
-    Raises:
-        ImportError: If matplotlib is missing.
     """
     ax = _axes(ax)
     lines = _curves(ax, torch.arange(growth.norms.shape[-1]), growth.norms, **kwargs)
@@ -294,8 +262,7 @@ def _axes(ax: Axes | None) -> Axes:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            "spectral_param.analysis: expected matplotlib to be installed for pictures. "
-            "pip install matplotlib"
+            "spectral_param.analysis: expected matplotlib for plots, got none. Run pip install matplotlib."
         ) from error
     return plt.subplots()[1] if ax is None else ax
 

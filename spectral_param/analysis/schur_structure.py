@@ -1,10 +1,11 @@
-"""What a trained recurrent matrix looks like in its Schur form (nnRNN, figure 3)."""
+"""The structure of a trained recurrent matrix in its Schur form (nnRNN, figure 3)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
+from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
@@ -15,8 +16,8 @@ class LowerSchur(NamedTuple):
 
     Attributes:
         P: Orthogonal or unitary, ``(..., n, n)``. Its columns are the Schur modes.
-        Theta: Lower triangular, ``(..., n, n)``; for a real W with 2x2 blocks on the diagonal, one for each
-            pair of complex eigenvalues.
+        Theta: Lower triangular, ``(..., n, n)``. For a real W, each pair of complex eigenvalues is a 2x2
+            block on the diagonal.
     """
 
     P: Tensor
@@ -24,15 +25,14 @@ class LowerSchur(NamedTuple):
 
 
 def lower_schur(W: Tensor) -> LowerSchur:
-    r"""Return the lower Schur form :math:`W = P Θ P^H`, real for real W.
+    """Return the lower Schur form :math:`W = P Θ P^H`, real for real W.
 
-    Section 2.2 of Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019). That paper
-    trains P and Θ and never decomposes; its figure 3 shows the Θ that was trained. A decomposition is not
-    unique: the eigenvalues can stand on the diagonal in any order, and the strictly lower part depends on
-    it. Here they stand in LAPACK's order, that of the upper Schur form of Wᴴ. So for a network that has a Θ,
-    look at its own; this function is for all the others.
+    The decomposition is not unique: the eigenvalues can stand on the diagonal in any order, and the strictly
+    lower part depends on this order. Here the order is that of LAPACK's upper Schur form of Wᴴ. For a
+    network that trains a Θ, such as nnRNN, use that Θ; this function is for all other weights.
 
-    Needs scipy (the extra ``schur``), and computes on the CPU.
+    Computed by scipy, on the CPU. Source: section 2.2 of Kerg et al., "Non-normal Recurrent Neural Network
+    (nnRNN)" (NeurIPS 2019), which trains P and Θ; its figure 3 shows the trained Θ.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -42,7 +42,6 @@ def lower_schur(W: Tensor) -> LowerSchur:
 
     Raises:
         NotSquareError: If W is neither square nor a stack of square blocks.
-        ImportError: If scipy is missing.
 
     Example:
         >>> W = torch.randn(6, 6, dtype=torch.float64)
@@ -50,10 +49,6 @@ def lower_schur(W: Tensor) -> LowerSchur:
         >>> torch.allclose(P @ Theta @ P.mT, W), bool((Theta.triu(2) == 0).all())
         (True, True)
     """
-    try:
-        from scipy.linalg import schur
-    except ImportError as error:
-        raise ImportError("lower_schur: expected scipy to be installed. pip install scipy") from error
     W = square_matrices(W, "lower_schur")
     n = W.shape[-1]
     safe, finite = without_nan(W)
@@ -68,10 +63,10 @@ def lower_schur(W: Tensor) -> LowerSchur:
 def schur_eigenvalues(Theta: Tensor) -> Tensor:
     """Return the eigenvalues of a lower Schur form, in the order of its diagonal.
 
-    From the diagonal blocks alone, so without the rounding that a general solver adds to strongly non-normal
-    matrices. ``.angle()`` gives the angles θ, ``.abs()`` the moduli γ that nnRNN keeps near 1. A 2x2 block
-    ``[γ cos θ, -γ sin θ; γ sin θ + t, γ cos θ]``, as nnRNN's equation (5) makes them, has the eigenvalues
-    γ e^{±iθ} for t = 0 only; these here are the true ones.
+    They are computed from the diagonal blocks alone, so they do not have the rounding errors of a general
+    solver for strongly non-normal matrices. ``.angle()`` gives the angles θ, ``.abs()`` the moduli γ, which
+    nnRNN keeps near 1. A block ``[γ cos θ, -γ sin θ; γ sin θ + t, γ cos θ]`` of nnRNN's equation (5) has the
+    eigenvalues γ e^{±iθ} only for t = 0; this function returns the true eigenvalues.
 
     Args:
         Theta: Lower Schur form ``(..., n, n)``: lower triangular, with 2x2 blocks on the diagonal.
@@ -81,7 +76,7 @@ def schur_eigenvalues(Theta: Tensor) -> Tensor:
 
     Raises:
         NotSquareError: If Theta is not square.
-        ValueError: If Theta is not of that form.
+        ValueError: If Theta does not have that form.
 
     Example:
         >>> Theta = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [5.0, 5.0, 0.5]])
@@ -109,12 +104,12 @@ def schur_eigenvalues(Theta: Tensor) -> Tensor:
 def subdiagonal_magnitudes(Theta: Tensor) -> Tensor:
     r"""Return the mean of :math:`|Θ_{i+k,\,i}|` over i, for each sub-diagonal k = 1, …, n-1.
 
-    Figure 3(c) of Kerg et al. (2019): a large value at k = 1 is a delay line, the rest of the lower triangle
-    is further feed-forward structure, and nothing at all is a normal matrix. k = 1 includes the entries
-    :math:`γ \sin θ` inside the 2x2 blocks of the diagonal, as in the paper.
+    A large value at k = 1 means a delay line. Other values show further feed-forward structure. All are 0 for
+    a normal matrix with real eigenvalues. k = 1 includes the entries :math:`γ \sin θ` inside the 2x2 blocks,
+    as in figure 3(c) of Kerg et al. (2019).
 
     Args:
-        Theta: Square matrices ``(..., n, n)`` with n ≥ 2.
+        Theta: Lower Schur forms ``(..., n, n)`` with n ≥ 2.
 
     Returns:
         Real tensor of shape ``(..., n - 1)`` in double precision.

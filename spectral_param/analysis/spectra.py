@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values, and how far apart they are."""
+"""Eigenvalues, singular values, and the departure from normality."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from spectral_param.analysis.matrices import square_matrices, without_nan
 
 
 def eigenvalues(W: Tensor) -> Tensor:
-    """Return the eigenvalues of each matrix, largest modulus first.
+    """Return the eigenvalues of each matrix, in descending order of modulus.
 
-    Of a complex conjugate pair the one in the upper half plane comes first.
+    Of a complex conjugate pair, the eigenvalue in the upper half plane comes first.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
 
     Returns:
-        Complex tensor of shape ``(..., n)`` (``(..., k, n)`` for gate blocks) in double precision, NaN
-        where a matrix is not finite.
+        Complex tensor of shape ``(..., n)`` (``(..., k, n)`` for gate blocks) in double precision, NaN where
+        a matrix is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
@@ -31,7 +31,7 @@ def eigenvalues(W: Tensor) -> Tensor:
     """
     W, finite = without_nan(square_matrices(W, "eigenvalues"))
     values = torch.linalg.eigvals(W)
-    # LAPACK has the upper one of a pair first, and their moduli are equal to the last bit.
+    # LAPACK returns the upper one of a pair first, and both have the same modulus to the last bit.
     order = values.abs().argsort(dim=-1, descending=True, stable=True)
     return torch.where(finite[..., None], values.gather(-1, order), complex("nan+nanj"))
 
@@ -62,30 +62,30 @@ def singular_values(W: Tensor) -> Tensor:
 # Note [Henrici's departure without cancellation]
 #
 # With a Schur form W = Q (Λ + N) Qᴴ, N strictly upper triangular, the departure is ‖N‖_F, and
-# ‖W‖_F² = ‖Λ‖_F² + ‖N‖_F². The difference of squares is off by eps ‖W‖_F², so for a normal matrix its
+# ‖W‖_F² = ‖Λ‖_F² + ‖N‖_F². The error of this difference of squares is eps ‖W‖_F², so for a normal matrix its
 # root is 1e-8 ‖W‖_F instead of 0. The norm of N itself has no such loss. A Schur basis Q comes from the QR
-# decomposition of the eigenvectors, up to a part below the diagonal of Qᴴ W Q, whose norm δ is the error.
-# It is of the size of rounding unless the eigenvectors are nearly dependent. Then W is far from normal,
-# and the difference of squares serves: its root is off by eps ‖W‖_F² / departure.
+# decomposition of the eigenvectors. Its error is the norm δ of the part of Qᴴ W Q below the diagonal, which
+# is of the size of rounding unless the eigenvectors are nearly dependent. In that case W is far from normal,
+# and the difference of squares is accurate: the error of its root is eps ‖W‖_F² / departure.
 def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     r"""Return Henrici's departure from normality, :math:`\sqrt{‖W‖_F^2 - \sum_i |λ_i|^2}`.
 
-    It is 0 exactly for normal matrices, orthogonal and symmetric ones for instance: those whose eigenvectors
-    can be chosen orthogonal, and whose powers are governed by their eigenvalues alone. It is the Frobenius
-    norm of the strictly triangular part of the Schur form, which nnRNN trains.
+    It is 0 exactly for normal matrices, such as orthogonal and symmetric ones. Their eigenvectors can be
+    chosen orthogonal, so the eigenvalues alone determine the norms of the powers. The departure is the
+    Frobenius norm of the strictly triangular part of the Schur form, which nnRNN trains.
 
-    Source: P. Henrici, "Bounds for iterates, inverses, spectral variation and fields of values of
-    non-normal matrices" (Numerische Mathematik 4, 1962).
+    Source: P. Henrici, "Bounds for iterates, inverses, spectral variation and fields of values of non-normal
+    matrices" (Numerische Mathematik 4, 1962).
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
-        normalized: Whether to divide by ‖W‖_F: 0 for normal matrices (the zero matrix too), 1 for
-            nilpotent ones, and independent of scale.
+        normalized: Whether to divide by ‖W‖_F. The result does not depend on the scale of W: it is 0 for
+            normal matrices, including the zero matrix, and 1 for nilpotent ones.
 
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision, NaN where a matrix
-        is not finite. The departure of a matrix that differs from W by rounding. It is as sensitive to
-        that as the eigenvalues are: little for normal matrices, much for nearly defective ones.
+        is not finite. It is the departure of a matrix that differs from W by rounding errors. These change
+        the departure as much as the eigenvalues: little for normal matrices, much for nearly defective ones.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
@@ -100,8 +100,8 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         3.0
     """
     W, finite = without_nan(square_matrices(W, "departure_from_normality"))
-    # A power of two that keeps the squares of very large or small entries in range, and is in range itself:
-    # the largest entries have an exponent of 1024.
+    # A power of two that keeps the squares of very large or small entries in range. It is clamped because
+    # 2^1024, the power above the largest entries, is not a number.
     scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()
     W = W / scale[..., None, None]
     values, vectors = torch.linalg.eig(W)
@@ -113,7 +113,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     eps = torch.finfo(W.dtype).eps
     by_squares = (norm.square() - values.abs().square().sum(dim=-1)).clamp(min=0).sqrt()
     squares_error = eps * norm.square() / torch.maximum(by_squares, eps**0.5 * norm)
-    # For the zero matrix both errors are 0 or 0/0, and the direct value is right.
+    # For the zero matrix the errors are 0 and 0/0, and the direct value is right.
     departure = torch.where(direct_error > squares_error, by_squares, direct)
     departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale
     return torch.where(finite, departure, torch.nan)

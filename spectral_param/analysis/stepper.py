@@ -1,8 +1,8 @@
-"""Single steps of a recurrent module and their Jacobians.
+"""Single steps of a recurrent module, and their Jacobians.
 
-A Jacobian takes as many backward passes as there are state variables; they are run as one, on a batch that
-repeats each sequence that many times. Complex states count as pairs of real ones: modReLU is not
-complex-differentiable, and the norms are those of the real linear map.
+A Jacobian needs one backward pass for each state variable. They run as a single pass over a batch that
+repeats each sequence that many times. Complex states count as pairs of real numbers, because modReLU is not
+complex-differentiable; the norms are those of the real linear map.
 """
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ State = Tensor | tuple[Tensor, ...]
 
 @contextlib.contextmanager
 def evaluating(rnn: nn.Module) -> Iterator[None]:
-    """Run a module as for evaluation but with gradients, each constrained weight built once.
-
-    Args:
-        rnn: The module; afterwards it is in the modes that it was in.
+    """Run a module in evaluation mode, but with gradients, and build each constrained weight once.
 
     Yields:
-        Nothing.
+        Nothing. Afterwards all submodules are in their previous modes.
     """
     modes = {module: module.training for module in rnn.modules()}
     rnn.eval()
@@ -46,12 +43,8 @@ def evaluating(rnn: nn.Module) -> Iterator[None]:
 class Stepper:
     """One step of a module as a function of real matrices: inputs (B, m) and packed states (B, S).
 
-    Args:
-        rnn: A module with the interface of :class:`torch.nn.RNN`.
-        x: Inputs, batched or not, as the module takes them.
-        hx: Initial state, or None for zeros.
-        block_sizes: Sizes of the blocks of h, or None for those of the module.
-        name: What messages call the function that was asked for.
+    ``block_sizes`` are the sizes of the blocks of h, or None for those of the module; ``name`` is the caller
+    in messages.
 
     Raises:
         ValueError: If the module has two directions, or an argument does not fit.
@@ -62,8 +55,8 @@ class Stepper:
     ) -> None:
         if getattr(rnn, "bidirectional", False):
             raise ValueError(
-                f"{name}: expected a network of one direction, got a bidirectional one, whose states depend "
-                "on the future, too. Analyse a network of each direction."
+                f"{name}: expected a network of one direction, got a bidirectional one, whose states also "
+                "depend on the future. Analyse a network for each direction."
             )
         if not isinstance(x, Tensor):
             raise ValueError(
@@ -102,32 +95,19 @@ class Stepper:
         self.last_layer = slice((layers - 1) * n * self.width, layers * n * self.width)
 
     def block_rows(self) -> list[slice]:
-        """Return where the blocks of the last layer's h stand in a packed state."""
+        """Return the rows of the last layer's blocks in a packed state."""
         ends = [self.last_layer.start + self.width * end for end in accumulate(self.sizes, initial=0)]
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def step(self, x: Tensor, packed: Tensor) -> Tensor:
-        """Return the packed state after one step.
-
-        Args:
-            x: Inputs ``(B, m)``.
-            packed: State ``(B, S)``.
-        """
+        """Return the packed state (B, S) after one step with inputs (B, m)."""
         if self.input_is_complex:
             x = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         hx = self._unpack(packed)
         return self._pack(list(_parts(self._call(x[None], hx))))
 
-    def jacobians(self, t: int, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the state after step t, and its Jacobians by the state before and by the input.
-
-        Args:
-            t: The step.
-            packed: State before it, ``(B, S)``.
-
-        Returns:
-            The next state, and in double precision J ``(B, S, S)`` and K ``(B, S, m)``.
-        """
+    def jacobians(self, t: int, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, S, S), (B, S, m)
+        """Return the state after step t, and the Jacobians J by the state and K by the input."""
         batch, size = packed.shape
         state = packed.repeat_interleave(size, dim=0).requires_grad_()
         x = self.x[t].repeat_interleave(size, dim=0).requires_grad_()
@@ -138,11 +118,7 @@ class Stepper:
         return new.detach()[::size], as_double(J.reshape(shape)), as_double(K.reshape(shape))
 
     def output(self, packed: Tensor) -> Tensor:
-        """Return the module's output at one step, (B, features), from its state.
-
-        Args:
-            packed: State ``(B, S)``.
-        """
+        """Return the module's output at one step, (B, features), from its packed state."""
         h = packed[:, self.last_layer]
         if self.width == 2:
             h = torch.view_as_complex(h.unflatten(-1, (-1, 2)))
@@ -170,18 +146,16 @@ def _parts(state: State) -> tuple[Tensor, ...]:
 
 
 def _check_state(given: tuple[Tensor, ...], like: list[Tensor], batched: bool, name: str) -> None:
-    """Raise unless the parts of a state have the shapes of (layers, batch, n), and are real for real ones."""
+    """Raise unless the parts of a state have the right shapes, and are real if the network is."""
     shapes = [tuple(part.shape) for part in given]
     expected = [tuple(part.shape if batched else part[:, 0].shape) for part in like]
     if shapes != expected:
         layout = "(layers, batch, n), also with batch_first" if batched else "(layers, n) for unbatched input"
-        raise ValueError(
-            f"{name}: expected hx of shape {expected}, got {shapes}. Bring it into the shape {layout}."
-        )
+        raise ValueError(f"{name}: expected hx of shape {expected}, got {shapes}. Reshape it to {layout}.")
     for part, p in zip(given, like, strict=True):
         check_real(f"{name}: hx", part, p.dtype)
 
 
 def _as_real(X: Tensor) -> Tensor:
-    """Return (..., n) complex as (..., 2 n) real."""
+    """Return a complex (..., n) as a real (..., 2 n)."""
     return torch.view_as_real(X.resolve_conj()).flatten(-2) if X.is_complex() else X

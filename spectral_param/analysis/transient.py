@@ -1,11 +1,11 @@
-r"""Transient growth: how large powers of W become before their spectral radius has its way.
+r"""Transient growth: how large the powers of W become before they decay.
 
 .. math:: K(W) ≤ \max_{k ≥ 0} ‖W^k‖_2 ≤ e\,n\,K(W), \qquad
           K(W) = \sup_{|z| > 1} (|z| - 1) ‖(zI - W)^{-1}‖_2 .
 
-The Kreiss matrix theorem: Trefethen and Embree, "Spectra and Pseudospectra" (2005), chapter 18. The lower
-half follows from the series of the resolvent, (zI - W)⁻¹ = Σ Wᵏ / zᵏ⁺¹. K is large where pseudospectra reach
-beyond the unit disc by more than their ε.
+This is the Kreiss matrix theorem: Trefethen and Embree, "Spectra and Pseudospectra" (2005), chapter 18. The
+first inequality follows from the series of the resolvent, (zI - W)⁻¹ = Σ Wᵏ / zᵏ⁺¹. K is large if, for some
+ε, the ε-pseudospectrum reaches beyond the unit disc by much more than ε.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 from spectral_param.analysis.matrices import check_steps, norm_2, square_matrices
 from spectral_param.analysis.spectra import eigenvalues
 
-# The grid on which the search for the supremum starts: uniform angles beside those of the largest
-# eigenvalues, and distances from the unit circle, whose logarithm is called height.
+# The grid on which the search for the supremum starts: uniform angles and those of the largest eigenvalues,
+# and distances from the unit circle. The logarithm of the distance is called height.
 _UNIFORM_ANGLES = 64
 _EIGENVALUE_ANGLES = 64
 _LARGEST_DISTANCE = 10.0
@@ -36,7 +36,7 @@ class TransientGrowth(NamedTuple):
         norms: ‖Wᵏ‖₂ for k = 0, …, steps: ``(..., steps + 1)``.
         peak: The largest of them, ``(...)``.
         peak_step: The first k where it is reached, ``(...)``.
-        is_global: Whether no larger power exceeds the peak, ``(...)``; proven, see
+        is_global: Whether it is proven that no higher power exceeds the peak, ``(...)``; see
             :func:`transient_growth`.
     """
 
@@ -47,10 +47,10 @@ class TransientGrowth(NamedTuple):
 
 
 def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
-    r"""Return :math:`‖W^k‖_2` for k = 0, …, ``steps`` and where it is largest.
+    """Return :math:`‖W^k‖_2` for k = 0, …, ``steps`` and where it is largest.
 
-    ``is_global`` is true where some :math:`‖W^m‖_2 ≤ 1` with m ≥ 1 has been seen: writing k = q m + r, then
-    :math:`‖W^k‖ ≤ ‖W^m‖^q ‖W^r‖ ≤ ‖W^r‖` with r < m, so later powers can only repeat what the first m reach.
+    ``is_global`` is true if :math:`‖W^m‖_2 ≤ 1` for some m ≥ 1. Then with k = q m + r, :math:`‖W^k‖ ≤ ‖W^m‖^q
+    ‖W^r‖ ≤ ‖W^r‖` and r < m, so no later power exceeds the first m.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -62,7 +62,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
 
     Raises:
         NotSquareError: If W is neither square nor a stack of square blocks.
-        ValueError: If ``steps`` is smaller than 1.
+        ValueError: If ``steps`` is less than 1.
 
     Example:
         >>> W = torch.tensor([[0.9, 10.0], [0.0, 0.5]])
@@ -85,25 +85,25 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
 
 
 def kreiss_constant(W: Tensor) -> Tensor:
-    r"""Return a lower bound on :math:`\max_k ‖W^k‖_2` from the resolvent: the Kreiss constant.
+    r"""Return the Kreiss constant, a lower bound on :math:`\max_k ‖W^k‖_2` from the resolvent.
 
-    :math:`K(W) = \sup_{|z|>1} (|z|-1) ‖(zI - W)^{-1}‖_2`, which is at least 1, its limit for large z. It says
-    how much W *must* amplify some state for a while, without a single power: 1 for normal matrices of
-    spectral radius ≤ 1, and never more than e·n times too small.
+    :math:`K(W) = \sup_{|z|>1} (|z|-1) ‖(zI - W)^{-1}‖_2` is at least 1, its limit for large z. Some state
+    must be amplified by K or more. For normal matrices of spectral radius ≤ 1, K = 1. The largest norm of a
+    power is at most e·n·K.
 
-    The supremum is searched for, on a grid that includes the directions of the eigenvalues, then by a
-    pattern search from the best few points. Whatever point it ends at, the ratio there is a lower bound on
-    the supremum, and so on the growth. Points nearer to the unit circle than 1e-6 are not looked at, so of
-    growth that takes more than a million steps, K shows a part. It costs some thousand singular value
-    decompositions of complex matrices: about a second for n = 64.
+    The supremum is searched for on a grid that includes the directions of the eigenvalues, then by a pattern
+    search from the best few points. The ratio at every point is a lower bound on the supremum, and so on the
+    growth. Points within 1e-6 of the unit circle are not tried, so growth that takes more than a million
+    steps is only partly seen. The cost is some thousand singular value decompositions of complex matrices:
+    about a second for n = 64.
 
     Args:
-        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. One whose
-            spectral radius exceeds 1 by no more than rounding in its own dtype (float32 for half
-            precisions) counts as of radius 1, and points that near to the circle are left out.
+        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. A spectral
+            radius that exceeds 1 only by rounding in the dtype of W (in float32 for half precisions) counts
+            as 1. Points closer to the circle than that are then not tried.
 
     Returns:
-        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision: infinite for a
+        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision; infinite for a
         spectral radius above 1, NaN where a matrix is not finite.
 
     Raises:
@@ -116,7 +116,7 @@ def kreiss_constant(W: Tensor) -> Tensor:
     """
     blocks = square_matrices(W, "kreiss_constant")
     n = blocks.shape[-1]
-    # Rounding to half precision is not taken for noise: it can make a stable matrix unstable.
+    # Half precisions count as float32, because rounding to half precision can make a stable matrix unstable.
     rounding = 10 * n * min(torch.finfo(W.dtype).eps, torch.finfo(torch.float32).eps)
     flat = [_kreiss(M, rounding) for M in blocks.reshape(-1, n, n)]
     return torch.tensor(flat, dtype=torch.float64, device=W.device).reshape(blocks.shape[:-2])
@@ -132,9 +132,9 @@ def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)
     W = W / max(radius, 1.0)
     uniform = torch.linspace(-torch.pi, torch.pi, _UNIFORM_ANGLES + 1, dtype=torch.float64, device=W.device)
     angles = torch.cat([uniform, spectrum[:_EIGENVALUE_ANGLES].angle()])
-    # The spectrum and its resolvent norms are symmetric for a real matrix.
+    # For a real matrix the spectrum and the resolvent norms are symmetric.
     angles = (angles if W.is_complex() else angles.abs()).unique()
-    # For a radius taken for 1, the ratio closer to the circle than this measures the rounding of W.
+    # If the radius exceeds 1 by rounding, ratios closer to the circle than this measure the rounding of W.
     nearest = 1e-6 if radius <= 1 else max(1e-6, 100 * rounding)
     heights = torch.linspace(
         math.log(nearest), math.log(_LARGEST_DISTANCE), _HEIGHTS, dtype=torch.float64, device=W.device
@@ -143,7 +143,7 @@ def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)
 
 
 def _best_of_grid(W: Tensor, heights: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return height, angle and ratio of a few points, each the best among its angle and the neighbours'."""
+    """Return height, angle and ratio of the few best points that are local maxima over the angle."""
     ratios = torch.stack([_resolvent_ratio(W, height.expand_as(angles), angles) for height in heights])
     along, level = ratios.max(dim=0)
     padded = torch.nn.functional.pad(along, (1, 1), value=-math.inf)
@@ -153,7 +153,7 @@ def _best_of_grid(W: Tensor, heights: Tensor, angles: Tensor) -> tuple[Tensor, T
 
 
 def _pattern_search(W: Tensor, heights: Tensor, height: Tensor, angle: Tensor, ratio: Tensor) -> float:
-    """Move each point to the best of its four neighbours, or halve its step where none is better."""
+    """Move each point to the best of its four neighbours, or halve its step if none is better."""
     step = torch.ones_like(ratio)
     moves = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]], dtype=torch.float64, device=W.device)
     for _ in range(_ROUNDS):
@@ -178,8 +178,8 @@ def _resolvent_ratio(W: Tensor, height: Tensor, angle: Tensor) -> Tensor:
     shifted = z[:, None, None] * torch.eye(W.shape[-1], dtype=z.dtype, device=z.device) - W
     sigma = torch.linalg.svdvals(shifted)
     norm: Tensor = 1 / sigma[:, -1]
-    # Singular values are right to a rounding error of the largest one. For most matrices there is no more to
-    # know, but from the inverse of a chain its norm comes out right.
+    # The error of a singular value is a rounding error of the largest one. If the smallest one is lost in
+    # that error, use the norm of the computed inverse, which is accurate for chains, for example.
     lost = sigma[:, -1] < 1e4 * torch.finfo(W.dtype).eps * sigma[:, 0]
     if bool(lost.any()):
         norm[lost] = norm_2(torch.linalg.inv_ex(shifted[lost]).inverse).nan_to_num(nan=math.inf)

@@ -1,4 +1,4 @@
-"""Stable linear dynamics from data, in discrete and continuous time."""
+"""Stable linear dynamics fitted to data, in discrete and continuous time."""
 
 from spectral_param.dynamics._fit import StableFit, fit_stable
 from spectral_param.dynamics._model import StableLinearModel

@@ -2,36 +2,35 @@ r"""The nearest 2x2 matrices with eigenvalues in a disc or a half-plane, in a we
 
 .. math:: \min_B ‖B L - H‖_F^2 \quad\text{with the eigenvalues of } B \text{ in the region},
 
-L invertible. The region is closed, so the minimum is the free one, B = H L⁻¹, if that lies in the region, and
-otherwise lies on the boundary of the set of such matrices. The boundary consists of smooth pieces:
+L invertible. The region is closed. So if the free minimum B = H L⁻¹ lies in the region, it is the answer;
+otherwise the minimum lies on the boundary of the set of such matrices. The boundary consists of smooth
+pieces:
 
-- **Disc** |λ| ≤ r: an eigenvalue r, or an eigenvalue −r, the other in [−r, r]; or det B = r² with |tr B| ≤
-2r,
-  a complex pair on the circle.
-- **Half-plane** Re λ ≤ a: it is tr B' ≤ 0 and det B' ≥ 0 for B' = B − aI. Hence det B' = 0 with tr B' ≤ 0, or
-  tr B' = 0 with det B' ≥ 0.
+- **Disc** |λ| ≤ r: one eigenvalue is r or −r, and the other one lies in [−r, r]; or det B = r² with |tr B| ≤
+  2r, a complex pair on the circle.
+- **Half-plane** Re λ ≤ a: for B' = B − aI this means tr B' ≤ 0 and det B' ≥ 0. So the pieces are det B' = 0
+  with tr B' ≤ 0, and tr B' = 0 with det B' ≥ 0.
 
-A minimum on a piece is a stationary point of the piece without its inequality, or lies where the inequality
-is active, a *corner*: both eigenvalues are given.
+Each piece is given by an equation and an inequality. A minimum on it is a stationary point of the equation
+alone, or the inequality is active there. The second case is called a *corner*: both eigenvalues are given.
 
 Stationary points, with M = B L:
 
-- An eigenvalue p: (B − pI) L has rank one, so it is the best approximation of H − pL of rank one, from its
-SVD. - det B = r²: ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactors of M, so M and H =
-U S Vᵀ
-  share singular vectors, M = U diag(s, d/s) Vᵀ, U and V rotations, and s⁴ − s₁s³ + s₂ds − d² = 0. All four
-  roots are tried.
+- One eigenvalue is p: (B − pI) L has rank one, so it is the best rank-one approximation of H − pL, from its
+  SVD.
+- det B = r²: minimise ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactor matrix of M, so
+  M and H = U S Vᵀ share singular vectors: M = U diag(s, d/s) Vᵀ with rotations U and V, and s⁴ − s₁s³ + s₂ds
+  − d² = 0. All four roots are tried.
 - tr B' = 0 is linear in M.
 - A corner (p, q): B = G [p t; 0 q] Gᵀ with a rotation G = [g₁ g₂] of angle θ. For given θ the best t has a
-closed
-  form, y = Lᵀg₂,
+  closed form. With y = Lᵀg₂ the remaining error is
 
   .. math:: F(θ) = ‖g_2^T (H - qL)‖^2 + (g_1^T (H - pL) J y)^2 / ‖y‖^2 , \quad J = [0, 1; -1, 0],
 
-  and θ is searched for in one dimension, over all local minima of a grid.
+  and θ is found by a one-dimensional search from all local minima of a grid.
 
-For the disc, with all pieces but no weight: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian
-optimization" (Numer. Math. 2021), section 5.
+Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math. 2021), section 5,
+treat the disc with all pieces, without weights.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]  # float64
 
-_ANGLES = np.arange(48) * (np.pi / 48)  # where the search for a corner starts
+_ANGLES = np.arange(48) * (np.pi / 48)  # the grid of the search for a corner
 _ITERATIONS = 24
 _J = np.array([[0.0, 1.0], [-1.0, 0.0]])
 _TINY = 1e-300
 
 
 def nearest_in_disc(L: Array, H: Array, radius: float) -> Array:  # (k, 2, 2), (k, 2, 2) -> (k, 2, 2)
-    """Return B that minimise ‖B L − H‖ with eigenvalues of modulus at most the radius."""
+    """Return the B that minimise ‖B L − H‖ with eigenvalues of modulus at most the radius."""
     L, H = _orient(L, H)
     inverse = np.linalg.inv(L)
     best = H @ inverse
@@ -74,7 +73,7 @@ def nearest_in_disc(L: Array, H: Array, radius: float) -> Array:  # (k, 2, 2), (
 
 
 def nearest_in_half_plane(L: Array, H: Array, abscissa: float) -> Array:  # as above
-    """Return B that minimise ‖B L − H‖ with eigenvalues of real part at most the abscissa."""
+    """Return the B that minimise ‖B L − H‖ with eigenvalues of real part at most the abscissa."""
     L, H = _orient(L, H)
     inverse = np.linalg.inv(L)
     H = H - abscissa * L
@@ -92,7 +91,7 @@ def nearest_in_half_plane(L: Array, H: Array, abscissa: float) -> Array:  # as a
 
 
 def _orient(L: Array, H: Array) -> tuple[Array, Array]:
-    """Scale each problem so that L has norm one and a positive determinant; B does not change."""
+    """Scale each problem so that ‖L‖ = 1 and det L > 0; B does not change."""
     size = np.linalg.norm(L, axis=(-2, -1))[:, None, None]
     sign = np.ones((len(L), 1, 2))
     sign[:, 0, 1] = np.where(_det(L) < 0, -1.0, 1.0)
@@ -106,7 +105,7 @@ def _best(
     holds: list[NDArray[np.bool_]],
     corners: tuple[tuple[float, float], ...],
 ) -> Array:
-    """Return the best of the stationary points in the region and, where they could be better, corners."""
+    """Return the best of the stationary points in the region and of those corners that could be better."""
     B, inside = np.stack(free, axis=1), np.stack(holds, axis=1)
     value = np.square(B @ L[:, None] - H[:, None]).sum((-2, -1))
     each = np.arange(len(L))
@@ -114,7 +113,7 @@ def _best(
     choice = admissible.argmin(axis=1)
     best: Array = B[each, choice]
     reached = admissible[each, choice]
-    # The pieces without their inequalities bound what a corner can reach.
+    # A corner cannot be better than the best stationary point without the inequalities.
     open_ = np.flatnonzero(value.min(axis=1) < reached)
     if len(open_):
         p, q = np.array(corners).T
@@ -125,7 +124,7 @@ def _best(
 
 
 def _with_eigenvalue(L: Array, H: Array, inverse: Array, p: float) -> Array:
-    """Return p I + the best rank-one matrix."""
+    """Return p I plus the best rank-one matrix."""
     U, s, Vh = np.linalg.svd(H - p * L)
     rank_one = s[:, 0, None, None] * U[:, :, :1] * Vh[:, :1, :]
     B: Array = p * np.eye(2) + rank_one @ inverse
@@ -135,7 +134,7 @@ def _with_eigenvalue(L: Array, H: Array, inverse: Array, p: float) -> Array:
 def _with_determinant(H: Array, d: Array) -> list[Array]:
     """Return the stationary points M of ‖M − H‖ with det M = d > 0."""
     U, s, Vh = np.linalg.svd(H)
-    # Reflections become rotations, and the second singular value takes their sign.
+    # Make U and V rotations; the second singular value takes the sign.
     s[:, 1] *= np.sign(_det(U) * _det(Vh))
     U[:, :, 1] *= np.sign(_det(U))[:, None]
     Vh[:, 1, :] *= np.sign(_det(Vh))[:, None]
@@ -144,7 +143,7 @@ def _with_determinant(H: Array, d: Array) -> list[Array]:
     companion = np.zeros((len(H), 4, 4))  # of x⁴ − a x³ + b x − 1, s = √d x
     companion[:, 0, 0], companion[:, 0, 2], companion[:, 0, 3] = a, -b, 1.0
     companion[:, [1, 2, 3], [0, 1, 2]] = 1.0
-    found = np.linalg.eigvals(companion).real  # Whatever x is, the determinant is d.
+    found = np.linalg.eigvals(companion).real  # For every real x the determinant is d.
     stationary = []
     for x in found.T:
         x = np.where(np.abs(x) < 1e-150, 1.0, x)
@@ -157,9 +156,9 @@ def _with_determinant(H: Array, d: Array) -> list[Array]:
 
 
 def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
-    """Return the best B with eigenvalues (p, q), one of the given pairs, and ‖B L − H‖²."""
+    """Return the best B whose eigenvalues are one of the pairs (p, q), and ‖B L − H‖²."""
     k = len(L)
-    # Angles evenly spaced, and such that the directions of y are.
+    # Evenly spaced angles, and angles for which the directions of y are evenly spaced.
     y = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)])
     g = np.linalg.solve(L.swapaxes(-1, -2), np.broadcast_to(y, (k, *y.shape)))
     angles = np.concatenate(
@@ -211,7 +210,7 @@ def _value(u: Array, v: Array, w: Array, phi: Array) -> Array:
 
 
 def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> Array:
-    """Return a zero of F' between a and b, by Newton's method, by bisection where that leaves the bracket."""
+    """Return a zero of F' between a and b, by Newton's method safeguarded by bisection."""
     C = np.stack([u.T, v.T, w.T])  # (3, 3, k)
     for iteration in range(_ITERATIONS):
         cos, sin = np.cos(x), np.sin(x)
@@ -224,8 +223,7 @@ def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> A
         moved = x - first / np.where(second > 0, second, _TINY)
         newton = moved - x
         converged = np.abs(newton) < 1e-10
-        # Far from the zero of a function as steep as these, Newton's steps may stay small: bisection now and
-        # then.
+        # F can be so steep that Newton's steps are too small far from the zero, so each third step bisects.
         usable = (moved >= a) & (moved <= b) & (converged | (iteration % 3 != 2))
         x = np.where(usable, moved, (a + b) / 2)
         if (converged & usable).all():

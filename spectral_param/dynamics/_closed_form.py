@@ -1,21 +1,22 @@
-r"""The best stable A of which a Schur basis is given.
+r"""The best stable A with a given Schur basis.
 
-A = Q T Qᵀ, Q orthogonal and given, T block upper triangular with diagonal blocks of sizes 1 and 2. Let R Q =
-Z L (Z orthogonal, L lower triangular) and H = Qᵀ A_LS Rᵀ Z, M = T Lᵀ. Then
+A = Q T Qᵀ, where Q is orthogonal and given, and T is block upper triangular with diagonal blocks of sizes 1
+and 2. Let R Q = Z L (Z orthogonal, L lower triangular), H = Qᵀ A_LS Rᵀ Z, and M = T Lᵀ. Then
 
 .. math:: ‖(A - A_{LS}) R^T‖ = ‖M - H‖ .
 
-M is block upper triangular, too. What is above its diagonal blocks is free and set to that of H; what is
-below is zero, so that part of H stays as the error; and each diagonal block is a problem by itself, B Lᵢᵢᵀ ≈
-Hᵢᵢ with the eigenvalues of B in the region (``_blocks``). No iteration, O(n³).
+M is block upper triangular, too. Its part above the diagonal blocks is free and is set to that of H. Its part
+below is zero, so the same part of H is the error that remains. Each diagonal block is a separate problem: B
+Lᵢᵢᵀ ≈ Hᵢᵢ with the eigenvalues of B in the region (``_blocks``). There is no iteration, and the cost is
+O(n³).
 
-The derivative with respect to Q (T* is optimal, so it does not move to first order): for Q exp(Ω), Ω skew,
-with E = M − H,
+The derivative with respect to Q: T is optimal, so its change does not matter to first order. For Q exp(Ω), Ω
+skew, with E = M − H,
 
 .. math:: d\,\tfrac12‖M - H‖^2 = ⟨Ω, K - K^T⟩ / 2, \qquad K = E L T^T - T^T E L .
 
-Without the weight R: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math.
-2021), sections 3 and 4.
+Without the weight R this is in Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization"
+(Numer. Math. 2021), sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Array = NDArray[Any]  # float64
 
 
 class Basis(NamedTuple):
-    """An orthogonal basis, and whether the blocks of size 2 start at its second vector: odd n only."""
+    """An orthogonal basis. For odd n, ``offset`` says whether the block of size 1 comes first."""
 
     Q: Array  # (n, n)
-    offset: int  # 0 or 1
+    offset: int  # 0 or 1: where the blocks of size 2 start
 
 
 class Solution(NamedTuple):
@@ -50,7 +51,7 @@ class Solution(NamedTuple):
 
 
 def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float = 0.0) -> Solution:
-    """Return the best A whose Schur basis is given."""
+    """Return the best A with this Schur basis."""
     Q, offset = basis
     n = len(Q)
     Z, L = _ql(problem.R @ Q)
@@ -82,12 +83,12 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
 
 
 def weight_in_basis(problem: Problem, basis: Basis) -> Array:
-    """Return L."""
+    """Return L of this basis: R Q = Z L."""
     return _ql(problem.R @ basis.Q)[1]
 
 
 def eigenvalue_distances(solution: Solution) -> Array:
-    """Return |λᵢ − λⱼ| for all rows, or the distance of λᵢ from the conjugate of λⱼ if less."""
+    """Return for all rows |λᵢ − λⱼ|, or the distance of λᵢ from the conjugate of λⱼ if that is less."""
     Q, offset = solution.basis
     T = Q.T @ solution.A @ Q
     eigenvalues = np.diag(T).astype(np.complex128)
@@ -100,22 +101,22 @@ def eigenvalue_distances(solution: Solution) -> Array:
 
 
 def schur_bases(A: Array, region: Region) -> list[Basis]:
-    """Return the real Schur basis with the highest eigenvalues first, and that with the highest last.
+    """Return two real Schur bases of A: the highest eigenvalues first, and the highest last.
 
-    Blocks of size 2 of T lie on the grid of pairs, and real eigenvalues are paired with their neighbours.
+    Blocks of size 2 start at every second row, so real eigenvalues are paired with each other.
     """
     T, Q = scipy.linalg.schur(A, output="real", check_finite=False)
     sizes, eigenvalues, i = [], [], 0
     while i < len(T):
         pair = i + 1 < len(T) and T[i + 1, i] != 0
-        # LAPACK's standard form of a pair: equal diagonal entries, off-diagonal ones of opposite signs.
+        # In LAPACK's standard form a pair has equal diagonal entries, and b and c of opposite sign.
         eigenvalues.append(T[i, i] + 1j * np.sqrt(abs(T[i, i + 1] * T[i + 1, i])) if pair else T[i, i] + 0j)
         sizes.append(2 if pair else 1)
         i += sizes[-1]
     falling = list(np.argsort(-region.height(np.array(eigenvalues)), kind="stable"))
     return [
         Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)), 0),
-        # The odd one out is the lowest here, too, so that it stands first.
+        # A single real eigenvalue is the lowest real one in both orders, so it stands first here.
         Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)[::-1]), len(T) % 2),
     ]
 
@@ -135,7 +136,7 @@ def _on_grid(order: list[int], sizes: list[int]) -> list[int]:
 
 
 def _reorder(T: Array, Q: Array, sizes: list[int], order: list[int]) -> Array:
-    """Return the Schur vectors with the diagonal blocks in this order."""
+    """Return the Schur vectors for this order of the diagonal blocks."""
     T, Q = np.array(T, order="F"), np.array(Q, order="F")
     present = list(range(len(sizes)))
     to = 0

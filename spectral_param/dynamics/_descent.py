@@ -1,11 +1,11 @@
-r"""Descent over the Schur basis: the closed form's error f(Q) on the orthogonal matrices.
+"""Descent over the Schur basis Q: minimise the closed form's error f(Q) on the orthogonal matrices.
 
-Each point is a stable A, and f is smooth where the eigenvalues of A are not: at a Jordan block, where steps
-on the heights end. ``_closed_form`` has the gradient. Moves are Q ← Q cay(Ω), Ω skew, cay(Ω) = (I − Ω/2)⁻¹(I
-+ Ω/2); gradients of successive points are compared in their own frames, which is a transport for
-left-invariant fields. L-BFGS (Nocedal and Wright, "Numerical Optimization", 2006, algorithm 7.4) starts from
-a diagonal that follows from dM = (ΩT − TΩ)Lᵀ + …: with e_i e_jᵀ, i < j, in Ω the largest part has the size
-|λᵢ − λⱼ| ‖L_{·i}‖.
+Every Q gives a stable A. f is smooth even where the eigenvalues of A are not, at a Jordan block, where the
+steps of ``_steps`` end. ``_closed_form`` has the gradient. A move is Q ← Q cay(Ω) with Ω skew and cay(Ω) = (I
+− Ω/2)⁻¹(I + Ω/2). Gradients at successive points are compared as skew matrices Ω, without change. This is a
+transport for left-invariant fields. The method is L-BFGS (Nocedal and Wright, "Numerical Optimization", 2006,
+algorithm 7.4). Its initial diagonal follows from dM = (ΩT − TΩ)Lᵀ + …: for e_i e_jᵀ, i < j, in Ω, the largest
+part has the size |λᵢ − λⱼ| ‖L_{·i}‖.
 
 The idea, without weights: Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer.
 Math. 2021).
@@ -34,11 +34,11 @@ _MEMORY = 4  # pairs of n(n − 1)/2 numbers each
 _LARGEST_MOVE = 0.5
 _HALVINGS = 12
 _CONVERGED = 3e-8
-_FLOOR = 1e-8  # of the diagonal, over its largest entry
+_FLOOR = 1e-8  # smallest entry of the diagonal, relative to the largest
 
 
 def descend(problem: Problem, region: Region, start: Solution, moves: int, least: float) -> Solution:
-    """Return the point that at most so many moves reach, fewer once they gain too little beside ``least``."""
+    """Return the point after at most ``moves`` moves; fewer if a move gains too little beside ``least``."""
     Q, offset = start.basis
     if len(Q) < 2:
         return start
@@ -83,7 +83,7 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
 
 
 def _inverse_hessian(gradient: Array, history: list[tuple[Array, Array]], steepest: float) -> Array:
-    """Return the two-loop recursion's product."""
+    """Return the product of the two-loop recursion."""
     product: Array = gradient.copy()
     weights: list[float] = []
     for s, y in reversed(history):

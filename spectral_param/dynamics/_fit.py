@@ -1,4 +1,4 @@
-"""Stable least squares: the function, and what it returns."""
+"""Stable least squares: the function and its result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from spectral_param.dynamics._search import search
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
-_ROUNDING = (
-    1e-13  # what LAPACK may find beyond the bound, relative to it (absolute below one for an abscissa)
-)
+# LAPACK's eigenvalues may exceed the bound by this: relative to the radius, or to an abscissa above 1.
+_ROUNDING = 1e-13
 
 
 @dataclasses.dataclass(frozen=True)
 class StableFit:
-    """A stable linear model and how well it fits.
+    """A stable linear model and the error of its fit.
 
     Attributes:
-        A: State matrix ``(n, n)``; float64, of the kind of the data, numpy array or tensor.
-        B: Input matrix ``(n, m)``; None without inputs.
-        error: ½‖Y − X Aᵀ − U Bᵀ‖² (Frobenius), squared units of the data.
-        least_squares_error: The same of unconstrained least squares.
+        A: State matrix ``(n, n)``, float64; a numpy array or a tensor, as the data were.
+        B: Input matrix ``(n, m)`` of the same kind; None without inputs.
+        error: ½‖Y − X Aᵀ − U Bᵀ‖² (Frobenius norm), in squared units of the data.
+        least_squares_error: The error of unconstrained least squares.
         time: ``"discrete"`` or ``"continuous"``.
-        bound: The radius or abscissa asked for.
-        reached: The largest modulus (real part, for continuous time) of an eigenvalue of A.
+        bound: The radius or abscissa that was required.
+        reached: The largest modulus of an eigenvalue of A, or real part in continuous time.
     """
 
     A: Any
@@ -47,7 +46,7 @@ class StableFit:
 
     @functools.cached_property
     def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; for continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|."""
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|."""
         A = np.asarray(self.A.cpu() if isinstance(self.A, torch.Tensor) else self.A)
         return growth_of_powers(A) if self.time == "discrete" else growth_of_exponential(A)
 
@@ -63,18 +62,19 @@ def fit_stable(
     steps: int = 8,
     ridge: float = 0.0,
 ) -> StableFit:
-    r"""Return the stable A, and B, with the least squared error found: :math:`y_k ≈ A x_k + B u_k`.
+    r"""Return the stable A, and B, with the smallest squared error found: :math:`y_k ≈ A x_k + B u_k`.
 
     .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖_F^2 \quad\text{with}\quad
         ρ(A) ≤ \text{radius}, \text{ or } \operatorname{Re} λ(A) ≤ \text{abscissa} .
 
-    The problem is not convex: what is returned is a local minimum, or near one, and never worse than dividing
-    the A of least squares by its radius (shifting it) or clipping its eigenvalues. The bound holds for the
-    eigenvalues that LAPACK finds of the returned A in float64, to 1e-12, relative to the radius or, above
-    one, the abscissa. Where least squares keeps the bound, it is the answer.
+    The problem is not convex. The result is a local minimum, or close to one. Its error is never larger than
+    that of two simple repairs of the least-squares A: divide it by its radius (in continuous time, shift it),
+    or clip its eigenvalues. If the least-squares A satisfies the bound, it is returned. The bound holds for
+    the eigenvalues that LAPACK computes from the returned A in float64, up to 1e-12, relative to the radius
+    or to an abscissa above 1.
 
-    The fit with the least error lies on the bound, and often next to a Jordan block: ‖Aᵏ‖ may become large
-    before it decays, see :attr:`StableFit.growth`. From few, noisy samples a radius a little below 1 predicts
+    Otherwise the best fit lies on the bound, and often next to a Jordan block: then ‖Aᵏ‖ may become large
+    before it decays, see :attr:`StableFit.growth`. With few, noisy samples a radius slightly below 1 predicts
     better.
 
     Sources: the 2x2 problems and the descent over Schur bases are those of Noferini and Poloni, "Nearest
@@ -84,24 +84,27 @@ def fit_stable(
     systems" (NeurIPS 2020).
 
     Args:
-        X: States ``(N, n)``, samples as rows; numpy array or tensor, real. At least n + m + 1 rows.
-        Y: The next states, or their derivatives for continuous time, ``(N, n)``.
-        U: Inputs ``(N, m)``; None for none.
+        X: States ``(N, n)``, one sample a row; a real numpy array or tensor. At least n + m + 1 rows.
+        Y: The next states or, in continuous time, the derivatives, ``(N, n)``. Row k belongs to row k of X.
+        U: Inputs ``(N, m)``; None, the default, for none.
         time: ``"discrete"`` or ``"continuous"``.
-        radius: Largest modulus of an eigenvalue, > 0, for discrete time. None, the default, is 1.
-        abscissa: Largest real part of an eigenvalue, for continuous time. None, the default, is 0.
-        steps: Steps on the moduli from each start. 0 is the closed form alone: fewer milliseconds, more
-            error. Eight, the default, nearly always converge where they can; the descent does the rest.
-        ridge: Added to the objective is ½·ridge·(‖A‖² + ‖B‖²), in squared units of X and U. 0, the default,
-            needs linearly independent columns.
+        radius: Largest modulus of an eigenvalue, > 0, for discrete time. None, the default, means 1, the
+            limit of stability.
+        abscissa: Largest real part of an eigenvalue, for continuous time. None, the default, means 0, the
+            limit of stability.
+        steps: Number of steps on the moduli from each start. With the default, 8, they nearly always converge
+            if they can, and a descent over Schur bases follows. 0 uses the closed form alone, which is faster
+            and has a larger error.
+        ridge: Adds ½·ridge·(‖A‖² + ‖B‖²) to the objective, in squared units of X and U. 0, the default, needs
+            linearly independent columns.
 
     Returns:
-        A :class:`StableFit`; its A and B are float64 arrays, or tensors on the device of X if X is one.
+        A :class:`StableFit`. A and B are float64 arrays, or tensors on the device of X if X is a tensor.
 
     Raises:
-        ValueError: If the shapes do not match, something is not finite or not real, there are too few
-            samples, the columns of X and U are linearly dependent, or an argument is outside its range or
-            does not belong to this kind of time.
+        ValueError: If the shapes do not match, an entry is not real or not finite, there are too few samples,
+            the columns of X and U are linearly dependent, or an argument is out of range or does not belong
+            to this ``time``.
 
     Example:
         >>> import numpy as np
@@ -130,7 +133,7 @@ def fit_stable(
             f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
             "project the states (StableLinearModel(rank=...)), or pass ridge > 0."
         )
-    # A does not depend on the units of X and Y together, nor U Bᵀ on those of U.
+    # A does not depend on the common unit of X and Y, and U Bᵀ does not depend on the unit of U.
     unit, unit_u = max(_largest(X), _largest(Y)) or 1.0, _largest(U) or 1.0
 
     region: Region
@@ -170,7 +173,7 @@ def fit_stable(
 
 
 def _bound(time: str, radius: float | None, abscissa: float | None) -> float:
-    """Return the radius or the abscissa, whichever belongs to this kind of time."""
+    """Return the radius in discrete time, the abscissa in continuous time."""
     if time not in get_args(Time):
         raise ValueError(f"fit_stable: expected time 'discrete' or 'continuous', got {time!r}.")
     name, value, other, stray = "radius", radius, "abscissa", abscissa
@@ -179,7 +182,7 @@ def _bound(time: str, radius: float | None, abscissa: float | None) -> float:
     if stray is not None:
         raise ValueError(
             f"fit_stable: expected no {other} for time={time!r}, got {other}={stray!r}. "
-            f"Pass {name}=..., or the other kind of time."
+            f"Pass {name}=..., or change time."
         )
     if value is None:
         return 1.0 if name == "radius" else 0.0
@@ -191,11 +194,7 @@ def _bound(time: str, radius: float | None, abscissa: float | None) -> float:
 
 
 class _Kind:
-    """What the data came as, and the fit is returned as.
-
-    Args:
-        like: X as it was given.
-    """
+    """The kind of the data, numpy or torch, to which the results are converted."""
 
     def __init__(self, like: Any) -> None:
         self.device = like.device if isinstance(like, torch.Tensor) else None
@@ -207,7 +206,7 @@ class _Kind:
         return torch.from_numpy(np.ascontiguousarray(M)).to(self.device)
 
     def eigenvalues(self, A: Array) -> list[NDArray[np.complex128]]:
-        """Return the eigenvalues that numpy's LAPACK finds and, for tensors, those of torch's."""
+        """Return the eigenvalues from numpy's LAPACK and, for tensors, those from torch's."""
         found = [np.linalg.eigvals(A).astype(np.complex128)]
         if self.device is not None:
             found.append(torch.linalg.eigvals(torch.from_numpy(np.ascontiguousarray(A))).numpy())
@@ -215,7 +214,7 @@ class _Kind:
 
 
 def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
-    """Return X, Y and U as float64 arrays, U (N, 0) where there is none."""
+    """Return X, Y and U as float64 arrays, with U of shape (N, 0) if there is none, and the kind of X."""
     given = {"X": X, "Y": Y} | ({} if U is None else {"U": U})
     tensors = [name for name, M in given.items() if isinstance(M, torch.Tensor)]
     if tensors and len(tensors) < len(given):
@@ -238,7 +237,7 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
             rows = np.flatnonzero(~np.isfinite(array).all(axis=1))
             raise ValueError(
                 f"fit_stable: expected finite {name}, got NaN or infinity in {len(rows)} rows, "
-                f"the first of them {rows[0]}. Leave those pairs out."
+                f"the first of them {rows[0]}. Remove these rows from X, Y and U."
             )
         arrays[name] = array
     X, Y = arrays["X"], arrays["Y"]
@@ -247,7 +246,7 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
         shapes = ", ".join(f"{name} {M.shape}" for name, M in arrays.items())
         raise ValueError(
             f"fit_stable: expected X (N, n), Y (N, n) and U (N, m) with n >= 1, got {shapes}. "
-            "A pair is a row."
+            "Row k of Y belongs to row k of X."
         )
     return X, Y, U, _Kind(given["X"])
 

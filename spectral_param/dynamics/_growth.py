@@ -1,4 +1,4 @@
-"""How much a stable system amplifies before it decays."""
+"""How much a stable system amplifies a state before it decays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def growth_of_powers(A: NDArray[np.float64], steps: int = STEPS) -> float:
     power, largest = np.eye(len(A)), 1.0
     for _ in range(steps):
         power = power @ A
-        # The Frobenius norm is an upper bound, and cheap.
+        # The Frobenius norm is a cheap upper bound.
         frobenius = float(np.linalg.norm(power))
         if frobenius > largest:
             largest = max(largest, float(np.linalg.norm(power, 2)))
         elif frobenius < 1:
-            break  # ‖A^(k+j)‖ ≤ ‖Aᵏ‖ ‖Aʲ‖: later powers repeat what the first reached.
+            break  # ‖A^(k+j)‖ ≤ ‖Aᵏ‖ ‖Aʲ‖ ≤ ‖Aʲ‖, so no later power is larger.
     return largest
 
 

@@ -16,41 +16,42 @@ from spectral_param.dynamics._module import StableLinear
 
 Array = NDArray[Any]  # float64
 
-_RADII = (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)  # tried by radius="cv", the largest first
-_HELD_OUT = 4  # one recording in so many, or the last of so many parts of the only one
+_RADII = (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)  # tried by radius="cv"; of ties the first wins
+_HELD_OUT = 4  # "cv" holds out one recording in 4, or the last quarter of a single recording
 
 
 class StableLinearModel:
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
-    Follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``;
-    ``clone``, ``GridSearchCV`` and ``Pipeline`` work) and does not need it. Data are numpy arrays, samples
-    are rows.
+    It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``)
+    and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is not needed. Data are
+    numpy arrays with one sample a row.
 
     Args:
-        radius: Largest modulus that an eigenvalue of A may have, for discrete time; None is 1. ``"cv"`` fits
-            with several radii from 1 to 0.9, rolls each fit out over held-out rows, and takes the radius with
-            the least error; it needs recordings (``fit(X)``), not pairs.
-        time: ``"discrete"``, or ``"continuous"``: Y holds derivatives.
-        abscissa: Largest real part that an eigenvalue of A may have, for continuous time; None is 0.
-        rank: Number of leading singular vectors of the snapshots to project the states on, for states of more
-            dimensions than there are samples (dynamic mode decomposition). None keeps the states.
+        radius: Largest modulus of an eigenvalue of A, for discrete time. None, the default, means 1. ``"cv"``
+            fits with several radii from 1 to 0.9, simulates held-out recordings with each fit, and takes the
+            radius with the smallest error; this needs recordings (``fit(X)``), not pairs.
+        time: ``"discrete"``, or ``"continuous"``, where Y holds derivatives.
+        abscissa: Largest real part of an eigenvalue of A, for continuous time. None, the default, means 0.
+        rank: Number of leading singular vectors of the states to project on, as in dynamic mode
+            decomposition: for states with more dimensions than there are samples. None, the default, does not
+            project.
         offset: Whether to fit c, for dynamics about a point other than 0.
-        dt: Time between two samples, the unit of ``frequencies_`` and ``growth_rates_`` and, in continuous
-            time, of ``simulate``.
-        steps: Of the search; see :func:`fit_stable`.
-        ridge: Of the squared entries of A, B and c in the objective; see :func:`fit_stable`.
+        dt: Time between two samples. It sets the unit of ``frequencies_`` and ``growth_rates_`` in discrete
+            time, and the step of ``simulate`` in continuous time.
+        steps: Steps of the search; see :func:`fit_stable`.
+        ridge: Weight of the squared entries of A, B and c in the objective; see :func:`fit_stable`.
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         offset_: c, or zeros.
-        components_: Orthonormal rows ``(rank, n)`` that states are projected on; None without ``rank``.
-        radius_: The radius chosen; None in continuous time.
-        eigenvalues_: Of A, the largest modulus (real part) first.
-        modes_: Columns ``(n, number)``: the eigenvectors, as states.
-        frequencies_: Of each eigenvalue, in cycles per unit of time.
-        growth_rates_: Of each eigenvalue: log\|λ\| / dt, or Re λ.
+        components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
+        radius_: The radius used; None in continuous time.
+        eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
+        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
+        frequencies_: Frequency of each eigenvalue, in cycles per unit of time.
+        growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
         fit_: The :class:`StableFit`.
 
     Example:
@@ -92,21 +93,11 @@ class StableLinearModel:
     # scikit-learn's protocol --------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the constructor by name.
-
-        Args:
-            deep: Ignored; no argument is an estimator.
-        """
+        """Return the arguments of the constructor by name; ``deep`` has no effect."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> StableLinearModel:
-        """Set arguments of the constructor.
-
-        Args:
-            **params: Arguments by name.
-
-        Returns:
-            This model.
+        """Return this model after setting arguments of the constructor by name.
 
         Raises:
             ValueError: If there is no such argument.
@@ -124,7 +115,7 @@ class StableLinearModel:
         return f"StableLinearModel({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn asks estimators for: a regressor that does not need targets."""
+        """Return scikit-learn's tags: a regressor that does not need targets."""
         from sklearn.utils import RegressorTags, Tags, TargetTags
 
         targets = TargetTags(required=False, multi_output=True)
@@ -139,18 +130,19 @@ class StableLinearModel:
         """Fit A, B and c.
 
         Args:
-            X: States. With Y, an array ``(N, n)``. Without, the rows are successive: one recording ``(N,
-                n)``, or a list of several, of which no pair is made from two.
-            Y: The states one step after those of X, or, in continuous time, their derivatives; ``(N, n)``, or
-                a list as X.
-            U: Inputs: a row for each row of X (the last of a recording without Y is not read), or a list as
-                X.
+            X: States. With Y, an array ``(N, n)``. Without Y, a recording ``(N, n)`` with rows in order of
+                time, or a list of recordings; the last row of one and the first row of the next do not form a
+                pair.
+            Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
+                a list like X.
+            U: Inputs, one row for each row of X, or a list like X. Without Y, the last row of each recording
+                is not used.
 
         Returns:
             This model.
 
         Raises:
-            ValueError: If the data or an argument is not what is described here.
+            ValueError: If the data or an argument differ from this description.
         """
         recordings = _recordings(X, Y, U, self.time)
         self._require_arguments()
@@ -158,8 +150,9 @@ class StableLinearModel:
         if isinstance(radius, str):
             if Y is not None or self.time != "discrete":
                 raise ValueError(
-                    "StableLinearModel: expected recordings, fit(X) of successive rows in discrete time, for "
-                    f"radius='cv', got {'pairs' if Y is not None else 'continuous time'}. Pass a radius."
+                    "StableLinearModel: expected recordings in discrete time for radius='cv', fit(X) with "
+                    "rows in order of time, got "
+                    f"{'pairs' if Y is not None else 'continuous time'}. Pass a number as radius."
                 )
             radius = self._chosen_radius(recordings)
         self._fit_recordings(recordings, radius)
@@ -183,8 +176,8 @@ class StableLinearModel:
         if self.rank is not None:
             if self.rank > min(X.shape):
                 raise ValueError(
-                    f"StableLinearModel: expected rank <= {min(X.shape)}, the lesser of samples and states, "
-                    f"got {self.rank}."
+                    f"StableLinearModel: expected rank <= {min(X.shape)}, the smaller of the numbers of "
+                    f"samples and of state entries, got {self.rank}."
                 )
             self.components_ = np.linalg.svd(X, full_matrices=False)[2][: self.rank]
             X, Y = X @ self.components_.T, Y @ self.components_.T
@@ -212,13 +205,13 @@ class StableLinearModel:
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)
         height = np.abs(eigenvalues) if self.time == "discrete" else eigenvalues.real
-        # A pair together, the positive frequency first.
+        # The two of a pair stand together, the positive frequency first.
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -height.round(12)))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
         vectors = vectors[:, order].astype(np.complex128)
         self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
         if self.time == "discrete":
-            with np.errstate(divide="ignore"):  # An eigenvalue 0 dies at once: −∞.
+            with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
                 self.growth_rates_ = np.log(np.abs(self.eigenvalues_)) / self.dt
             self.frequencies_ = np.angle(self.eigenvalues_) / (2 * np.pi * self.dt)
         else:
@@ -226,7 +219,7 @@ class StableLinearModel:
             self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
 
     def _chosen_radius(self, recordings: list[_Recording]) -> float:
-        """Return the radius whose fits predict held-out rows best, rolled out from their first state."""
+        """Return the radius whose fits predict held-out recordings best, simulated from their first state."""
         if len(recordings) == 1:
             X, Y, U = recordings[0]
             split = len(X) - len(X) // _HELD_OUT
@@ -257,7 +250,7 @@ class StableLinearModel:
     # Use ----------------------------------------------------------------------------------------------
 
     def predict(self, X: Any, U: Any = None) -> Array:
-        """Return what follows each state: the next one, or its derivative.
+        """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
             X: States ``(N, n)``.
@@ -267,7 +260,7 @@ class StableLinearModel:
             Array ``(N, n)``.
 
         Raises:
-            ValueError: If the model is not fitted, or the shapes are not those of the fit.
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
         X = _array(X, "X")
@@ -278,19 +271,19 @@ class StableLinearModel:
         return rows
 
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
-        """Return the rows that follow x0, each from the one before.
+        """Return the states that follow x0, each computed from the previous one.
 
         Args:
             x0: State ``(n,)``.
-            steps: Number of rows.
-            U: Inputs ``(steps, m)`` or more rows; the first acts on x0. In continuous time each is held for
-                ``dt``.
+            steps: Number of states to return.
+            U: Inputs ``(steps, m)``; further rows are ignored. The first row acts on x0. In continuous time
+                each row is held for ``dt``.
 
         Returns:
-            Array ``(steps, n)``.
+            Array ``(steps, n)``, without x0.
 
         Raises:
-            ValueError: If the model is not fitted, or the shapes are not those of the fit.
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("simulate")
         state = _array(np.atleast_2d(np.asarray(x0)), "x0")
@@ -308,7 +301,7 @@ class StableLinearModel:
             U = U[:steps]
         driven = self._driven(U, steps)
         A, n = self.A_, len(self.A_)
-        if self.time == "continuous":  # A step of dt with what drives it held: one exponential.
+        if self.time == "continuous":  # A step of dt with constant input is one exponential.
             both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
             A, driven = both[:n, :n], driven @ both[:n, n:].T
         x = state[0] if self.components_ is None else self.components_ @ state[0]
@@ -330,7 +323,7 @@ class StableLinearModel:
             1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
 
         Raises:
-            ValueError: If the model is not fitted, or the data is not what ``fit`` takes.
+            ValueError: If the model is not fitted, or ``fit`` would not take the data.
         """
         self._require_fit("score")
         recordings = _recordings(X, Y, U, self.time)
@@ -340,10 +333,10 @@ class StableLinearModel:
         return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
 
     def to_module(self) -> nn.Module:
-        """Return a torch module with these dynamics to train on, its A constrained as it was here.
+        """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
 
         Returns:
-            ``module(x, u)`` is one step (or the derivative), in the coordinates of A.
+            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
 
         Raises:
             ValueError: If the model is not fitted.
@@ -354,7 +347,7 @@ class StableLinearModel:
         )
 
     def _driven(self, U: Any, rows: int) -> Array:
-        """Return B u + c of each row."""
+        """Return B u + c for each row."""
         if (U is None) != (self.B_ is None):
             raise ValueError(
                 f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
@@ -374,7 +367,7 @@ class StableLinearModel:
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):
             raise ValueError(
-                f"StableLinearModel.{method}: expected a fitted model, got one without. Call fit first."
+                f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
             )
 
     def _require_states(self, X: Array) -> None:
@@ -388,7 +381,7 @@ _Recording = tuple[Array, Array, Array | None]
 
 
 def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
-    """Return triples of states, what follows them, and inputs."""
+    """Return triples of states, next states or derivatives, and inputs."""
     several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
     lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
     for name, M in zip("YU", lists[1:], strict=True):

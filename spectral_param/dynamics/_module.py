@@ -1,4 +1,4 @@
-"""Stable linear dynamics as a torch module, to train on from a fit."""
+"""Stable linear dynamics as a torch module, to continue training from a fit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Array = NDArray[Any]  # float64
 
 
 class StableLinear(nn.Module):
-    """x ↦ A x + B u + c with the eigenvalues of A in a disc or a half-plane, whatever the optimizer does.
+    """x ↦ A x + B u + c, where the eigenvalues of A stay in a disc or a half-plane during training.
 
     Args:
-        A: State matrix ``(n, n)``, within the bound.
+        A: State matrix ``(n, n)`` that satisfies the bound.
         B: Input matrix ``(n, m)``, or None.
         c: Offset ``(n,)``, or None.
-        time: ``"discrete"``: spectral radius at most ``bound``; ``"continuous"``: real parts at most that.
+        time: ``"discrete"`` for a spectral radius of at most ``bound``, ``"continuous"`` for real parts of at
+            most ``bound``.
         bound: The radius or the abscissa.
     """
 
@@ -44,7 +45,7 @@ class StableLinear(nn.Module):
             Tensor ``(..., n)``.
 
         Raises:
-            ValueError: If there are inputs and the fit had none, or the other way round.
+            ValueError: If inputs are passed and the fit had none, or the other way round.
         """
         if (u is None) != (self.B is None):
             raise ValueError(

@@ -1,17 +1,16 @@
-r"""Least squares with inputs, reduced to what the search for a stable A needs.
+r"""Least squares with inputs, reduced to the search for a stable A.
 
 .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖_F^2 \quad\text{(samples are rows)}
 
-With [U X] = P [R_u S; 0 R] (QR) and Pᵀ Y = [C; D], the best B for a given A solves R_u Bᵀ = C − S Aᵀ, and
-what is left is
+Let [U X] = P [R_u S; 0 R] (QR) and Pᵀ Y = [C; D]. The best B for a given A solves R_u Bᵀ = C − S Aᵀ, and the
+error is then
 
 .. math:: e_{LS} + \tfrac12 ‖(A - A_{LS}) R^T‖_F^2, \qquad R A_{LS}^T = D .
 
-A_LS and R, both n × n, hold all that the search has to know: its cost does not depend on the number of
-samples.
+The search needs only A_LS and R, both n × n, so its cost does not depend on the number of samples.
 
-The region is the unit disc or the left half-plane: Y / r in place of Y makes a radius r one, and Y − a X in
-place of Y makes an abscissa a zero.
+The region is the unit disc or the left half-plane: Y / r in place of Y turns a radius r into 1, and Y − a X
+in place of Y turns an abscissa a into 0.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Problem(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A problem, and what it takes to find B."""
+    """A problem, and what is needed to compute B."""
 
     problem: Problem
     R_u: Array  # (m, m)
@@ -51,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 def reduce(X: Array, Y: Array, U: Array) -> Reduction:
-    """Return the problem.
+    """Return the problem and the parts for B.
 
     Raises:
         ValueError: If the columns of [U X] are linearly dependent.
@@ -67,7 +66,7 @@ def reduce(X: Array, Y: Array, U: Array) -> Reduction:
 
 
 def _require_full_rank(R: Array, inputs: int, samples: int) -> None:
-    """Raise if R, its columns scaled to length one, is singular to working precision."""
+    """Raise if R, with columns scaled to length one, is singular to working precision."""
     lengths = np.linalg.norm(R, axis=0)
     _, s, Vh = np.linalg.svd(R / np.where(lengths > 0, lengths, 1))
     rank = int((s > samples * np.finfo(np.float64).eps * s[0]).sum())
@@ -81,6 +80,6 @@ def _require_full_rank(R: Array, inputs: int, samples: int) -> None:
     more = " + ..." if (np.abs(direction) > 1e-8).sum() > 4 else ""
     raise ValueError(
         f"fit_stable: expected linearly independent columns of X and U, got rank {rank} of {len(s)}: "
-        f"{' '.join(terms)}{more} is zero in all samples. Leave a column out, project the states "
+        f"{' '.join(terms)}{more} is zero in all samples. Remove a column, project the states "
         "(StableLinearModel(rank=...)), or pass ridge > 0."
     )

@@ -1,4 +1,4 @@
-"""Where the eigenvalues have to lie: the unit disc for discrete time, the left half-plane for continuous."""
+"""The region of stable eigenvalues: the unit disc in discrete time, the left half-plane in continuous."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ ComplexArray = NDArray[Any]  # complex128
 
 
 class Region(Protocol):
-    """What the fit has to know of a region. A margin m > 0 asks for a smaller one, inside of it."""
+    """What the fit needs to know about a region. A margin m > 0 selects a smaller region inside."""
 
     widest_margin: float
 
     def height(self, eigenvalues: ComplexArray) -> Array:
-        """Return the modulus or the real part."""
+        """Return the modulus or the real part, which the region bounds."""
 
     def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
         """Return s with d height = Re(s dλ)."""
 
     def bound(self, margin: float = 0.0) -> float:
-        """Return the largest height that is allowed."""
+        """Return the largest height allowed."""
 
     def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
         """Return the 2x2 matrices B that minimise ‖B L − H‖."""
@@ -37,7 +37,7 @@ class Region(Protocol):
         """Return the nearest points of the region."""
 
     def move(self, A: Array, margin: float) -> Array:
-        """Move all eigenvalues alike until they are in the region: divide by the radius, or shift."""
+        """Divide A by a number, or shift it, so that all eigenvalues are in the region."""
 
 
 class Disc:

@@ -1,18 +1,17 @@
-"""The search for the best stable A, and the proof of the one that it returns.
+"""The search for the best stable A, and the check of the bound.
 
 1. The closed form in the two Schur bases of A_LS.
-2. From A_LS, and from the best closed form: steps on the heights; each point made feasible by the closed form
-in its
-   own two Schur bases.
-3. Rounds of descent over the Schur basis and steps from where that ends, while a round gains something.
+2. From A_LS, and from the best closed form: steps on the heights. The closed form in the two Schur bases of
+   the last point makes it feasible.
+3. Rounds of descent over the Schur basis, followed by steps from its end, as long as a round gains enough.
 
-Moving all eigenvalues of A_LS alike and clipping them are candidates, too, so that no fit is worse than
+Two more candidates are to move all eigenvalues of A_LS alike, and to clip them, so that no fit is worse than
 either.
 
-Rounding: A = Q T Qᵀ is stored in float64, and LAPACK finds its eigenvalues only to rounding, times their
-condition numbers. Next to a Jordan block of size k that is eps^(1/k). What counts is what LAPACK finds: where
-that is outside of the bound, the candidate is made anew for a region that is smaller by a margin, and the
-margin grows until the bound is kept. The error so lost is of the order of the margin.
+Rounding: A = Q T Qᵀ is stored in float64, and the error of LAPACK's eigenvalues is rounding times their
+condition numbers. Next to a Jordan block of size k it is eps^(1/k). The bound has to hold for the eigenvalues
+that LAPACK finds. If they exceed the bound, the candidate is computed again for a region that is smaller by a
+margin, and the margin grows until the bound holds. The error increases by the order of the margin.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from spectral_param.dynamics._steps import steps
 Array = NDArray[Any]  # float64
 Candidate = Callable[[float], Array]  # A for a margin
 
-_MOVES = 12  # of the descent in a round
-_ROUNDS = 12  # for small n,
-_WORK = 400  # and _WORK / n for large ones, at least 2: seconds for n = 100
-_GAIN = 1e-5  # of the error, at least, for another round
+_MOVES = 12  # moves of the descent in a round
+_ROUNDS = 12  # largest number of rounds for small n
+_WORK = 400  # for large n there are _WORK / n rounds, at least 2: seconds for n = 100
+_GAIN = 1e-5  # relative gain that is needed for another round
 _MARGINS = 60
 
 
@@ -44,12 +43,12 @@ def search(
 ) -> Array:
     """Return the best A found that keeps the bound.
 
-    ``count`` is the number of steps, ``least`` the error of least squares; ``excess`` says by how much
-    LAPACK finds the bound exceeded.
+    ``count`` is the number of steps and ``least`` the error of least squares. ``excess`` returns by how much
+    the eigenvalues that LAPACK finds exceed the bound.
     """
     if excess(problem.A) <= 0:
         return problem.A
-    # A step or a candidate that overflows is dropped, as is one that LAPACK cannot make.
+    # Steps and candidates are dropped if they overflow or LAPACK fails.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         bases = _best_bases(problem, region, count, least)
         candidates = [_in_basis(problem, region, basis) for basis in bases]
@@ -64,9 +63,9 @@ def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
 
 
 def _best_bases(problem: Problem, region: Region, count: int, least: float) -> list[Basis]:
-    """Return the basis of the best A found and that of the closed form, to which rounding may do less.
+    """Return the basis of the best A found, and that of the first closed form, which may need less margin.
 
-    Where LAPACK fails, those found before; none if that is at once.
+    If LAPACK fails, return the bases found before, perhaps none.
     """
     try:
         best = _closed_form(problem, region, problem.A)
@@ -114,7 +113,7 @@ def _clipping(problem: Problem, region: Region) -> Candidate:
 
 
 def _made(candidate: Candidate, margin: float) -> Array | None:
-    """Return the candidate, or None where LAPACK fails or numbers overflow."""
+    """Return the candidate, or None if LAPACK fails or numbers overflow."""
     try:
         A = candidate(margin)
     except np.linalg.LinAlgError:
@@ -132,7 +131,7 @@ def _best_that_keeps_the_bound(
     least = np.inf
     for k in np.argsort(errors, kind="stable"):
         if best is not None and not errors[k] < least:
-            break  # A margin does not make the error less.
+            break  # A margin cannot reduce the error.
         kept = _within(candidates[k], region, excess)
         if kept is not None and (best is None or problem.error(kept) < least):
             best, least = kept, problem.error(kept)

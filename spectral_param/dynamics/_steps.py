@@ -1,21 +1,22 @@
 r"""Steps on the heights of the eigenvalues: their moduli, or their real parts.
 
-In the coordinates D = (A − A_LS) Rᵀ the error is ½‖D‖². For a simple eigenvalue λ of A with right and left
-vectors v and u, uᴴv = 1, the height changes by Re(s uᴴ dA v), s its slope in the complex plane, so by
+In the coordinates D = (A − A_LS) Rᵀ the error is ½‖D‖². Let λ be a simple eigenvalue of A with right and left
+vectors v and u, uᴴv = 1. Its height changes by Re(s uᴴ dA v), where s is the slope of the height in the
+complex plane. With dA = dD R⁻ᵀ this is
 
-.. math:: ⟨J, dD⟩, \qquad J = Re(w y^T), \quad w = s ū, \quad y = R^{-T} v :
+.. math:: ⟨J, dD⟩, \qquad J = Re(w y^T), \quad w = s ū, \quad y = R^{-T} v .
 
-dA = dD R⁻ᵀ. With the heights linearised at A, the least error is
+With the heights linearised at A, the least error is
 
 .. math:: \min \tfrac12‖D^+‖^2 \quad\text{with}\quad
-    ⟨J_i, D^+ - D⟩ ≤ \text{bound} - \text{height}_i \quad\text{for all } i :
+    ⟨J_i, D^+ - D⟩ ≤ \text{bound} - \text{height}_i \quad\text{for all } i .
 
-D⁺ = −Σ μᵢ Jᵢ with μ ≥ 0. In μ it is least distance programming, solved by non-negative least squares (Lawson
-and Hanson, "Solving Least Squares Problems", 1974, chapter 23), and takes no more than the products
-⟨Jᵢ, Jⱼ⟩ = ½ Re[(wᵢ·w̄ⱼ)(yᵢ·ȳⱼ) + (wᵢ·wⱼ)(yᵢ·yⱼ)]. The step is halved until the error plus
-ν Σ max(0, heightᵢ − bound) falls, ν > max μ. It is sequential quadratic programming with the exact penalty,
-without the curvature of the constraints. Its points are nearly feasible; close to a defective eigenvalue they
-need not be.
+The solution is D⁺ = −Σ μᵢ Jᵢ with μ ≥ 0. In μ this is least distance programming, solved by non-negative
+least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23). It needs only the
+products ⟨Jᵢ, Jⱼ⟩ = ½ Re[(wᵢ·w̄ⱼ)(yᵢ·ȳⱼ) + (wᵢ·wⱼ)(yᵢ·yⱼ)]. The step is halved until the error plus ν Σ max(0,
+heightᵢ − bound) decreases, with ν > max μ. This is sequential quadratic programming with the exact penalty,
+without the curvature of the constraints. Its points are nearly feasible, except perhaps close to a defective
+eigenvalue.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from spectral_param.dynamics._regions import Region
 Array = NDArray[Any]  # float64
 
 _HALVINGS = 12
-_CONVERGED = 1e-10  # of the penalised error
+_CONVERGED = 1e-10  # relative decrease of the penalised error
 
 
 def steps(problem: Problem, region: Region, A: Array, count: int) -> Iterator[Array]:
-    """Yield the points that at most ``count`` steps from A reach; fewer when they converge or fail."""
+    """Yield the points of at most ``count`` steps from A; fewer if they converge or fail."""
     R = problem.R
     penalty = 0.0
     for _ in range(count):
@@ -66,7 +67,7 @@ def steps(problem: Problem, region: Region, A: Array, count: int) -> Iterator[Ar
 
 
 def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, float, float] | None:
-    """Return D⁺ − D, Σ max(0, height − bound) and max μ, or None where the linear problem has no solution."""
+    """Return D⁺ − D, Σ max(0, height − bound) and max μ; None if the linear problem has no solution."""
     try:
         eigenvalues, V = np.linalg.eig(A)
         W = np.linalg.inv(V)
@@ -95,7 +96,7 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
 
 
 def _multipliers(gram: Array, limits: Array) -> Array | None:
-    """Return μ ≥ 0 of min ½‖D‖², ⟨Jᵢ, D⟩ ≤ limitsᵢ, ⟨Jᵢ, Jⱼ⟩ = gram, or None where no D satisfies these."""
+    """Return μ ≥ 0 of min ½‖D‖² with ⟨Jᵢ, D⟩ ≤ limitsᵢ and ⟨Jᵢ, Jⱼ⟩ = gram; None if no D satisfies these."""
     largest = np.abs(limits).max()
     if (limits >= 0).all():
         return np.zeros_like(limits)

@@ -1,4 +1,4 @@
-"""Leading eigentriples: the eigenvalue of largest modulus, or real part, with its right and left vectors."""
+"""Leading eigentriples: the eigenvalue of largest modulus or real part, with its right and left vectors."""
 
 from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple
 

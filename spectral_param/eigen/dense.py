@@ -1,15 +1,16 @@
-"""The leading eigentriple through LAPACK: for any matrix, at O(n^3).
+"""The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-Leading is the eigenvalue of largest modulus, or of largest real part. There are two ways:
+The leading eigenvalue is that of largest modulus, or of largest real part. There are two ways to compute it:
 
-- The short one, for ordinary matrices: LAPACK's ``geev`` gives both vectors, through scipy; above n = 48
-  ``torch.linalg.eig`` gives the right ones, V, and a solve with Vᴴ the left one. The residual of the left
-  vector and the condition of λ decide whether to believe the result.
-- The safe one, for everything else: matrices of extreme size, nearly defective ones, ill-conditioned V. All
-  eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration, and
-  in single precision a nearly defective eigenvalue from double precision.
+- The short way, for ordinary matrices: up to n = 48, LAPACK's ``geev`` gives both vectors, through scipy.
+  Above, ``torch.linalg.eig`` gives the right vectors V, and a solve with Vᴴ gives the left one. The result is
+  used only if the residual of the left vector and the condition of λ are small enough.
+- The safe way, for all others: extreme sizes, nearly defective eigenvalues, ill-conditioned V. All
+  eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration. In
+  single precision, a nearly defective eigenvalue is computed in double precision.
 
-Conjugates are taken with ``physical_conj``: see its note.
+Conjugates are taken with ``physical_conj``, for the reason given there. In comments, b is the number of
+matrices.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from spectral_param.context import full_precision
 
 Array = npt.NDArray[Any]
 
-# Which eigenvalue leads: that of largest modulus or of largest real part.
+# The quantity by which an eigenvalue leads: modulus or real part.
 Choice = Literal["modulus", "real"]
 
-# Up to this size the short way is the faster one: eigenvectors cost a third more than eigenvalues.
+# Up to this size the short way is faster: eigenvectors cost a third more than eigenvalues.
 SHORT_SIZE = 64
-# Up to this size the left vectors come from the decomposition, beyond it from a solve, measured on a CPU.
+# Up to this size the left vectors come from the decomposition, above from a solve (measured on a CPU).
 BOTH_SIZE = 48
-# And up to this number of matrices: the safe way takes a batch in a few calls.
+# For larger batches the safe way is faster, because it needs only a few calls for all matrices.
 SHORT_BATCH = 16
 _GEEV: dict[str, Any] = {kind: get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "fdFD"}
 _COMPLEX = {"f": np.complex64, "d": np.complex128}
-# One solve reaches working accuracy from almost any start, a second one from the few others.
+# One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# Largest entries for which squares and reciprocals of everything that occurs are numbers.
+# If the largest entry is in this range, squares and reciprocals neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
 
 
@@ -50,8 +51,8 @@ class Eigentriple(NamedTuple):
 
     Attributes:
         eigenvalue: λ, complex, shape ``(...)``.
-        right: u, complex, unit 2-norm, shape ``(..., n)``.
-        left: v, complex, unit 2-norm, shape ``(..., n)``.
+        right: u, complex, of 2-norm 1, shape ``(..., n)``.
+        left: v, complex, of 2-norm 1, shape ``(..., n)``.
     """
 
     eigenvalue: Tensor
@@ -59,46 +60,39 @@ class Eigentriple(NamedTuple):
     left: Tensor
 
 
+def size_of(eigenvalue: Any, choice: Choice) -> Any:
+    """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
+    return abs(eigenvalue) if choice == "modulus" else eigenvalue.real
+
+
 def physical_conj(x: Tensor) -> Tensor:
     """Return the conjugate with its values in memory.
 
-    ``Tensor.conj`` only sets a bit, and inside a custom operator that runs under torch.compile the
-    elementwise kernels ignore that bit without a word (seen with torch 2.13;
-    https://github.com/pytorch/pytorch/issues/62884).
-
-    Args:
-        x: A real or complex tensor.
+    ``Tensor.conj`` only sets a bit. Inside a custom operator that runs under torch.compile, elementwise
+    kernels ignore the bit without a warning (torch 2.13; https://github.com/pytorch/pytorch/issues/62884).
     """
     return x.conj().resolve_conj()
 
 
-def power_of_two_scale(T: Tensor) -> Tensor:  # T: (..., n, n)
-    """Return, for each matrix, the power of two next to its largest entry; 1 for a zero matrix.
+def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
+    """Return for each finite matrix the power of two at or below its largest entry; 1 for a zero matrix.
 
-    Dividing by it is exact and keeps squares from overflowing or vanishing, so matrices scaled
-    by 1e±20 behave in float32 as they do at scale 1.
-
-    Args:
-        T: Finite matrices of shape ``(..., n, n)``.
-
-    Returns:
-        Positive real scales of shape ``(..., 1, 1)``.
+    Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
+    matrices scaled by 1e±20 behave as at scale 1.
     """
-    # The modulus of a finite complex entry may overflow.
+    # Not the modulus: for a finite complex entry it may overflow.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
-    largest = sizes.amax(dim=(-2, -1), keepdim=True)
-    exponent = torch.frexp(largest).exponent
-    # One less, so that the scale of the largest finite numbers is still finite.
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)
+    return power_of_two(sizes.amax(dim=(-2, -1), keepdim=True))
+
+
+def power_of_two(sizes: Tensor) -> Tensor:
+    """Return the power of two at or below each size; 1 for 0. It is finite for every finite size."""
+    exponent = torch.frexp(sizes).exponent - 1
+    return torch.where(sizes > 0, torch.ldexp(torch.ones_like(sizes), exponent), 1.0)
 
 
 def divided(T: Tensor, scale: Tensor) -> Tensor:
-    """Return T/scale. Complex entries part by part: division by a subnormal complex number gives NaN.
-
-    Args:
-        T: Matrices ``(..., n, n)``.
-        scale: Real, of shape ``(..., 1, 1)``.
-    """
+    """Return T/scale, complex entries part by part: their division by a subnormal number gives NaN."""
     if not T.is_complex():
         return T / scale
     parts = torch.view_as_real(T.resolve_conj())
@@ -106,31 +100,19 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
 
 
 def dominant_eigentriple(T: Tensor, choice: Choice = "modulus") -> Eigentriple:  # T: (..., n, n)
-    """Compute the leading eigentriple of each matrix.
+    """Return the leading eigentriple of each matrix, without a graph.
 
-    Of several eigenvalues that lead together one is taken; of a complex conjugate pair, the
-    one in the upper half plane. Where a matrix has NaN or infinite entries its triple is NaN.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
-        choice: Which eigenvalue leads.
-
-    Returns:
-        The triple; no gradient flows through it.
+    If several eigenvalues lead, one of them is taken; of a complex conjugate pair, the one in the upper half
+    plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
+    complex128.
     """
     return leading_eigentriple(T, choice)[0]
 
 
 def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentriple, bool]:
-    """Compute the leading eigentriple of each matrix, and say whether nothing about any of them is special.
+    """Return :func:`dominant_eigentriple`, and whether all triples are known to be regular.
 
-    Args:
-        T: As for :func:`dominant_eigentriple`.
-        choice: Which eigenvalue leads.
-
-    Returns:
-        The triple, and whether each eigenvalue is simple and (for the modulus) not zero, and each matrix of
-        ordinary size.
+    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
     """
     T = T.detach()
     if T.shape[-1] > SHORT_SIZE:
@@ -140,21 +122,14 @@ def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentri
     matrices = T.flatten(end_dim=-3)
     if len(matrices) > SHORT_BATCH:
         return _safe(T, choice)[0], False
-    # Each by itself, so that none changes a bit of another one's result.
+    # One by one, so that the result of a matrix does not depend on the others in the batch.
     triples, regular = zip(*(leading_eigentriple(matrix, choice) for matrix in matrices), strict=True)
     parts = (torch.stack(part) for part in zip(*triples, strict=True))
     return Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in parts)), all(regular)
 
 
-def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
-    """Compute the dominant eigentriple of each matrix in the safe way, and the moduli of all its eigenvalues.
-
-    Args:
-        T: As for :func:`dominant_eigentriple`.
-
-    Returns:
-        The triple, and the moduli, largest first, relative to no particular scale: ``(..., n)``.
-    """
+def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # (..., n, n)
+    """Compute the triples in the safe way, and all moduli in descending order, up to a factor."""
     return _safe(T.detach(), "modulus")
 
 
@@ -162,31 +137,30 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
 
 
 def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
-    """Return the triple of one matrix, and whether its size is ordinary; None where it is not safe.
+    """Return the triple of one matrix and whether its size is ordinary; None where this way is not safe.
 
-    On the host, wherever the matrix is, and mostly in numpy: for arrays this small torch takes three times as
-    long.
+    Computed on the host and mostly in numpy, because torch takes three times as long for arrays this small.
     """
-    # The one look for NaN, infinity and extreme sizes: LAPACK's QR iteration ends the process on NaN.
+    # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
     size = torch.linalg.vector_norm(T, math.inf).item()
     if not 0 < size < math.inf:
         return None
     A = T.resolve_conj().resolve_neg().cpu().numpy()
-    # Scaled by a power of two, so that 2^k T has the same bits as T. The real numbers of a complex matrix by
-    # themselves: its quotient with a subnormal number is NaN.
+    # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided
+    # separately, because a complex division by a subnormal number gives NaN.
     real = A.real.dtype
     scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
     A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
     found = (_both_vectors if len(A) <= BOTH_SIZE else _right_vectors)(A, choice)
     if found is None:
         return None
-    eigenvalue, u, v = found  # u of unit length, vᴴu = 1
-    # u has a small residual whatever V is: LAPACK is backward stable. That of v, in double precision, also
-    # improves λ of a matrix in single precision: vᴴTu = λ + (vᴴT - λvᴴ)u.
+    eigenvalue, u, v = found  # ‖u‖ = 1, vᴴu = 1
+    # The residual of u is small, since LAPACK is backward stable. The residual of v, in double precision,
+    # also improves λ of a matrix in single precision: vᴴTu = λ + (vᴴT - λvᴴ)u.
     y = v.conj().astype(np.complex128)
     residual = y @ A - eigenvalue * y
     correction = complex(residual @ u)
-    condition = math.sqrt(np.vdot(v, v).real)  # of λ, since u has unit length
+    condition = math.sqrt(np.vdot(v, v).real)  # of λ, since ‖u‖ = 1
     defect = math.sqrt(np.vdot(residual, residual).real)
     eps = float(np.finfo(A.dtype).eps)
     rounding = 200 * len(u) * eps
@@ -199,28 +173,28 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     ):
         return None
     if eps > 1e-10:
-        # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
+        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
         eigenvalue += correction.real if eigenvalue.imag == 0 and A.dtype.kind == "f" else correction
     is_ordinary = _ORDINARY[0] < size < _ORDINARY[1]
-    # Of entries next to the largest number λ may be infinite.
+    # With entries near the largest number, λ may be infinite.
     with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
         parts = np.asarray(u.dtype.type(eigenvalue) * scale), u, v / u.dtype.type(condition)
     return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts)), is_ordinary
 
 
 def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
-    """Return λ, u and v by LAPACK's ``geev``, which gives both vectors; None where that fails."""
+    """Return λ, u and v from LAPACK's ``geev``; None where it fails."""
     geev = _GEEV[A.dtype.char]
     if A.dtype.kind == "c":
         values, left, right, failed = geev(A)
-        leader = int((np.abs(values) if choice == "modulus" else values.real).argmax())
+        leader = int(size_of(values, choice).argmax())
         eigenvalue, u, v = complex(values[leader]), right[:, leader], left[:, leader]
     else:
         real, imaginary, left, right, failed = geev(A)
-        leader = int((real * real + imaginary * imaginary if choice == "modulus" else real).argmax())
+        leader = int(size_of(real + 1j * imaginary, choice).argmax())
         eigenvalue = complex(real[leader], imaginary[leader])
         if eigenvalue.imag:
-            # Of a pair the first, in the upper half plane; the column after it has the imaginary parts.
+            # The first of a pair, in the upper half plane. The next column has the imaginary parts.
             u, v = (X[:, leader] + 1j * X[:, leader + 1] for X in (right, left))
         else:
             u, v = (X[:, leader].astype(_COMPLEX[A.dtype.char]) for X in (right, left))
@@ -229,10 +203,10 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
 
 
 def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
-    """Return λ, u and v by all right vectors V, since Vᴴ v = e_j; None where V is singular."""
+    """Return λ, u and v from all right vectors V, since Vᴴ v = e_j; None where V is singular."""
     values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
-    # Of a pair the first, in the upper half plane.
-    leader = (np.abs(values) if choice == "modulus" else values.real).argmax()
+    # The first of a pair, in the upper half plane.
+    leader = size_of(values, choice).argmax()
     unit = np.zeros(len(A), values.dtype)
     unit[leader] = 1
     try:
@@ -246,10 +220,10 @@ def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | N
 
 @full_precision
 def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
-    """Return the triples, and the moduli of all eigenvalues, largest first and relative to no scale."""
+    """Return the triples, and the moduli of all eigenvalues, up to a factor, in descending order."""
     n = T.shape[-1]
     T = T.resolve_conj()
-    # LAPACK's QR iteration ends the process on NaN input, so it must never see any.
+    # NaN must not reach LAPACK: its QR iteration ends the process.
     finite = T.isfinite().all(dim=(-2, -1))
     T = torch.where(finite[..., None, None], T, 0)
     scale = power_of_two_scale(T)
@@ -259,12 +233,12 @@ def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., 
     if scaled.dtype in (torch.float32, torch.complex64):
         eigenvalue, accurate = _rayleigh_quotient(scaled, eigenvalue, right, left, choice)
         if not accurate.all():
-            # Nearly defective: LAPACK's error in single precision is the root of a rounding error.
+            # Nearly defective: in single precision LAPACK's error is the square root of a rounding error.
             again = _solve(scaled[~accurate].to(_double(scaled.dtype)), choice)
             for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
                 part[~accurate] = better.to(part.dtype)
 
-    # Part by part, for scales that are subnormal: their products with complex numbers are NaN.
+    # Part by part, because the product of a complex number and a subnormal scale is NaN.
     parts = torch.view_as_real(eigenvalue.reshape(finite.shape)) * scale[..., 0]
     nan = torch.nan
     triple = Eigentriple(
@@ -275,13 +249,12 @@ def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., 
     return triple, moduli.sort(dim=-1, descending=True).values.reshape(*finite.shape, n)
 
 
-def _solve(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # (b, n, n)
+def _solve(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # T: (b, n, n)
     """Return the leading eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
     eigenvalues = torch.linalg.eigvals(T)
-    moduli = eigenvalues.abs()
-    leader = (moduli if choice == "modulus" else eigenvalues.real).argmax(dim=-1, keepdim=True)
+    leader = size_of(eigenvalues, choice).argmax(dim=-1, keepdim=True)
     eigenvalue = eigenvalues.gather(-1, leader).squeeze(-1)
-    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), moduli
+    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), eigenvalues.abs()
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:
@@ -291,10 +264,10 @@ def _double(dtype: torch.dtype) -> torch.dtype:
 def _rayleigh_quotient(
     T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tensor, choice: Choice
 ) -> tuple[Tensor, Tensor]:
-    """Return vᴴTu/(vᴴu) in double precision, where it is close to the eigenvalue, and whether it is.
+    """Return vᴴTu/(vᴴu) in double precision where it is close to the eigenvalue, and whether it is.
 
-    LAPACK's eigenvalue is off by eps times its condition number; this one by the product of both vectors'
-    residuals, which in single precision is worth several digits.
+    The error of LAPACK's eigenvalue is eps times its condition number. The error of the quotient is the
+    product of both vectors' residuals, which in single precision is several digits better.
     """
     double = T.to(_double(T.dtype))
     u, v = right.to(torch.complex128), left.to(torch.complex128)
@@ -305,10 +278,10 @@ def _rayleigh_quotient(
     s = (vh * u).sum(dim=-1)
     quotient = (vh * Tu).sum(dim=-1) / s
     if not T.is_complex():
-        # What is left of an imaginary part is rounding, and would give λ < 0 an angle of π or -π by chance.
+        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
         real = torch.complex(quotient.real, torch.zeros_like(quotient.real))
         quotient = torch.where(eigenvalue.imag == 0, real, quotient)
-    # For a (nearly) defective eigenvalue the quotient is a division of rounding errors.
+    # For a (nearly) defective eigenvalue the quotient consists of rounding errors.
     size = eigenvalue.abs() if choice == "modulus" else 1.0
     near = (quotient - eigenvalue).abs() <= 1e-4 * size
     reliable = near & (s.abs() > 100 * torch.finfo(T.dtype).eps ** 0.5)
@@ -316,26 +289,26 @@ def _rayleigh_quotient(
 
 
 def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
-    """Return unit right and left eigenvectors of complex ``T`` (b, n, n) for ``eigenvalue`` (b)."""
+    """Return unit right and left eigenvectors of complex T (b, n, n) for the eigenvalues (b)."""
     b, n, _ = T.shape
     eps = torch.finfo(T.dtype).eps
     shifted = T - eigenvalue[:, None, None] * torch.eye(n, dtype=T.dtype, device=T.device)
     lu, pivots, _ = torch.linalg.lu_factor_ex(shifted)
-    # T - λI is singular by construction; a zero pivot becomes a rounding-sized one.
+    # T - λI is nearly singular by construction. A zero pivot is replaced by a rounding error.
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     diagonal.copy_(torch.where(diagonal.abs() < eps, eps, diagonal))
 
-    # A fixed start with no structure of its own: results do not depend on any random state.
+    # A fixed, unstructured start, so that results do not depend on a random state.
     angle = torch.arange(n, dtype=torch.float64).square()
     start = torch.polar(torch.ones_like(angle), angle).to(T.device, T.dtype).expand(b, n)
     right, right_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=False)
-    # Starting from the right vector gives v = u, the well-conditioned choice, when λ is a
-    # multiple but not defective eigenvalue (the identity, for instance).
+    # If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is
+    # the well-conditioned choice.
     start = torch.where(right_residual[:, None].isfinite(), right, start)
     left, left_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=True)
 
-    # Long Jordan chains make the triangular solves overflow, and a second solve can undo what the first
-    # achieved for very non-normal T. Those few get their vectors from the full decomposition.
+    # Long Jordan chains make the triangular solves overflow, and for very non-normal T the second solve can
+    # undo the first one. These few matrices get their vectors from the full decomposition.
     tolerance = 100 * n * eps
     failed = ~((right_residual <= tolerance) & (left_residual <= tolerance))
     if failed.any():
@@ -348,10 +321,10 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
 def _solve_repeatedly(
     T: Tensor, eigenvalue: Tensor, lu: Tensor, pivots: Tensor, x: Tensor, adjoint: bool
 ) -> tuple[Tensor, Tensor]:
-    """Iterate x <- (T - λI)^-1 x, or its adjoint; return the unit x and its residual."""
+    """Iterate x <- (T - λI)⁻¹ x, or with the adjoint; return the unit x and its residual."""
     for _ in range(_SOLVES):
         x = torch.linalg.lu_solve(lu, pivots, x[..., None], adjoint=adjoint)[..., 0]
-        # First by the largest entry, so that the norm does not overflow.
+        # Divide by the largest entry first, so that the norm does not overflow.
         x = x / x.abs().amax(dim=-1, keepdim=True)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     if adjoint:
@@ -361,7 +334,7 @@ def _solve_repeatedly(
 
 
 def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:
-    """Return the right eigenvector of ``T`` whose eigenvalue is nearest to ``eigenvalue``."""
+    """Return the right eigenvector of T whose eigenvalue is nearest to ``eigenvalue``."""
     values, vectors = torch.linalg.eig(T)
     nearest = (values - eigenvalue[:, None]).abs().argmin(dim=-1)
     chosen: Tensor = vectors[torch.arange(len(T), device=T.device), :, nearest]

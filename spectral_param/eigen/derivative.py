@@ -1,35 +1,35 @@
-r"""Derivatives of the leading eigenvalue and its vectors, and the operators that torch.compile sees.
+r"""Derivatives of the leading eigenvalue and its vectors, and the operators for torch.compile.
 
 Derivation
 ----------
-Let λ be a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of
-unit norm, and s = vᴴ u. Differentiating T u = λ u and multiplying by vᴴ from the left gives
+Let λ be a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of unit norm,
+and s = vᴴ u. Differentiating T u = λ u and multiplying by vᴴ from the left gives
 
 .. math:: d\lambda = v^H\, dT\, u / s .
 
-The vectors move by dT along the directions orthogonal to themselves (uᴴ du = 0: norm and phase
-stay), which with the same equation is one bordered system, non-singular because λ is simple,
+The norm and the phase of u are kept fixed: uᴴ du = 0. Together with the differentiated equation this is one
+bordered system, which is non-singular because λ is simple,
 
 .. math:: \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
           \begin{bmatrix} du \\ -dλ \end{bmatrix} =
-          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix},
+          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix}.
 
-and the same with Tᴴ, λ̄, v for dv. The phase of an eigenvector is arbitrary, so only functions that
-do not depend on it may be differentiated; ``functional.dominant_eigen`` fixes the phase to make all of them
-such.
+dv solves the same system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a function may be
+differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes the phases, after
+which every function may.
 
 PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
 
 .. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
 
-where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is
-taken. With ρ = |λ|, g_λ = g_ρ λ/ρ, this is the matrix C/ρ of Prop. 3.2 in Helfrich and Ye (2020), "Eigenvalue
-Normalized Recurrent Neural Networks for Short Term Memory"; with α = Re λ, g_λ = g_α.
+where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is taken.
+With ρ = |λ|, g_λ = g_ρ λ/ρ, and this is the matrix C/ρ of Prop. 3.2 in Helfrich and Ye (2020), "Eigenvalue
+Normalized Recurrent Neural Networks for Short Term Memory". With α = Re λ, g_λ = g_α.
 
-The backward pass is itself made of differentiable operations on T, λ, u and v, so derivatives of any
-order are right. Autograd through ``torch.linalg.eig`` solves with the matrix of *all* eigenvectors:
-it loses digits when any two of them are close, and its second derivative is NaN for a tie anywhere in
-the spectrum.
+The backward pass consists of differentiable operations on T, λ, u and v, so derivatives of any order are
+right. In contrast, autograd through ``torch.linalg.eig`` solves with the matrix of *all* eigenvectors. It
+loses digits when any two of them are close, and its second derivative is NaN for a tie anywhere in the
+spectrum.
 """
 
 from __future__ import annotations
@@ -48,55 +48,39 @@ from spectral_param.eigen.dense import (
     dominant_eigentriple,
     physical_conj,
     power_of_two_scale,
+    size_of,
 )
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
-    """Return the |vᴴu| (unit u, v) at and below which λ counts as defective: 10·sqrt(eps).
+    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
 
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps) and leaves |vᴴu|
-    of that size, so below a small multiple of it the derivative 1/(vᴴu) is made of rounding errors.
-
-    Args:
-        dtype: A floating point or complex type.
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
+    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
+    errors.
     """
     return float(10 * torch.finfo(dtype).eps ** 0.5)
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return xᴴy.
-
-    Args:
-        x: Vectors.
-        y: Vectors.
-    """
-    # Not torch.vdot, a product, whose precision is a setting.
+    """Return xᴴy."""
+    # Not torch.vdot, because the precision of products depends on settings.
     return (physical_conj(x) * y).sum(dim=-1)
 
 
 def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
-    """Return x yᴴ, or its real part, without the complex matrix. No products that autocast could touch."""
+    """Return x yᴴ, or its real part without the complex matrix, by operations that autocast leaves alone."""
     x, y = x[..., :, None], y[..., None, :]
     return torch.addcmul(x.real * y.real, x.imag, y.imag) if real else x * physical_conj(y)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return |vᴴu|, the reciprocal of the condition number of the eigenvalue; no gradient flows through.
-
-    Args:
-        u: Unit right eigenvectors.
-        v: Unit left eigenvectors.
-    """
+    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
     return inner(v, u).detach().abs()
 
 
 def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`.
-
-    Args:
-        u: Unit right eigenvectors.
-        v: Unit left eigenvectors.
-    """
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
@@ -135,7 +119,7 @@ class _Eigen(torch.autograd.Function):
     def forward(T: Tensor, choice: Choice, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
         if known is None:
             return dominant_eigentriple(T, choice)
-        # Autograd attaches the graph to the returned tensors themselves: these must be new ones.
+        # Autograd attaches the graph to the returned tensors, so they must be new ones.
         return Eigentriple(*(x.detach() for x in known))
 
     @staticmethod
@@ -185,36 +169,28 @@ class _Eigen(torch.autograd.Function):
         return _Eigen.apply(T.movedim(in_dims[0], 0), choice, known), 0  # type: ignore[no-untyped-call]
 
 
-def eigentriple(T: Tensor, choice: Choice = "modulus", known: Eigentriple | None = None) -> Eigentriple:
-    """Return the differentiable leading eigentriple of T, vectors with LAPACK's phase.
+# T is of shape (..., n, n) in all of the following.
 
-    Args:
-        T: Matrices of shape ``(..., n, n)``.
-        choice: Which eigenvalue leads.
-        known: The triple of exactly this ``T`` when it is already at hand: it is then not computed
-            again, and the gradient is the same.
-    """
+
+def eigentriple(T: Tensor, choice: Choice = "modulus", known: Eigentriple | None = None) -> Eigentriple:
+    """Return the leading eigentriple, differentiable; ``known`` is its value, if that is known."""
     return Eigentriple(*_Eigen.apply(T, choice, known))  # type: ignore[no-untyped-call]
 
 
 def leading_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``.
-        choice: Which eigenvalue leads, and by what.
-    """
-    eigenvalue = eigentriple(T, choice).eigenvalue
-    return eigenvalue.abs() if choice == "modulus" else eigenvalue.real
+    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order."""
+    value: Tensor = size_of(eigentriple(T, choice).eigenvalue, choice)
+    return value
 
 
-# The short path: an ordinary tensor whose triple is at hand ---------------------------------------
+# The short path: an ordinary tensor whose triple is known -----------------------------------------
 
 
 class _Value(torch.autograd.Function):
-    """T, λ, u, v -> |λ| or Re λ, for ordinary tensors. One first derivative costs one outer product.
+    """T, λ, u, v -> |λ| or Re λ, for ordinary tensors. A first derivative costs one outer product.
 
-    Without ``setup_context``, which PyTorch binds anew in each call at the price of an 8 x 8 decomposition.
+    There is no ``setup_context``: with it, PyTorch binds the signature in each call, which takes as long as
+    the decomposition of an 8 x 8 matrix.
     """
 
     @staticmethod
@@ -222,7 +198,8 @@ class _Value(torch.autograd.Function):
         ctx.choice = choice
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
-        return eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+        value: Tensor = size_of(eigenvalue, choice)
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -239,21 +216,15 @@ def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tens
 
 
 def known_value(T: Tensor, triple: Eigentriple, choice: Choice = "modulus") -> Tensor:
-    """Return |λ| or Re λ of an ordinary tensor's triple as a differentiable function of T.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
-        triple: The leading eigentriple of exactly this ``T``.
-        choice: Which eigenvalue leads, and by what.
-    """
+    """Return |λ| or Re λ as a differentiable function of T, an ordinary tensor, from the triple of T."""
     value: Tensor = _Value.apply(T, *triple, choice)  # type: ignore[no-untyped-call]
     return value
 
 
 class _Divided(torch.autograd.Function):
-    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, λ simple and not zero, as one node.
+    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, as one node. λ is simple and not zero.
 
-    With f = r / (|λ| + ε), G the gradient of W and g_T(g_ρ) that of ρ = |λ|, from above,
+    With f = r / (|λ| + ε), the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 
     .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ| + ε}\, \mathrm{Re}\langle T, G\rangle.
     """
@@ -283,7 +254,7 @@ class _Divided(torch.autograd.Function):
 def _small(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
 ) -> Tensor:
-    """Return g_T of :class:`_Divided` for one matrix, in numpy, which small arrays take half the time in."""
+    """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
     matrix, right, left, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, u, v, G))
     value = eigenvalue.item()
     size = abs(value)
@@ -305,13 +276,9 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, eps: float) -> Tensor:
-    """Return r T / (|λ| + ε) of an ordinary tensor as a differentiable function of T.
+    """Return r T / (|λ| + ε) as a differentiable function of T, an ordinary tensor, from the triple of T.
 
-    Args:
-        T: Matrices of shape ``(..., n, n)``: no graph is recorded and no transform is at work.
-        triple: The leading eigentriple of exactly this ``T``, simple and not zero.
-        radius: r, a number or one for each matrix.
-        eps: ε.
+    λ is simple and not zero. r is a number, or one number for each matrix.
     """
     W: Tensor = _Divided.apply(T, *triple, radius, eps)  # type: ignore[no-untyped-call]
     return W
@@ -319,20 +286,14 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, e
 
 # Recorded graphs ----------------------------------------------------------------------------------
 #
-# torch.compile, torch.export and torch.jit.trace see opaque operators with real outputs. Tracing the complex
-# arithmetic above would hand complex kernels to a compiler that has none.
+# torch.compile, torch.export and torch.jit.trace see opaque operators with real outputs, because the compiler
+# has no kernels for the complex arithmetic above.
 
 
 def value_and_gradient(T: Tensor, triple: Eigentriple, choice: Choice) -> tuple[Tensor, Tensor]:
-    """Return |λ| or Re λ and its gradient with respect to T, both without a graph.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``.
-        triple: The leading eigentriple of T.
-        choice: Which eigenvalue leads, and by what.
-    """
+    """Return |λ| or Re λ and its gradient with respect to T, both without a graph."""
     eigenvalue, u, v = triple
-    value = eigenvalue.abs() if choice == "modulus" else eigenvalue.real.clone()
+    value = size_of(eigenvalue, choice).clone()
     return value, _value_gradient(T, eigenvalue, u, v, torch.ones_like(value), choice)
 
 
@@ -364,8 +325,9 @@ def _with_gradient_setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -
 def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
     if torch.is_grad_enabled():
         raise NotImplementedError(
-            "spectral_radius, spectral_abscissa: second derivatives are not available in a compiled or "
-            "exported graph, where the first one is a constant. Differentiate twice in eager mode."
+            "spectral_radius, spectral_abscissa: expected at most one derivative in a compiled or exported "
+            "graph, got a second one: second derivatives are not available there. Differentiate twice in "
+            "eager mode."
         )
     (gradient,) = ctx.saved_tensors
     return g[..., None, None] * gradient, None, None
@@ -375,22 +337,11 @@ _with_gradient.register_autograd(_with_gradient_backward, setup_context=_with_gr
 
 
 def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    """Return the value as a function of T with that gradient, once differentiable.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``.
-        value: One number each.
-        gradient: Of the shape of T.
-    """
+    """Return ``value`` as a function of T that has this gradient and can be differentiated once."""
     found: Tensor = _with_gradient(T, value.detach(), gradient.detach())
     return found
 
 
 def recorded_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
-    """Return |λ| or Re λ for a graph that is being recorded.
-
-    Args:
-        T: Matrices of shape ``(..., n, n)``.
-        choice: Which eigenvalue leads, and by what.
-    """
+    """Return |λ| or Re λ for a graph that is being recorded."""
     return with_gradient(T, *_leading_value(T.detach(), choice))

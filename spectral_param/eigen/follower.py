@@ -1,4 +1,4 @@
-"""The leading eigenvalue behind a constrained weight: computed, followed, remembered and saved."""
+"""The leading eigenvalue of a constrained weight: computed, tracked, cached and saved."""
 
 from __future__ import annotations
 
@@ -21,42 +21,31 @@ from spectral_param.eigen.derivative import (
 
 Solver = Literal["auto", "dense", "tracking"]
 
-# Size from which "auto" tracks. Below, all eigenvalues cost about as much as a step of tracking.
+# "auto" tracks from this size on. Below, all eigenvalues cost about as much as a step of tracking.
 TRACKED_SIZE = 96
-_HOST = ("cpu",)
-
-
-def is_on_host(T: Tensor) -> bool:
-    """Return whether the host sees the values of a tensor without waiting for a device.
-
-    Args:
-        T: Any tensor.
-    """
-    return T.device.type in _HOST
 
 
 class Follower(nn.Module):
-    """ρ, or α, of matrices that change a little from read to read.
+    """The spectral radius ρ, or abscissa α, of matrices that change little from read to read.
 
-    What tracking needs to go on is kept in buffers, so checkpoints, copies and compiled graphs have it:
+    The state of the tracking is in buffers, so that checkpoints, copies and compiled graphs include it. With
+    m matrices:
 
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
-    - ``numbers``: what else is in :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
-    - ``triple``, ``digest``: λ, u and v as of the last read before the checkpoint, ``(m, 2n + 1, 2)``, and
-    the
-      SHA-256 of the bits of the T that they belong to, as eight numbers of 32 bits. Of a T that still has
-      these bits nothing is computed again, so a run that was interrupted goes on to the same bits. Averaged
-      or converted they belong to no T, and are not used.
+    - ``numbers``: the other fields of :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
+    - ``triple``, ``digest``: λ, u and v at the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
+      SHA-256 of the bits of their T, as eight 32-bit numbers. If T still has these bits after loading, the
+      triple is used again, so that an interrupted run continues to the same bits. After averaging or
+      conversion the bits differ, and the triple is not used.
 
-    All are empty where nothing is tracked.
+    All buffers are None if nothing is tracked.
 
     Args:
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
-        choice: ``"modulus"`` for ρ, ``"real"`` for the spectral abscissa, which is computed densely.
+        choice: ``"modulus"`` for ρ; ``"real"`` for α, which is always computed densely.
     """
 
-    #: The base class of parametrizations need not compare these buffers to know whether a weight is the
-    #: last one.
+    #: Tells the base class of parametrizations that a weight does not depend on these buffers.
     is_memory = True
 
     right: Tensor | None
@@ -70,35 +59,27 @@ class Follower(nn.Module):
         self.solver, self.choice = solver, choice
         for name in _BUFFERS:
             self.register_buffer(name, None)
-        # Copies of the last T and its triple. T's address and version say on a device whether comparing pays.
+        # Copies of the last T and its triple. On a device, T's address and version tell whether to compare.
         self._last: tuple[Tensor, Eigentriple] | None = None
         self._mark: tuple[int, int] | None = None
-        # The host's copy of ``numbers``, and the version of the buffer that it is a copy of.
+        # The host's copy of ``numbers``, and the version of the buffer when it was copied.
         self._states: list[tracking.State] | None = None
         self._version = -1
         self._is_loaded = False
         self._is_regular = False
 
     def tracks(self, n: int) -> bool:
-        """Return whether matrices of this size are tracked.
-
-        Args:
-            n: The size.
-        """
+        """Return whether matrices of size n are tracked."""
         asked = self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
         return asked and self.choice == "modulus"
 
     @property
     def is_regular(self) -> bool:
-        """Whether the eigenvalues of the last read are neither zero nor defective, and of ordinary size."""
+        """Whether the eigenvalues of the last read are neither zero nor defective, and the sizes ordinary."""
         return self._is_regular
 
     def begin(self, T: Tensor) -> None:
-        """Forget everything, and make room for matrices like T.
-
-        Args:
-            T: Matrices of shape ``(..., n, n)``.
-        """
+        """Forget everything, and allocate buffers for matrices like T ``(..., n, n)``."""
         self._last, self._states, self._is_loaded, self._is_regular = None, None, False, False
         n = T.shape[-1]
         with torch.inference_mode(False), torch.no_grad():
@@ -115,10 +96,9 @@ class Follower(nn.Module):
             self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
 
     def follow(self, T: Tensor) -> Eigentriple:
-        """Return the leading eigentriple of each matrix, without a graph, computed only if T is not the last.
+        """Return the leading eigentriple of each matrix, without a graph; computed only if T has changed.
 
-        Args:
-            T: Ordinary matrices of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
+        T is an ordinary tensor of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
         """
         triple = self._known(T)
         if triple is None:
@@ -132,12 +112,12 @@ class Follower(nn.Module):
         return triple
 
     def _known(self, T: Tensor) -> Eigentriple | None:
-        """Return the triple of T if T is the last one that was read."""
+        """Return the triple of T if T equals the matrix of the last read."""
         if self._is_loaded:
             self._recall(T)
-        # On a device a comparison makes the host wait. Where T has probably changed it is left out.
+        # On a device a comparison makes the host wait. It is skipped if T has probably changed.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = mark != self._mark and not is_on_host(T)
+        is_new = mark != self._mark and not tracking.is_on_host(T)
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None
@@ -151,7 +131,7 @@ class Follower(nn.Module):
         return triple
 
     def _track(self, T: Tensor) -> Eigentriple:
-        """Return the eigentriple of each matrix by itself, from what the last call left in the buffers."""
+        """Return the eigentriple of each matrix, tracked from the state in the buffers."""
         if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
             self.begin(T)
         assert self.right is not None
@@ -163,7 +143,7 @@ class Follower(nn.Module):
         assert self._states is not None
         found, states = _follow(T, self._states)
         _store(states, self.right, self.left, self.numbers)
-        # The buffers hold the blocks; the states' own copies go.
+        # The buffers hold the blocks now, so the states refer to them and drop their own copies.
         kept = zip(states, self.right, self.left, strict=True)
         vars(self).update(
             _states=[dataclasses.replace(state, right=right, left=left) for state, right, left in kept],
@@ -183,15 +163,11 @@ class Follower(nn.Module):
             and self.right.dtype == self.left.dtype == T.dtype
             and self.right.device == self.left.device == T.device
             and self.numbers.shape == (m, len(tracking.NUMBERS))
-            and not self.numbers.is_complex()  # Module.to makes it so together with a complex weight.
+            and not self.numbers.is_complex()  # Module.to(complex) converts all buffers.
         )
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ or α inside transforms, and in a graph that is being recorded, which follows, too.
-
-        Args:
-            T: Matrices of shape ``(..., n, n)``.
-        """
+        """Return ρ or α of T ``(..., n, n)`` inside transforms and in a recorded graph, which tracks, too."""
         if not is_traced(T):
             return leading_value(T, self.choice)
         if not self.tracks(T.shape[-1]) or not self._fits(T):
@@ -202,7 +178,7 @@ class Follower(nn.Module):
     # Checkpoints ----------------------------------------------------------------------------------
 
     def _recall(self, T: Tensor) -> None:
-        """After loading: take up the saved triple if T has the saved bits."""
+        """After loading: use the saved triple if T has the saved bits."""
         vars(self)["_is_loaded"] = False
         n, m = T.shape[-1], T[..., 0, 0].numel()
         if self.triple is None or self.digest is None or self.triple.shape != (m, 2 * n + 1, 2):
@@ -229,7 +205,7 @@ class Follower(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take buffers of any shape, or none: a checkpoint of weights alone is complete."""
+        """Load buffers of any shape, or none: a checkpoint with the weight alone is complete."""
         found = [state_dict.get(prefix + name) for name in _BUFFERS]
         vars(self).update(_last=None, _states=None, _is_loaded=True, _is_regular=False)
         with torch.inference_mode(False), torch.no_grad():
@@ -238,7 +214,7 @@ class Follower(nn.Module):
                 if present is not None and value is not None and present.shape == value.shape:
                     present.copy_(value)  # In place: compiled graphs hold these tensors.
                 elif value is not None:
-                    # On the device of the others; the first read begins anew where the shape does not fit.
+                    # On the present device. If the shape does not fit, the first read starts again.
                     device = value.device if present is None else present.device
                     setattr(self, name, value.detach().to(device, copy=True))
                 elif present is not None and name == "numbers":

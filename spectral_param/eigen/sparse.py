@@ -1,45 +1,47 @@
-r"""The spectral radius of a sparse matrix: exact reductions first, then Ritz values with a proof.
+"""The spectral radius of a sparse matrix: exact reductions, then Ritz values with a proof.
 
-One run of Arnoldi's method finds *an* eigenvalue at the edge of a crowded spectrum, not the largest: of
-random sparse matrices with n = 10,000 and ten entries a row, 16 or more eigenvalues may lie within half a per
-cent of the largest modulus. So each value here is exact, or proven, or LAPACK's.
+One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, which need not be the largest
+if many are close together. In random sparse matrices with n = 10,000 and ten entries a row, 16 or more
+eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
+computed by LAPACK.
 
-1. *Strong components.* Ordered by them T is block triangular, so its eigenvalues are those of the
-   diagonal blocks. A node on no cycle is a 1 x 1 block: acyclic and nilpotent parts vanish exactly, where
-   LAPACK finds ε^(1/n). Blocks whose row or column sums bound them by what is found already are skipped.
-2. *Period.* If p divides the lengths of all cycles of a block, its nodes fall into p classes that edges pass
-   in turn. T^p maps the first class to itself, by B = T₀₁ T₁₂ … T₍p−1₎₀, and ρ(T) = ρ(B)^(1/p). What
-   follows finds ρ(B); with p = 1, B = T.
-3. *Perron.* Where B ≥ 0, min (Bx)ᵢ/xᵢ ≤ ρ(B) ≤ max (Bx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power
-   steps bring both together.
-4. *LAPACK*, all eigenvalues, for blocks up to ``DENSE``.
-5. *Ritz values and a proof* for larger ones. ARPACK gives orthonormal bases V and U of leading right and
-   left invariant subspaces of dimension k, converged but for E = TV − VVᴴTV and F = TᴴU − UUᴴTᴴU. With
-   Q = I − V(UᴴV)⁻¹Uᴴ and an orthonormal basis W of what is orthogonal to U, T is
+1. *Strong components.* In their order T is block triangular, so its eigenvalues are those of the diagonal
+   blocks. A node on no cycle is a 1 x 1 block. So acyclic and nilpotent parts give an exact 0, where LAPACK
+   finds ε^(1/n). A block is skipped if its row or column sums show that its radius is not above the largest
+   one found.
+2. *Period.* If p divides the lengths of all cycles of a block, its nodes fall into p classes, and edges lead
+   from each class to the next. T^p maps the first class to itself, by B = T₀₁ T₁₂ … T₍p−1₎₀, and ρ(T) =
+   ρ(B)^(1/p). The next points find ρ(B); with p = 1, B = T.
+3. *Perron.* If B ≥ 0, then min (Bx)ᵢ/xᵢ ≤ ρ(B) ≤ max (Bx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
+   bring the two bounds together.
+4. *LAPACK*, all eigenvalues, for blocks up to the size ``DENSE``.
+5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
+   leading invariant subspaces of dimension k, with the residuals E = TV − VVᴴTV and F = TᴴU − UUᴴTᴴU. With Q
+   = I − V(UᴴV)⁻¹Uᴴ and an orthonormal basis W of the orthogonal complement of U, T is
 
        [[H, X], [Y, T₂₂]],   H = (UᴴV)⁻¹UᴴTV,   ‖X‖ ≤ ‖Q‖‖F‖,   ‖Y‖ ≤ ‖Q‖‖E‖,   T₂₂ʲ = Wᴴ (QTQ)ʲ W,
 
-   in the basis [V, W]. A number z that is no eigenvalue of T₂₂ is one of T where H + X (z − T₂₂)⁻¹ Y has it.
-   Let
+   in the basis [V, W]. A number z that is not an eigenvalue of T₂₂ is an eigenvalue of T if and only if it is
+   one of H + X (z − T₂₂)⁻¹ Y. Let
 
        R = Σ_{j<K} ‖(QTQ)ʲ‖ / r^(j+1) / (1 − q),    q = ‖(QTQ)ᴷ‖ / rᴷ < 1.
 
-   Then ‖(z − T₂₂)⁻¹‖ ≤ R for all |z| ≥ r, by the Neumann series. So those z that are eigenvalues of T lie
-   within δ = κ ‖X‖ R ‖Y‖ of eigenvalues θ of H, κ the condition number of its eigenvectors (Bauer, Fike), and
-   each cluster of discs of radius δ that stays in |z| > r has as many of T as of H: none gets in or out
-   while X grows from nothing. With r = (1 − τ) |θ₁| and 2kδ ≤ τ |θ₁|, that proves
-   |ρ(T) − |θ₁|| ≤ τ |θ₁|. Nothing here supposes that T is near to normal: where powers of T grow before they
-   fall, R and K say so. The more Ritz values, the fewer products K; the loose factors in R do not
-   matter, since E and F are multiplied.
+   Then ‖(z − T₂₂)⁻¹‖ ≤ R for all |z| ≥ r, by the Neumann series. So every eigenvalue z of T with |z| ≥ r lies
+   within δ = κ ‖X‖ R ‖Y‖ of an eigenvalue θ of H, where κ is the condition number of the eigenvectors of H
+   (Bauer, Fike). Each cluster of discs of radius δ that stays in |z| > r contains as many eigenvalues of T as
+   of H, because no eigenvalue crosses its boundary when X is scaled up from 0. With r = (1 − τ) |θ₁| and 2kδ
+   ≤ τ |θ₁|, this proves |ρ(T) − |θ₁|| ≤ τ |θ₁|. The proof does not assume that T is close to normal: if
+   powers of T grow before they decay, R and κ are large. More Ritz values mean fewer products K. R may be far
+   from sharp, because it is multiplied by the small E and F.
 
-   The norms come from random vectors: a Gaussian z has ‖Mz‖ ≥ |g| ‖M‖ with g standard normal, so of s of
-   them all have ‖Mz‖ < ‖M‖/c with a probability below (√(2/π)/c)^s: 2e-17 for s = 8, c = 100, and for
-   half as many complex ones. A proof takes at most ``PRODUCTS`` norms, so it is wrong with a probability
-   below 1e-12, over vectors that do not depend on T.
+   The norms are estimated with random vectors. A Gaussian z has ‖Mz‖ ≥ |g| ‖M‖ with g standard normal. So the
+   probability that ‖Mz‖ < ‖M‖/c for all of s vectors is below (√(2/π)/c)^s: 2e-17 for s = 8, c = 100, and the
+   same for half as many complex vectors. A proof takes at most ``PRODUCTS`` norms, so the probability of a
+   wrong proof is below 1e-12. The vectors do not depend on T.
 
-Where nothing is proven LAPACK finds the radius, up to ``DENSE_LIMIT``; above, a :class:`NotProvenError` is
-raised.
-All of it is up to rounding: as LAPACK's, the radius is that of T + ΔT with ‖ΔT‖ some ε‖T‖.
+If nothing is proven, LAPACK finds the radius up to the size ``DENSE_LIMIT``; above, a :class:`NotProvenError`
+is raised. All results are up to rounding: like LAPACK's, the radius is that of T + ΔT, where ‖ΔT‖ is a small
+multiple of ε‖T‖.
 """
 
 from __future__ import annotations
@@ -60,29 +62,28 @@ Array = npt.NDArray[Any]
 
 # All eigenvalues of a matrix of this size take a tenth of a second, less than a proof.
 DENSE = 500
-# ... and of this size a minute and 200 MB.
+# All eigenvalues of a matrix of this size take a minute and 200 MB.
 DENSE_LIMIT = 5000
-# τ: how far a proven radius may be off, relative to itself.
+# τ, the relative error of a proven radius.
 TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
-# A radius that is smaller than this, relative to the norm, is lost in the rounding of a product.
+# A radius below this fraction of the norm is lost in the rounding errors of a product.
 LOST = 1e-8
-# Of Ritz vectors, and how near a right and a left Ritz value are that are the same.
+# Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
 RESIDUAL, SAME = 1e-10, 1e-6
 RESTARTS = 60
 VECTORS, MARGIN, PRODUCTS = 8, 100.0, 6000
-# Where powers grow by more than this, rounding errors do so, too.
+# If powers grow by more than this, rounding errors grow as much.
 GROWTH = 1e10
 
 
 def spectral_radius(T: Any) -> float:
-    """Return ρ(T): exact, proven or from LAPACK; NaN where T has NaN or infinite entries.
+    """Return ρ(T) of a square scipy sparse matrix or array; NaN where T has NaN or infinite entries.
 
-    Args:
-        T: Square scipy sparse matrix or array, of any format and numeric dtype.
+    The value is exact, proven or from LAPACK.
 
     Raises:
-        NotProvenError: If T has a strong component above ``DENSE_LIMIT`` of which nothing could be proven.
+        NotProvenError: If nothing could be proven for a strong component larger than ``DENSE_LIMIT``.
     """
     A = sparse.csr_array(T, dtype=np.complex128 if T.dtype.kind == "c" else np.float64, copy=True)
     A.sum_duplicates()
@@ -100,9 +101,8 @@ def spectral_radius(T: Any) -> float:
 
 
 def _power_of_two(entries: Array) -> float:
-    """Return the power of two next to the largest entry; 1 where there is none."""
+    """Return the power of two at or below the largest entry; 1 if there is none. It is always finite."""
     largest = np.abs(entries).max(initial=0.0)
-    # One less, so that the scale of the largest finite numbers is still finite.
     return 2.0 ** (math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
 
 
@@ -110,7 +110,7 @@ def _power_of_two(entries: Array) -> float:
 
 
 def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
-    """Yield the diagonal blocks of A with a bound on their radius, largest bound first."""
+    """Yield the diagonal blocks of A, each with a bound on its radius, largest bound first."""
     count, labels = csgraph.connected_components(_graph(A), directed=True, connection="strong")
     entries = A.tocoo()
     inside = labels[entries.row] == labels[entries.col]
@@ -127,7 +127,7 @@ def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
 
 
 def _graph(A: Any) -> Any:
-    """Return A with ones for entries: csgraph would drop imaginary parts."""
+    """Return A with ones for entries, because csgraph would drop imaginary parts."""
     return sparse.csr_array((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
 
 
@@ -147,7 +147,7 @@ def _of_irreducible(T: Any) -> float:
 
 
 def _cyclic_factors(T: Any) -> list[Any]:
-    """Return T₀₁, T₁₂, …, T₍p−1₎₀ of the p classes, the smallest of them first; [T] for p = 1."""
+    """Return T₀₁, T₁₂, …, T₍p−1₎₀ of the p classes, starting at the smallest one; [T] for p = 1."""
     order, before = csgraph.breadth_first_order(_graph(T), 0)
     level = np.zeros(T.shape[0], dtype=np.int64)
     for node in order[1:]:
@@ -159,7 +159,7 @@ def _cyclic_factors(T: Any) -> list[Any]:
     classes = [np.flatnonzero(level % period == c) for c in range(period)]
     first = min(range(period), key=lambda c: len(classes[c]))
     turn = [*classes[first:], *classes[:first], classes[first]]
-    # One permutation, then slices: each index of a list by itself looks at all of T.
+    # One permutation, then slices, because indexing with a list searches all of T each time.
     place = np.empty(T.shape[0], dtype=np.int64)
     place[np.concatenate(turn[:-1])] = np.arange(T.shape[0])
     ordered = sparse.csr_array((edges.data, (place[edges.row], place[edges.col])), shape=T.shape)
@@ -172,7 +172,7 @@ def _cyclic_factors(T: Any) -> list[Any]:
 
 
 def _dense_product(factors: list[Any]) -> tuple[Array, int]:
-    """Return B and an exponent: the product is B 2^exponent."""
+    """Return B and an exponent e: the product of the factors is B·2ᵉ."""
     B, exponent = factors[-1].toarray(), 0
     for factor in reversed(factors[:-1]):
         B = factor @ B
@@ -195,7 +195,7 @@ def _lapack(B: Array) -> float:
 
 
 class _Product:
-    """B, as the factors of a product that is never formed."""
+    """B as the factors of a product that is never formed."""
 
     def __init__(self, factors: list[Any]):
         self.factors = factors
@@ -228,8 +228,8 @@ def _of_primitive(B: _Product) -> float:
         if B.n > DENSE_LIMIT:
             raise NotProvenError(
                 f"expected a matrix whose spectral radius can be proven, got one with {B.n} nodes that reach "
-                "each other and too many eigenvalues next to the largest: no Ritz value is proven to be it. "
-                f"LAPACK finds it, in minutes and {16e-9 * B.n**2:.1f} GB: scale the entries by "
+                "each other and too many eigenvalues close to the largest one. LAPACK can compute the radius "
+                f"in minutes and {16e-9 * B.n**2:.1f} GB: scale the entries by "
                 "radius / abs(numpy.linalg.eigvals(dense)).max()."
             )
     return _lapack(B.times(np.eye(B.n)))
@@ -242,7 +242,7 @@ def _has_one_sign(entries: Array) -> bool:
 
 
 def _by_perron(times: Callable[[Array], Array], n: int) -> float | None:
-    """Return the eigenvalue ±ρ(B) of ±B ≥ 0 by Collatz and Wielandt; None where the bounds stay apart."""
+    """Return ρ(B) for B ≥ 0, -ρ(B) for B ≤ 0, by Collatz and Wielandt; None if the bounds stay apart."""
     x = np.ones(n)
     for _ in range(POWER_STEPS):
         y = times(x)
@@ -258,18 +258,18 @@ def _by_perron(times: Callable[[Array], Array], n: int) -> float | None:
 
 
 class _Attempt(NamedTuple):
-    values: int  # Ritz values that are asked of ARPACK
-    columns: int  # of its basis
-    power: int  # of T. A prime: few eigenvalues have the same one.
+    values: int  # number of Ritz values that ARPACK computes
+    columns: int  # number of its basis vectors
+    power: int  # of T; a prime, so that few different eigenvalues have the same power
 
 
 ATTEMPTS = (_Attempt(16, 64, 7), _Attempt(40, 120, 11))
 
 
 def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
-    """Return ρ(B) where Ritz values prove it.
+    """Return ρ(B) if Ritz values prove it, else None.
 
-    All is done with a power S of B: a product with sparse B costs less than to keep a basis orthogonal.
+    Computed for a power S of B: products with a sparse B cost less than orthogonalising the basis.
     """
     power = max(1, attempt.power // len(B.factors))
     rng = np.random.default_rng(attempt.power)
@@ -282,7 +282,7 @@ def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
     V, U = _basis(theta[right], X[:, right], B.dtype), _basis(phi[left], Y[:, left], B.dtype)
     try:
         rho = _proven(B, power, V, U, rng)
-    except np.linalg.LinAlgError:  # U and V have nothing in common, or H is defective.
+    except np.linalg.LinAlgError:  # UᴴV is singular, or H is defective.
         return None
     return None if rho is None else rho ** (1 / power)
 
@@ -304,13 +304,13 @@ def _ritz_pairs(
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
     order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if B.dtype.kind == "f":
-        # Both of a pair are there, but of the last, which may have been cut.
+        # Both values of a pair are there, except perhaps for the last pair. Keep one of each.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
     return theta[order], X[:, order]
 
 
 def _in_both(theta: Array, phi: Array) -> list[tuple[int, int]]:
-    """Return which right and left Ritz values are the same, up to the first that is in one list only."""
+    """Return the index pairs of equal right and left Ritz values, up to the first value without a partner."""
     pairs: list[tuple[int, int]] = []
     free = list(range(len(phi)))
     for i, value in enumerate(theta):
@@ -330,7 +330,7 @@ def _basis(theta: Array, X: Array, dtype: Any) -> Array:
 
 
 def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generator) -> float | None:
-    """Return |θ₁| where it is ρ(S) to τ, by point 5 above with S for T."""
+    """Return |θ₁| if it is proven to be ρ(S) up to τ, by point 5 above with S for T; else None."""
     k = V.shape[1]
     SV, SU = B.times(V, power), B.adjoint_times(U, power)
     M = U.conj().T @ V
@@ -351,22 +351,18 @@ def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generato
 def _resolvent_bound(
     B: _Product, power: int, V: Array, dual: Array, moduli: Array, r: float, rng: np.random.Generator
 ) -> float:
-    """Return R ≥ ‖(z − S₂₂)⁻¹‖ for all |z| ≥ r, but for a probability of 1e-12; infinity where none is found.
+    """Return R ≥ ‖(z − S₂₂)⁻¹‖ for all |z| ≥ r; infinity if none is found.
 
-    Args:
-        B: The product whose power S is.
-        power: Which one.
-        V: Basis of the leading invariant subspace.
-        dual: (UᴴV)⁻¹Uᴴ.
-        moduli: Of H's eigenvalues, the largest being 1.
-        r: Radius, less than that of H.
-        rng: Source of the vectors.
+    It is wrong with a probability below 1e-12. S is the power of B, V the basis of the leading right
+    invariant subspace, ``dual`` = (UᴴV)⁻¹Uᴴ, and ``moduli`` are those of H's eigenvalues, scaled so that the
+    largest is 1. r is less than the radius of H.
     """
     z = rng.standard_normal((B.n, VECTORS))
     if B.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     z -= V @ (dual @ z)
-    # What the last Ritz value asks for, and more where powers grow before they fall.
+    # The number of products for a normal S, from the smallest Ritz value. Up to four times as many are
+    # allowed, for powers that grow before they decay.
     expected = math.log(2 * MARGIN * B.n**0.5) / -math.log(moduli.min().clip(1e-9, 1 - 1e-9))
     most = PRODUCTS / (power * len(B.factors))
     if expected > most:

@@ -1,70 +1,67 @@
-r"""The dominant eigentriple, followed from one optimizer step to the next.
+"""The dominant eigentriple, tracked from one optimizer step to the next.
 
-Training moves T a little each step, so last step's invariant subspaces are nearly right. Two-sided
-subspace iteration follows them with products of T and a thin block, at a fraction of the cost of all
-eigenvalues, and each result is proven before it is believed.
+An optimizer step changes T little, so the invariant subspaces of the last step are nearly right. Two-sided
+subspace iteration corrects them with products of T and a thin block, which cost a fraction of all
+eigenvalues. Each result is proven before it is used.
 
-The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient, whose error is the product of the errors
-of u and v. Each step replaces the directions of the smallest Ritz values by random ones: an eigenvalue that
-grows outside the blocks is amplified against everything else out there, shows as a Ritz value, and stays in
-the blocks then.
+The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient. Its error is the product of the errors of u
+and v. Each step replaces the directions of the smallest Ritz values by random ones. So if an eigenvalue
+outside the blocks grows, the iteration amplifies its direction against the others outside, it appears as a
+Ritz value, and it stays in the blocks from then on.
 
-That λ is the largest eigenvalue is proven in *each* step, for the T of that step alone, by the audit below.
-When a proof fails the answer comes from LAPACK. The dense result also tells how well the spectrum is
-separated, and with it what the next attempt would cost: where the leading eigenvalues crowd together,
-the iteration runs on a power T^(2^q), a few large products; where even that would not pay, nothing is
-attempted.
+*Each* step proves that λ is the largest eigenvalue of its own T, by the audit below. If the proof fails,
+LAPACK computes the triple. LAPACK's result also tells how well the leading eigenvalues are separated, and so
+what the next attempt would cost. If they are close together, the iteration uses a power T^(2^q), which costs
+q large products. If that would cost too much as well, the next steps use LAPACK without an attempt.
 
-Everything random is drawn from generators seeded by the step's number, which is part of the state: the
-same state and the same T give the same bits, in any process.
+All random numbers come from generators seeded by the step's number, which is part of the state: the same
+state and the same T give the same bits, in any process.
 
-How much that saves depends on how far the leading eigenvalues stand apart, |λ_17|/|λ_1|. Of an ENRNN with
-n = 720 on characters of Penn Treebank it is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later,
-where an optimizer step moves T by a tenth of |λ_1|.
+The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank it
+is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step moves T by a
+tenth of |λ_1|.
 
 The audit
 ---------
-Let P be T, or the power of T that is iterated. The blocks hold V (n, k) and U (n, k), which span nearly
-invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ projects onto the first along the second, and in the
-basis of V and of the complement ker Uᴴ
+Let P be T, or the power of T that is iterated. The columns of the blocks V (n, k) and U (n, k) span nearly
+invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ projects onto the range of V along the kernel of Uᴴ, and
+in the basis of V and ker Uᴴ
 
     P = [[H, X], [E, A]],   H = (UᴴV)⁻¹ UᴴPV,   E = (I - Π)PV,   X = (UᴴV)⁻¹ UᴴP,   A = (I - Π)P(I - Π).
 
 Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
-that of the left one. A z outside the spectrum of A is an eigenvalue of P only if
-z - H - X (z - A)⁻¹ E is singular, and with ‖(z - A)⁻¹‖ ≤ M that matrix is
+the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
+- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M that matrix is
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
-The moduli of D⁻¹F are at most those of a matrix of rank one, whose only eigenvalue is
+The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonzero eigenvalue is
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (1)
 
-so where f(z) < 1 there is no eigenvalue of P, and none either if E is scaled down to zero: the number of
-eigenvalues inside a closed curve on which f < 1 is that of diag(θ) and A together (homotopy). Two such
-curves, with θ_1 the largest and |θ_1| scaled to 1, prove the result:
+so where f(z) < 1, z is not an eigenvalue of P. This stays true if E is scaled down to zero. So inside a
+closed curve on which f < 1, P has as many eigenvalues as diag(θ) and A together (homotopy). Let θ_1 be the
+largest, scaled to |θ_1| = 1. Two such curves prove the result:
 
-- |z - θ_1| = δ: exactly one eigenvalue of P is that near to θ_1.
-- |z| = 1 + δ and everything beyond it: no eigenvalue is larger.
+- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1.
+- |z| = 1 + δ and all z beyond: no eigenvalue is larger.
 
-So ρ(P) is 1 to within δ, whatever the rest of T looks like, normal or not. M comes from random vectors. Let
-Z have p = 16 independent standard normal columns, drawn after T and the blocks are given, and w be the
-leading right singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees
-of freedom, below τ² = 0.65² with probability
+So ρ(P) is 1 to within δ, for every T, normal or not. M comes from random vectors. Let Z have p = 16
+independent standard normal columns, drawn after T and the blocks are given, and let w be the leading right
+singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom, which
+is below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (2)
 
-(smaller for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, for j = 0, ‖I - Π‖ itself. Once b_m < (1 - δ)^m
-for some m, A^m is a contraction beyond |z| = 1 - δ, nothing of A's spectrum is there, and the geometric
-series gives
+(less for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, and for j = 0, b_0 = ‖I - Π‖. If b_m < (1 - δ)^m for
+some m, then A has no eigenvalue with |z| ≥ 1 - δ, and the geometric series gives
 
     M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
 
-So of results that are believed a share of at most 1e-10 for each of the few products A^j Z is wrong (by 1e-8
-for 100 of them), for every T that was chosen without regard to Z: Z is a new one in each step, and no other
-step's T, blocks or results enter. Rounding is not part of this: P and its products are those of T's own
-precision, so that eigenvalues which a rounding error can move by more than δ are known as well as LAPACK
-knows them.
+So each product A^j Z makes a wrong result possible with probability at most 1e-10: 1e-8 for 100 products.
+This holds for every T that was chosen without regard to Z. Z is new in each step, and the T, blocks and
+results of other steps do not enter. The proof does not cover rounding: P and its products have the precision
+of T, so an eigenvalue that a rounding error can move by more than δ is known as well as LAPACK knows it.
 """
 
 from __future__ import annotations
@@ -79,32 +76,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.eigen.dense import (
-    Eigentriple,
-    dominant_eigentriple_and_moduli,
-)
+from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli, power_of_two
 
 Array = npt.NDArray[Any]
 
-# Columns of each block. A product with 16 columns costs hardly more than one with a single vector:
-# both read T once.
+# Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
+# columns costs hardly more than one with a single vector, because both read T once.
 COLUMNS = 16
 FRESH = 2
-# How much a step amplifies the dominant direction against the rest: blocks of the last step need
-# little, random ones much.
+# By how much a step has to amplify the dominant direction against the rest: little if it starts from the
+# blocks of the last step, much if it starts from random ones.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
-# That is multiplied by a factor learnt from how far the residuals are from what is asked, so as to end up
-# smaller by e^RESERVE.
+# The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals, so that they
+# end up smaller than required, by a factor e^RESERVE.
 MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# An attempt that failed is followed by steps without one: 1, 3, 7, ... and at most this many.
+# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
-# The audit: p and τ of (2), δ in roundings of λ, and the most products that it may take.
+# The audit: p and τ of (2), δ in rounding errors of λ, and the largest number of products.
 AUDIT_VECTORS = 16
 AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
+# Devices whose values the host sees without waiting.
+_HOST = ("cpu",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +111,13 @@ class State:
         right: Block that spans the leading right invariant subspace, ``(n, COLUMNS)``.
         left: The same for the left one.
         separation: Modulus of the first eigenvalue outside the blocks, relative to the dominant one.
-        step: Number of calls; seeds the random directions.
-        warm: Whether the blocks are those of a recent matrix.
+        step: Number of calls; the seed of the random directions.
+        warm: Whether the blocks belong to a recent matrix.
         effort: Factor on the number of sweeps.
-        failures: Attempts that failed one after the other.
-        wait: Calls without an attempt still to come.
-        regular: Whether the last triple was followed, not computed: then λ is neither zero nor defective; and
-            whether T is so far from the ends of the range of numbers that 1/λ is one, too.
+        failures: Number of attempts that failed in a row.
+        wait: Number of calls to come without an attempt.
+        regular: Whether the last triple was tracked and 1/λ is in the range of numbers. A tracked λ is
+            neither zero nor defective.
     """
 
     right: Tensor
@@ -135,27 +131,17 @@ class State:
     regular: bool = False
 
 
-# All but the blocks.
+# All fields of a state but the blocks.
 NUMBERS = ("separation", "step", "warm", "effort", "failures", "wait", "regular")
 
 
 def to_numbers(state: State) -> list[float]:
-    """Return all of a state but its blocks.
-
-    Args:
-        state: The state.
-    """
+    """Return all fields of a state but its blocks."""
     return [float(getattr(state, name)) for name in NUMBERS]
 
 
 def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
-    """Return a state; one that knows nothing for numbers that are none.
-
-    Args:
-        right: Its blocks.
-        left: Its blocks.
-        numbers: What :func:`to_numbers` returned.
-    """
+    """Return the state of blocks and :func:`to_numbers`; an initial state if a number is not finite."""
     if not all(map(math.isfinite, numbers)):
         return State(right, left)
     separation, step, warm, effort, failures, wait, regular = numbers
@@ -165,23 +151,16 @@ def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
 
 
 def initial_state(T: Tensor) -> State:
-    """Return a state that knows nothing, for matrices like T.
-
-    Args:
-        T: Matrix ``(n, n)``.
-    """
+    """Return an initial state for matrices like T ``(n, n)``."""
     n = T.shape[-1]
     zeros = torch.zeros(n, min(COLUMNS, n), dtype=T.dtype, device=T.device)
     return State(zeros, zeros.clone())
 
 
 def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
-    """Return the dominant eigentriple of one matrix, and the state for the next call.
+    """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call.
 
-    Args:
-        T: Matrix ``(n, n)``, float32, float64, complex64 or complex128.
-        state: What the last call returned; None for the first one. One of another size, dtype or
-            device is not used.
+    A state of another size, dtype or device is ignored; None is an initial state.
     """
     T = T.detach().resolve_conj()
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
@@ -205,35 +184,25 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return T divided by a power of two next to its largest entry, and that entry.
+    """Return T divided by a power of two near its largest entry, and that entry.
 
-    On the host, where that is known at once, a matrix of ordinary size is left as it is, which saves a copy.
+    On the host, a matrix of ordinary size is returned as it is, which saves a copy.
     """
     largest = _largest_entry(T)
     if is_on_host(T) and _is_ordinary(float(largest)):
         return T, largest
-    return T / _power_of_two(largest), largest
+    return T / power_of_two(largest), largest
 
 
 def _largest_entry(T: Tensor) -> Tensor:
-    """Return the largest modulus of T's entries, of their real and imaginary parts for a complex T."""
+    """Return the largest modulus of T's entries, or of their real and imaginary parts for a complex T."""
     low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
     return torch.maximum(-low, high)
 
 
-def _power_of_two(largest: Tensor) -> Tensor:
-    """Return the power of two next to a number, 1 for zero."""
-    exponent = torch.frexp(largest).exponent - 1
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
-
-
 def is_on_host(x: Tensor) -> bool:
-    """Return whether the host can look at values of x without waiting for a device.
-
-    Args:
-        x: A tensor.
-    """
-    return x.device.type == "cpu"
+    """Return whether the host can look at the values of x without waiting for a device."""
+    return x.device.type in _HOST
 
 
 def _is_ordinary(largest: float) -> bool:
@@ -241,17 +210,17 @@ def _is_ordinary(largest: float) -> bool:
 
 
 def _scale(largest: float, T: Tensor) -> float:
-    """Return by what :func:`_scaled` divided."""
+    """Return the divisor that :func:`_scaled` used."""
     if is_on_host(T) and _is_ordinary(largest):
         return 1.0
     return 2.0 ** (math.frexp(largest)[1] - 1)
 
 
 def _plan(state: State) -> tuple[int, int] | None:
-    """Return how often to square T and how many sweeps to take then; None for not to try."""
+    """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
     if state.wait > 0 or not state.separation < 1:
         return None
-    # What has been learnt from warm blocks does not make random ones cheaper.
+    # An effort below 1, learnt from warm blocks, is too small for random ones.
     effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
     needed = effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
     # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU).
@@ -262,7 +231,7 @@ def _plan(state: State) -> tuple[int, int] | None:
 
 
 def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
-    """Follow the blocks from the last T to this one. None where no result can be proven."""
+    """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
     T, largest = _scaled(T)
     if is_on_host(T) and not 0 < float(largest) < math.inf:
         return None, state
@@ -274,7 +243,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
     for round_ in range(ROUNDS):
         right = _iterate(_product, power.matrix, right, count - 1)
         left = _iterate(_adjoint_product, power.matrix, left, count - 1)
-        # The last sweep is the product that the Ritz values need anyway.
+        # The last sweep is the product that the Ritz values need.
         T_right, T_left = _product(T, right), _adjoint_product(T, left)
         compression, entry = _compressed(right, left, T_right, T_left, largest)
         if not 0 < entry < math.inf:
@@ -284,7 +253,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
         scale = _scale(entry, T)
         try:
             ritz = _rayleigh_ritz(compression, _rounding(T, entry / scale), T.dtype)
-        except np.linalg.LinAlgError:  # The small eigenvalue problem may not converge, either.
+        except np.linalg.LinAlgError:  # The small eigenvalue problem did not converge.
             break
         effort = _effort(state, ritz.shortfall) if round_ == 0 else effort
         count = _further_sweeps(ritz.shortfall, state.separation, power.exponent, sweeps)
@@ -301,7 +270,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
                     regular=_REGULAR[0] < entry < _REGULAR[1],
                 )
                 return _triple(right, left, ritz, scale), followed
-            # What was to be projected out may not have converged: go on as far again.
+            # The directions that the audit projects out may not have converged: repeat with twice the sweeps.
             count, failed_audits = 2 * sweeps, failed_audits + 1
             if failed_audits > 1:
                 break
@@ -309,22 +278,22 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
     effort = max(1.0, effort)
-    # The blocks may lack just the direction that now leads: begin again from random ones.
+    # The blocks may lack the direction that leads now, so the next attempt starts from random ones.
     return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False, effort=effort)
 
 
 def _effort(state: State, shortfall: float) -> float:
-    """Return the factor with which the first round would have gone just far enough, and a little farther."""
+    """Return the effort with which the first round would have been just long enough, with a reserve."""
     if not math.isfinite(shortfall):
         return min(MAX_EFFORT, 1.2 * state.effort)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
-    # Half of what it asks for, since it varies from step to step, and not too much at once.
+    # Half of the correction, because the shortfall varies from step to step; bounded from below.
     change = max(shortfall + RESERVE, -gain / 2) / gain / 2
     return min(MAX_EFFORT, max(MIN_EFFORT, state.effort + change))
 
 
 def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: int) -> int:
-    """Return how many sweeps it takes from here."""
+    """Return the number of sweeps that are still needed."""
     per_sweep = -exponent * math.log(max(separation, 1e-6))
     needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else sweeps / 2
     return max(MIN_SWEEPS, math.ceil(min(needed, MAX_SWEEPS)))
@@ -341,7 +310,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
     P, log_scale = T, torch.zeros((), dtype=torch.float64, device=T.device)
     for _ in range(squarings):
         P = P @ P
-        scale = _power_of_two(_largest_entry(P))
+        scale = power_of_two(_largest_entry(P))
         P = P / scale
         log_scale = 2 * log_scale + scale.double().log()
     return _Power(P, 2**squarings, log_scale)
@@ -355,14 +324,14 @@ def _with_fresh_columns(block: Tensor, warm: bool, generator: torch.Generator) -
 
 
 def _recombined(block: Tensor, basis: Array) -> Tensor:
-    """Return the block with its directions in the order of their eigenvalues: the last ones will go."""
+    """Return the block with its directions ordered by eigenvalue, so that the last are replaced next."""
     return block @ torch.from_numpy(basis).to(block.dtype).to(block.device, non_blocking=True)
 
 
 def _product(P: Tensor, block: Tensor) -> Tensor:
     """Return P @ block for a thin block.
 
-    Written with the block's columns as rows, which BLAS does several times faster for a few columns.
+    With the block's columns as rows, BLAS is several times faster for few columns.
     """
     return (block.mT @ P.mT).mT
 
@@ -373,7 +342,7 @@ def _adjoint_product(P: Tensor, block: Tensor) -> Tensor:
 
 
 def _iterate(product: Callable[[Tensor, Tensor], Tensor], P: Tensor, block: Tensor, sweeps: int) -> Tensor:
-    """Apply P ``sweeps`` times; orthonormalised often enough not to lose the last columns."""
+    """Apply P ``sweeps`` times, with orthonormalisation in between to keep the last columns."""
     for sweep in range(sweeps):
         block = product(P, block)
         if (sweeps - sweep) % 2:
@@ -382,9 +351,9 @@ def _iterate(product: Callable[[Tensor, Tensor], Tensor], P: Tensor, block: Tens
 
 
 class _Compression(NamedTuple):
-    """What the host knows of P, T or a power of it, and the blocks R and L, whose columns are orthonormal.
+    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
 
-    All (16, 16). The host computes with numpy: for matrices of this size torch takes three times as long.
+    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
     """
 
     right: Array  # RᴴPR
@@ -398,7 +367,7 @@ class _Compression(NamedTuple):
 def _compressed(
     right: Tensor, left: Tensor, P_right: Tensor, P_left: Tensor, number: Tensor
 ) -> tuple[_Compression, float]:
-    """Return the compression and a real number, in double precision, in a single transfer from the device."""
+    """Return the compression and a real number, in double precision, in one transfer from the device."""
     small = [*_within(right, P_right), *_within(left, P_left), left.mH @ right, left.mH @ P_right]
     stacked = torch.stack(small)
     entries = torch.view_as_real(stacked) if stacked.is_complex() else stacked
@@ -423,38 +392,32 @@ def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Arra
 
 @dataclasses.dataclass(frozen=True)
 class _Ritz:
-    """The dominant Ritz pair of both blocks, and what it was found from. Everything is on the host."""
+    """The dominant Ritz pair of both blocks, and what it was computed from. Everything is on the host."""
 
     compression: _Compression
     eigenvalue: complex
     right: Array  # coefficients of u, (16,)
-    left: Array  # and of v
+    left: Array  # coefficients of v, (16,)
     condition: float  # |vᴴu|
-    shortfall: float  # how far it is from being accurate, as a logarithm; at most 0 where it is
+    shortfall: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
     moduli: list[float]  # of all Ritz values, largest first
     bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
     eps: float  # of T's dtype
 
     @property
     def separation(self) -> float:
-        # The last columns have not converged and show too small a modulus: leave a quarter out.
+        # The last columns have not converged and show moduli that are too small: leave out a quarter.
         return self.moduli[3 * COLUMNS // 4 - 1] / self.moduli[0] if self.moduli[0] > 0 else 1.0
 
 
 def _rounding(T: Tensor, largest: float) -> float:
-    """Return the modulus up to which an eigenvalue cannot be told from zero, and is left to LAPACK."""
+    """Return the modulus below which an eigenvalue cannot be told from zero and is left to LAPACK."""
     return 2 * len(T) * torch.finfo(T.dtype).eps * largest
 
 
 def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
-    """Return the dominant Ritz pair, and whether it is accurate.
-
-    Args:
-        compression: Of T to the blocks.
-        rounding: What counts as zero.
-        dtype: Of T.
-    """
-    # Complex also where all of them are real, for the indexing below.
+    """Return the dominant Ritz pair of T's compression; moduli up to ``rounding`` count as zero."""
+    # Complex even if all values are real, for the indexing below.
     values, vectors = (x.astype(complex) for x in np.linalg.eig(compression.right))
     left_values, left_vectors = (x.astype(complex) for x in np.linalg.eig(compression.left))
     order = np.argsort(-np.abs(values), kind="stable")
@@ -491,11 +454,11 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
 def _shortfall(
     modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
 ) -> float:
-    """Return by what factor the residuals are too large, as a logarithm.
+    """Return the logarithm of the factor by which the residuals are too large.
 
-    At most 0 if the eigenvalue is accurate to working precision, and the vectors to its root. With
-    residuals r of both sides and the gap g to the next eigenvalue, the vectors are off by r/g and the
-    two-sided Rayleigh quotient by the product of both sides' r, over g and |vᴴu|.
+    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to its square root.
+    With the residuals r of both sides and the gap g to the next eigenvalue, the error of the vectors is r/g.
+    The error of the two-sided Rayleigh quotient is the product of both residuals, divided by g |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
@@ -506,7 +469,7 @@ def _shortfall(
 
 
 def _triple(right: Tensor, left: Tensor, ritz: _Ritz, scale: float) -> Eigentriple:
-    """Return the Ritz pair as a triple on the device of the blocks, which the host does not wait for."""
+    """Return the Ritz pair as a triple on the device of the blocks, without waiting for the device."""
     numbers = torch.from_numpy(np.concatenate([ritz.right, ritz.left, [ritz.eigenvalue * scale]]))
     numbers = numbers.to(right.dtype.to_complex()).to(right.device, non_blocking=True)
     columns = right.shape[1]
@@ -525,14 +488,11 @@ def _combine(block: Tensor, coefficients: Tensor) -> Tensor:
 def _basis(values: Array, vectors: Array, real: bool) -> Array:
     """Return an orthonormal basis whose first columns span the vectors of the largest values.
 
-    Args:
-        values: Eigenvalues, complex.
-        vectors: Their vectors.
-        real: Whether they are those of a real matrix: a conjugate pair then gives two real columns.
+    For a ``real`` matrix, a conjugate pair gives two real columns.
     """
     order = np.argsort(-np.abs(values), kind="stable")
     if real:
-        # Of each pair the one that comes first, which LAPACK puts next to the other.
+        # The first of each pair; LAPACK puts the two next to each other.
         kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:
@@ -545,17 +505,17 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
 
 
 class _Inside(NamedTuple):
-    """The part of P that the blocks hold, for V = Rc: everything in (1) but M, in units of |θ_1|."""
+    """The part of P in the blocks, for V = Rc: everything in (1) except M, in units of |θ_1|."""
 
     c: Array
     dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
-    theta: Array  # largest first
+    theta: Array  # in descending order of modulus
     products: Array  # s_i r_i
     leader: float  # |θ_1|, in units of P
 
 
 def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
-    """Return that for V and U of ``cut`` columns each. None where they have nothing in common."""
+    """Return this part for V and U of ``cut`` columns each; None if UᴴV is singular."""
     right, right_defect, left, left_defect, overlap, image = compression
     c, d = (basis[:, :cut] for basis in ritz.bases)
     try:
@@ -575,7 +535,7 @@ def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
 
 
 def _largest_bound(theta: Array, products: Array, delta: float) -> Array:
-    """Return up to which M both curves are clear of eigenvalues, for the first 1, 2, ... of all θ."""
+    """Return the largest M for which f < 1 on both curves, for the first 1, 2, ... of all θ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = products / (1 + delta - np.abs(theta))
         around = products / (np.abs(theta - theta[0]) - delta)
@@ -588,30 +548,30 @@ def _largest_bound(theta: Array, products: Array, delta: float) -> Array:
 def _inside_to_project_out(
     compression: _Compression, ritz: _Ritz, log_leader: float, delta: float, root: float, exponent: int
 ) -> tuple[_Inside, float] | None:
-    """Return the leading directions to project out, and the modulus of the next one, relative to λ.
+    """Return the leading directions to project out, and the modulus of the next one relative to λ.
 
-    Many, so that what remains is small, but only those that have converged far enough for (1). Never half a
-    conjugate pair. None where not even the first has.
+    Many directions make the rest small, but only those that have converged well enough for (1) can be used. A
+    conjugate pair is never split. None is returned if not even the first direction has converged.
     """
     moduli = np.asarray(ritz.moduli) / ritz.moduli[0]
     cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
     while cuts:
         inside = _inside(compression, ritz, cuts[0])
         if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
-            # What M is allowed to be over what it should be, were A normal.
+            # The largest M allowed, divided by the M expected for a normal A.
             rest = moduli[cuts] ** exponent
             allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
             scores = allowed * (1 - rest) / (1 + root * rest)
             best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
             chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
             return None if chosen is None else (chosen, float(rest[best]))
-        # Directions that have not converged can have any eigenvalue: go on with fewer.
+        # A direction that has not converged can have any eigenvalue: continue with fewer.
         cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
     return None
 
 
 def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
-    """Return whether λ is the largest eigenvalue of T: the theorem at the top of this file."""
+    """Return whether λ is proven to be the largest eigenvalue of T, by the audit at the top of this file."""
     P, compression, log_scale = power.matrix, ritz.compression, 0.0
     if power.exponent > 1:
         images = _product(P, right), _adjoint_product(P, left)
@@ -619,7 +579,7 @@ def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generato
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
-    # λ of T is the root of θ_1 of P.
+    # θ_1 of P = T^e is λ^e.
     log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale
     found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
     if found is None:
@@ -644,11 +604,11 @@ def _is_resolved(
     generator: torch.Generator,
 ) -> bool:
     """Return whether M of (3) is at most ``limit``, from the powers of A on random vectors."""
-    # As many products as A needs if it is normal, and more where its powers grow before they fall.
+    # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
     first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
     if first > AUDIT_PRODUCTS:
         return False
-    # Everything in rows, which BLAS multiplies several times faster than columns.
+    # Vectors are rows, because BLAS multiplies them several times faster than columns.
     projector = (right @ torch.from_numpy(inside.c @ inside.dual).to(right.dtype).to(right.device)).mT
     conjugate = left.conj().resolve_conj()
     z = torch.randn(AUDIT_VECTORS, len(P), dtype=P.dtype, device=P.device, generator=generator)
@@ -657,7 +617,7 @@ def _is_resolved(
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
         z = z @ P.mT
         z = torch.addmm(z, z @ conjugate, projector, beta=1 / inside.leader, alpha=-1 / inside.leader)
-        # The largest row sum of the Gram matrix is not less than the square of the norm.
+        # The largest row sum of the Gram matrix is an upper bound on the squared norm.
         norms.append((z.conj() @ z.mT).abs().sum(dim=-1).amax())
         if products >= first and (products - first) % max(1, first // 3) == 0:
             bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
@@ -665,13 +625,13 @@ def _is_resolved(
             M, contraction = _resolvent(bounds, delta)
             if limit >= M:
                 return True
-            if contraction < 0.1 or not math.isfinite(contraction):  # More products change nothing.
+            if contraction < 0.1 or not math.isfinite(contraction):  # More products would not help.
                 return False
     return False
 
 
 def _resolvent(bounds: list[float], delta: float) -> tuple[float, float]:
-    """Return M of (3), and what b_m is relative to (1 - δ)^m."""
+    """Return M of (3), and b_m relative to (1 - δ)^m."""
     b = np.asarray(bounds) * (1 - delta) ** -np.arange(len(bounds), dtype=float)
     contraction = float(b[-1])
     if not contraction < 1:

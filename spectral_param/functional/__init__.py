@@ -1,4 +1,4 @@
-"""The mathematics as pure functions of tensors, each with its derivation next to the code."""
+"""The mathematics as pure functions of tensors. Each derivation stands above its code."""
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
 from spectral_param.functional.exponential import exponential

@@ -2,12 +2,12 @@ r"""The scaled Cayley transform W = (I + A)⁻¹(I − A)D, real and complex.
 
 Derivation
 ----------
-Helfrich, Willmott and Ye (2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley
-Transform", Theorem 3.2. Differentiating (I + A)W = (I − A)D with respect to A gives
+Helfrich, Willmott and Ye (2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform", Theorem
+3.2. Differentiating (I + A)W = (I − A)D with respect to A gives
 
 .. math:: dW = -(I + A)^{-1}\, dA\, (W + D).
 
-The inverse need not be solved for again: WD⁻¹ = (I + A)⁻¹(I − A) = 2(I + A)⁻¹ − I, so
+This needs no second solve, because WD⁻¹ = (I + A)⁻¹(I − A) = 2(I + A)⁻¹ − I contains the inverse:
 
 .. math:: (I + A)^{-1} = \tfrac12 (I + W D^{-1}).
 
@@ -15,25 +15,25 @@ With M = (W + D)ᴴ and dL = Re⟨G, dW⟩, the gradient with respect to A is
 
 .. math:: -\tfrac12\, D^{-H}\, M\, G\, M ,
 
-two matrix products, with only W saved. Its skew-Hermitian part is the Vᵀ − V of the paper, up to
-the factor 2 between a skew matrix and its lower triangle. The phases of a complex D = diag(e^{iθ})
-enter through dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (The printed formula of Maduranga,
-Helfrich and Ye, 2019, Theorem 3, follows another convention for complex gradients.)
+which costs two matrix products and needs only W and D. Its skew-Hermitian part is the Vᵀ − V of the paper, up
+to the factor 2 between a skew matrix and its lower triangle. For the phases of a complex D = diag(e^{iθ}), dW
+= iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another
+convention for complex gradients.)
 
 The inverse: the diagonal D for a given W
 -----------------------------------------
-A = (I + WD̄)⁻¹(I − WD̄) exists when I + WD̄ is not singular, and its entries say how well.
+A = (I + WD̄)⁻¹(I − WD̄) exists when I + WD̄ is not singular. The entries of A are large when I + WD̄ is
+nearly singular, so D is chosen to keep them small.
 
-Start: eliminate in W + D without exchanging rows, choosing each d_i when its pivot comes up, with
-the phase of the pivot's own w_ii, so that the pivot has modulus |w_ii| + 1 ≥ 1. This is the choice of
-signs in the Householder reconstruction of Ballard et al. (2014), "Reconstructing Householder Vectors
-from Tall-Skinny QR".
+Start: eliminate in W + D without exchanging rows. When row i becomes the pivot row, choose d_i with the phase
+of the pivot entry w_ii. Then the pivot has modulus |w_ii| + 1 ≥ 1. The Householder reconstruction of Ballard
+et al. (2014), "Reconstructing Householder Vectors from Tall-Skinny QR", chooses signs in this way.
 
-Improvement (real W): Kahan (2006), "Is there a small skew Cayley transform with zero diagonal?",
-shows that the D which maximises |det(I + WD)| has |a_ij| ≤ 1. Flipping d_i and d_j multiplies that
-determinant by a_ij², and one flip alone makes it zero. So as long as some |a_ij| > 1, flipping this
-pair makes the determinant larger, and when there is none left the bound holds. Each flip is a rank-two
-change of A: with E = [e_i e_j],
+Improvement (real W): Kahan (2006), "Is there a small skew Cayley transform with zero diagonal?", shows that
+|a_ij| ≤ 1 for the D which maximises |det(I + WD)|. Changing the signs of d_i and d_j ("flipping" both)
+multiplies this determinant by a_ij²; changing one sign alone makes it zero. So while some |a_ij| > 1,
+flipping that pair increases the determinant, and when no such pair is left, the bound holds. A flip changes A
+by a matrix of rank two: with E = [e_i e_j],
 
 .. math:: A' = A + (I - A)\, E\, (E^T A E)^{-1} E^T\, (I + A).
 """
@@ -48,13 +48,13 @@ from torch import Tensor
 from spectral_param.context import full_precision, is_plain, is_traced, known_signature, not_nested
 from spectral_param.functional.checks import check_square
 
-# From this size on the inverse by blocks is faster than LAPACK's factorisation, measured on CPUs.
+# From this size on, the inverse by blocks is faster than LAPACK's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
 LEAF_SIZE = 64
 
 
 def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-    """Return the transform of T, or of its skew part (T − Tᴴ)/2, which leaves nothing singular."""
+    """Return the transform of T, or of its skew part A = (T − Tᴴ)/2, for which I + A is never singular."""
     A, factor = (T - T.mH, 0.5) if skew else (T, 1.0)
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     left = torch.add(identity, A, alpha=factor)
@@ -64,18 +64,18 @@ def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
 
 
 def _solve_by_blocks(A: Tensor, d: Tensor) -> Tensor | None:
-    """Return W = (2(I + A)⁻¹ − I)D, almost all of it matrix products; None where that is not accurate.
+    """Return W = (2(I + A)⁻¹ − I)D, computed mostly by matrix products; None if the result is not accurate.
 
-    I + A for a skew A has a positive definite Hermitian part, and so have its Schur complements: block
-    elimination needs no pivots. It is accurate as long as A is not very large, which one random
-    vector through WWᴴ = I tells.
+    For a skew A, the Hermitian part of I + A is positive definite, and so are those of its Schur complements:
+    block elimination needs no pivots. It is accurate unless A is very large. The check applies WWᴴ = I to one
+    random vector.
     """
     n = A.shape[-1]
     identity = torch.eye(n, dtype=A.dtype, device=A.device)
     W = (2 * _inverse_by_blocks(identity + A) - identity) * d[..., None, :]
     x = torch.randn(n, 1, dtype=A.dtype, generator=torch.Generator().manual_seed(n))
     defect = (W @ (W.mH @ x) - x).abs().amax()
-    # 3 sqrt(n) eps is what the best of methods leaves, on random orthogonal matrices.
+    # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
     return W if defect.item() < 8 * n**0.5 * torch.finfo(A.dtype).eps else None
 
 
@@ -102,7 +102,7 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:
 class _ScaledCayley(torch.autograd.Function):
     """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), by the formulas above.
 
-    With ``skew``, A is the skew-Hermitian part (T − Tᴴ)/2 of the first argument T.
+    With ``skew``, the first argument is T and A is its skew-Hermitian part (T − Tᴴ)/2.
     """
 
     generate_vmap_rule = True
@@ -154,14 +154,15 @@ class _ScaledCayley(torch.autograd.Function):
 def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     r"""Return the scaled Cayley transform :math:`W = (I + A)^{-1}(I - A)\,\mathrm{diag}(d)`.
 
-    W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian); every orthogonal matrix is
-    reached for some d of ±1 and some A with entries of modulus at most 1 (Kahan 2006; Theorem 3.1 of
-    Helfrich, Willmott and Ye 2018). Costs one linear solve (for large A of moderate size, on a CPU, an
-    inverse by blocks, which is several times faster); the backward pass costs two matrix products.
+    W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian) and the entries of d have modulus 1.
+    Every orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1
+    (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one linear solve; on a
+    CPU, from n = 128 on, a faster inverse by blocks where that is accurate. The backward pass costs two
+    matrix products.
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
-        d: Diagonal of shape ``(..., n)``; W is orthogonal for entries of modulus 1: ±1 for real A.
+        d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
 
     Returns:
         Tensor of shape ``(..., n, n)``.
@@ -169,7 +170,7 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of A.
         NotImplementedError: For forward mode inside forward mode.
 
     Example:
@@ -183,20 +184,14 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
 
 
 def skew_cayley(T: Tensor, d: Tensor, known: Tensor | None = None) -> Tensor:
-    """Return the scaled Cayley transform of A = (T − Tᴴ)/2, as one node of the graph.
-
-    Args:
-        T: Matrices ``(..., n, n)``.
-        d: Diagonal ``(..., n)``.
-        known: The values of W for exactly these T and d: nothing is solved then.
-    """
+    """Return the scaled Cayley transform of (T − Tᴴ)/2; ``known`` is W, if it has been computed already."""
     return _scaled_cayley(T, d, known, skew=True)
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
     if is_traced(T, d):
-        # torch.compile takes no autograd Function with forward-mode derivatives, and gives others
-        # wrong second ones. PyTorch's own backward pass costs one more solve and is always right.
+        # torch.compile rejects autograd Functions with a jvp, and computes wrong second derivatives of the
+        # others. PyTorch's own backward pass costs one more solve and is always right.
         return _solve(T, d, skew)
     if known is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu" and is_plain(T, d):
         A = T.detach()
@@ -206,10 +201,10 @@ def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Te
 
 
 def cayley(A: Tensor) -> Tensor:
-    r"""Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`.
+    """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
-    Also serves as the ``triv=`` of geotorch's ``SO`` and ``orthogonal``, where its backward pass
-    saves a linear solve. (geotorch's own Cayley map is that of -A/2.)
+    It can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass saves a
+    linear solve. (geotorch's own Cayley map is that of -A/2.)
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
@@ -220,7 +215,7 @@ def cayley(A: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype of A.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of A.
         NotImplementedError: For forward mode inside forward mode.
 
     Example:
@@ -234,11 +229,11 @@ def cayley(A: Tensor) -> Tensor:
 
 @full_precision
 def cayley_inverse(W: Tensor) -> Tensor:
-    r"""Return :math:`A = (I + W)^{-1}(I - W)`, the inverse of the Cayley transform and its own inverse.
+    """Return :math:`A = (I + W)^{-1}(I - W)`. The Cayley transform is its own inverse.
 
     Args:
-        W: Matrices of shape ``(..., n, n)`` without the eigenvalue -1. Near that eigenvalue A is
-            large; :class:`spectral_param.ScaledCayley` chooses a diagonal that avoids it.
+        W: Matrices of shape ``(..., n, n)`` without the eigenvalue -1. If an eigenvalue is near -1, A is
+            large; :class:`spectral_param.ScaledCayley` chooses a diagonal that avoids this.
 
     Returns:
         Tensor of shape ``(..., n, n)``; skew when W is orthogonal or unitary.
@@ -246,7 +241,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
         NotSquareError: If W is not square.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype of W.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of W.
 
     Example:
         >>> spectral_param.functional.cayley_inverse(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
@@ -259,15 +254,8 @@ def cayley_inverse(W: Tensor) -> Tensor:
     return A
 
 
-def pivot_phases(W: Tensor) -> Tensor:
-    """Return d of modulus 1 such that W + diag(d) has pivots of modulus at least 1.
-
-    Args:
-        W: One orthogonal or unitary matrix ``(n, n)``.
-
-    Returns:
-        Shape ``(n,)``, ±1 for real W.
-    """
+def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
+    """Return d of modulus 1 for which the pivots of W + diag(d) have modulus at least 1; ±1 for a real W."""
     M = W.clone()
     n = len(M)
     d = torch.ones(n, dtype=W.dtype, device=W.device)
@@ -279,31 +267,20 @@ def pivot_phases(W: Tensor) -> Tensor:
     return d
 
 
-def skew_part_of(W: Tensor, d: Tensor) -> Tensor:
-    """Return A = (I + WD̄)⁻¹(I − WD̄), made exactly skew.
-
-    Args:
-        W: Orthogonal or unitary matrices ``(..., n, n)``.
-        d: Entries of modulus 1, ``(..., n)``.
-    """
+def skew_part_of(W: Tensor, d: Tensor) -> Tensor:  # (..., n, n), (..., n) -> (..., n, n)
+    """Return A = (I + WD̄)⁻¹(I − WD̄) for a unitary W and d of modulus 1, made exactly skew."""
     Q = W * d.conj()[..., None, :]
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     A: Tensor = torch.linalg.solve_ex(identity + Q, identity - Q).result
     return (A - A.mH) / 2
 
 
-def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:
-    """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1.
+def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, n) -> (n,)
+    """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1, for one orthogonal W.
 
-    With a given number of -1s the bound is only what flips that keep this number can reach.
-
-    Args:
-        W: One real orthogonal matrix ``(n, n)``.
-        negative_ones: How many entries of d are -1; None leaves the number free.
-
-    Returns:
-        Shape ``(n,)``; None when W needs a different number of -1s: det W = (-1)^negative_ones is
-        necessary, and then all but exceptional W (the identity, for one) can be reached.
+    ``negative_ones`` fixes the number of -1s in d. Then only flips that keep the number are allowed, and
+    entries of A may exceed 1. None is returned if W needs another number: det W = (-1)^negative_ones is
+    necessary, and it suffices for all but exceptional W, such as the identity.
     """
     d = pivot_phases(W)
     if negative_ones is not None:
@@ -314,7 +291,7 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:
             allowed = d > 0 if surplus > 0 else d < 0
             if not _flip_largest(W, d, allowed[:, None] & allowed, above=W.new_tensor(1e-3)):
                 return None
-    # The determinant of A grows with every flip, so none recurs; n² flips are never needed.
+    # Every flip increases det(I + WD), so no d recurs. n² flips are never needed.
     A = skew_part_of(W, d)
     limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
     for _ in range(len(W) ** 2):
@@ -328,7 +305,7 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:
 
 
 def _largest(A: Tensor, allowed: Tensor, above: Tensor) -> tuple[int, int] | None:
-    """Return where |a_ij| is largest among the allowed pairs, or None if it is not ``above``."""
+    """Return where |a_ij| is largest among the allowed pairs; None if it does not exceed ``above``."""
     modulus = torch.where(allowed, A.abs(), 0)
     index = int(modulus.argmax())
     i, j = divmod(index, len(A))

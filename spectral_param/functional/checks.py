@@ -1,4 +1,4 @@
-"""Checks of what users pass in, shared by the functional and the module layer."""
+"""Checks of arguments, shared by functions and modules. ``name`` is the caller's name in the message."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 def check_matrix(X: Tensor, name: str) -> None:
-    """Raise unless X has matrices in its last two dimensions and entries that can be computed with.
-
-    Args:
-        X: The tensor to check.
-        name: What the message calls the function or parametrization that was asked for.
-
-    Raises:
-        NotAMatrixError: If X has fewer than two dimensions or no entries.
-        UnsupportedDtypeError: If X is not floating point or complex.
-    """
+    """Raise unless X is a non-empty tensor of floating point or complex matrices."""
     if X.ndim < 2 or X.numel() == 0:
         raise NotAMatrixError(
             f"{name}: expected a non-empty tensor of at least two dimensions (..., n, n), got shape "
@@ -34,15 +25,7 @@ def check_matrix(X: Tensor, name: str) -> None:
 
 
 def check_lapack_matrix(X: Tensor, name: str) -> None:
-    """Raise unless X has matrices in its last two dimensions, of a dtype that LAPACK has.
-
-    Args:
-        X: The tensor to check.
-        name: What the message calls the function or parametrization that was asked for.
-
-    Raises:
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
-    """
+    """Raise unless X is a non-empty tensor of matrices whose dtype LAPACK supports."""
     check_matrix(X, name)
     if X.dtype not in LAPACK_DTYPES:
         raise UnsupportedDtypeError(
@@ -52,16 +35,7 @@ def check_lapack_matrix(X: Tensor, name: str) -> None:
 
 
 def check_square(X: Tensor, name: str) -> None:
-    """Raise unless X holds square matrices.
-
-    Args:
-        X: The tensor to check.
-        name: What the message calls the function or parametrization that was asked for.
-
-    Raises:
-        NotSquareError: If the last two dimensions differ.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
-    """
+    """Raise unless X holds square matrices whose dtype LAPACK supports."""
     check_lapack_matrix(X, name)
     if X.shape[-1] != X.shape[-2]:
         raise NotSquareError(
@@ -71,57 +45,27 @@ def check_square(X: Tensor, name: str) -> None:
 
 
 def check_real(X: Tensor, name: str, remedy: str) -> None:
-    """Raise if X is complex.
-
-    Args:
-        X: The tensor to check.
-        name: What the message calls the function or parametrization that was asked for.
-        remedy: What to do about it, a sentence.
-
-    Raises:
-        UnsupportedDtypeError: If X is complex.
-    """
+    """Raise if X is complex; ``remedy`` is a sentence for the message."""
     if X.is_complex():
         raise UnsupportedDtypeError(f"{name}: expected a real tensor, got {X.dtype}. {remedy}")
 
 
 def check_finite(X: Tensor, name: str) -> None:
-    """Raise if X has NaN or infinite entries.
-
-    Args:
-        X: The weight to check.
-        name: What the message calls the parametrization that was asked for.
-
-    Raises:
-        NotFiniteError: If an entry is not finite.
-    """
+    """Raise if the weight X has NaN or infinite entries."""
     if not bool(X.isfinite().all()):
         raise NotFiniteError(
-            f"{name}: expected a finite weight, got NaN or infinite entries. Nothing in the set is near to "
-            "that: initialise the weight first."
+            f"{name}: expected a finite weight, got NaN or infinite entries. Initialise the weight first."
         )
 
 
 def square_blocks(X: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
-    """Return a view of X as square matrices: itself, or k blocks on top of each other as a batch.
-
-    For functions that are given a weight alone. A constraint knows its number of gates.
-
-    Args:
-        X: Matrices of shape ``(..., n, n)`` or ``(..., k·n, n)``.
-        name: What the message calls the function that was asked for.
-
-    Raises:
-        NotAMatrixError: If X has fewer than two dimensions or no entries.
-        NotSquareError: If the rows are no multiple of the columns.
-        UnsupportedDtypeError: If X is not floating point or complex.
-    """
+    """Return a view of X as square matrices; k square blocks on top of each other become a batch."""
     check_matrix(X, name)
     rows, n = X.shape[-2:]
     if rows % n:
         raise NotSquareError(
             f"{name}: expected a square weight (..., n, n), or (..., k*n, n) as the recurrent weights "
-            f"of LSTM and GRU are, got shape {tuple(X.shape)}: {rows} is no multiple of {n}. "
+            f"of LSTM and GRU are, got shape {tuple(X.shape)}: {rows} is not a multiple of {n}. "
             "Eigenvalues exist for square matrices only."
         )
     return X if rows == n else X.unflatten(-2, (rows // n, n))

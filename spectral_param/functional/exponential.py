@@ -1,13 +1,14 @@
-r"""The exponential of a real matrix, by scaling and squaring.
+"""The exponential of a real matrix, by scaling and squaring.
 
-e^A = (e^{A/2^s})^{2^s}: s halvings bring the norm below a limit θ where the Taylor polynomial of degree
-16 is exact to working precision (its remainder is about θ^17/17!); its terms are gathered by powers of
-A⁴ (Paterson and Stockmeyer 1973), six products in all. Then s squarings.
+e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, for which the Taylor
+polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
+by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
 
-PyTorch has ``matrix_exp``. For a single matrix of small norm its degree-8 polynomial has a wrong
-coefficient (github.com/pytorch/pytorch/issues/196592): 3e-5 off in float32, which a recurrence
-multiplies with itself. Its backward pass takes the exponential of a matrix of twice the size, eight
-times the work; that of the products here is about three times the work of the forward pass.
+``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
+degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
+a recurrence raises it to high powers. Its backward pass computes the exponential of a matrix of twice the
+size, which is eight times the work; the backward pass of the products below is about three times the work of
+the forward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
 
 
 def _taylor(A: Tensor) -> Tensor:
-    """Return the polynomial of degree 16."""
+    """Return the Taylor polynomial of degree 16."""
     A2 = matmul(A, A)
     A3 = matmul(A2, A)
     A4 = matmul(A2, A2)
@@ -40,10 +41,10 @@ def _taylor(A: Tensor) -> Tensor:
 
 @full_precision
 def exponential(A: Tensor) -> Tensor:
-    """Return the exponential of real matrices; for skew-symmetric ones orthogonal, of determinant 1.
+    """Return the exponential of real matrices. For a skew-symmetric A it is orthogonal with determinant 1.
 
-    Each squaring doubles the rounding error, which so grows in proportion to the norm of A. Where A can
-    become large, :func:`spectral_param.rebase` starts again from zero.
+    Each squaring doubles the rounding error, which is therefore proportional to the norm of A. Where A can
+    become large, :func:`spectral_param.rebase` restarts it at zero.
 
     Args:
         A: Real matrices of shape ``(..., n, n)``.
@@ -54,8 +55,7 @@ def exponential(A: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
-        UnsupportedDtypeError: If A is not float32 or float64. For complex A there is
-            ``torch.linalg.matrix_exp``.
+        UnsupportedDtypeError: If A is not float32 or float64. For complex A use ``torch.linalg.matrix_exp``.
 
     Example:
         >>> quarter_turn = torch.tensor([[0.0, -torch.pi / 2], [torch.pi / 2, 0.0]])
@@ -64,15 +64,14 @@ def exponential(A: Tensor) -> Tensor:
         True
     """
     check_square(A, "exponential")
-    check_real(A, "exponential", "torch.linalg.matrix_exp takes complex ones.")
+    check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
     if is_traced(A) or torch._C._functorch.is_functorch_wrapped_tensor(A):
-        # Neither can choose s by the value of A. A batch of two keeps away from the wrong polynomial.
+        # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
     norm = A.detach().abs().sum(dim=-2).amax(dim=-1)
     limit = (finfo_eps(A.dtype) / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
-    # Each matrix has its own number: another one must not be squared as often as a huge neighbour, nor be
-    # left alone because of one that is not finite.
+    # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
     halvings = torch.where(norm.isfinite(), (norm / limit).log2().ceil().clamp(min=0), 0)[..., None, None]
     X = _taylor(A * (-halvings).exp2())
     for done in range(int(halvings.max())):
@@ -81,20 +80,17 @@ def exponential(A: Tensor) -> Tensor:
     return X
 
 
-# From this norm on, squarings leave fewer than five digits of single precision, eleven of double precision.
+# From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
 _LARGE = 64.0
 
 
 @full_precision
-def skew_exponential(A: Tensor) -> Tensor:
+def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for norms up to 1e13.
 
-    Where the norm is large, the values come from the eigenvalues iλ of A in double precision,
-    e^A = V e^{iΛ} Vᴴ, and two Newton-Schulz steps; the derivatives are those of :func:`exponential`, with an
-    error in proportion to the norm.
-
-    Args:
-        A: Skew-symmetric matrices ``(..., n, n)``.
+    For a large norm, the values come from the eigenvalues iλ of A in double precision, e^A = V e^{iΛ} Vᴴ, and
+    two Newton-Schulz steps. The derivatives are those of :func:`exponential`, with an error proportional to
+    the norm.
     """
     E = exponential(A)
     if not is_plain(A) or not bool(A.detach().abs().amax() * A.shape[-1] > _LARGE):
@@ -105,7 +101,7 @@ def skew_exponential(A: Tensor) -> Tensor:
     # iA is Hermitian, with eigenvalues -λ.
     angles, V = torch.linalg.eigh(1j * torch.where(large, values, 0).double())
     exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
-    # Rounding errors of λ and -λ, of the size of the norm's, differ.
+    # λ and -λ have different rounding errors, in proportion to the norm: restore orthogonality.
     for _ in range(2):
         exact = 1.5 * exact - 0.5 * exact @ (exact.mT @ exact)
     exact = exact.to(A.dtype)

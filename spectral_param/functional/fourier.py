@@ -5,7 +5,7 @@ Arjovsky, Shah and Bengio (2016), "Unitary Evolution Recurrent Neural Networks":
 .. math:: W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1
 
 D: diagonals of phases; R = I - 2vv*/(v*v): complex reflections; Π: a fixed permutation; F: the unitary
-Fourier transform. Only products with W are cheap, O(n log n) each.
+Fourier transform. A product with W costs O(n log n).
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from spectral_param.context import matmul
 
 
 def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:
-    r"""Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁; W itself is not formed.
+    """Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁, without forming W.
 
-    What depends on the parameters alone is done here, once for all calls.
+    What depends on the parameters alone is computed once, for all calls of the function.
 
     Args:
-        v: Vectors of the reflections R₁ and R₂, complex, shape ``(..., 2, n)``. A zero vector reflects
-            nothing: R = I.
+        v: Vectors of the reflections R₁ and R₂, complex, shape ``(..., 2, n)``. A zero vector means R = I.
         phases: Angles of D₁, D₂ and D₃, shape ``(..., 3, n)``.
-        permutation: Indices: coordinate i of Πx is x[permutation[i]]. Shape ``(n,)``.
+        permutation: Indices, shape ``(n,)``: coordinate i of Πx is x[permutation[i]].
 
     Returns:
         A function that takes ``(..., m, n)`` and returns the same shape.
@@ -40,7 +39,7 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
         True
     """
     D1, D2, D3 = torch.polar(torch.ones_like(phases), phases)[..., None, :].unbind(-3)
-    # Lengths do not matter, and squares of tiny ones would vanish.
+    # The length of v does not matter. Normalised, the squares of tiny entries do not underflow.
     length = v.detach().abs().amax(dim=-1, keepdim=True)
     v = v / torch.where(length == 0, 1, length)
     square = (v * v.conj()).real.sum(dim=-1, keepdim=True)
@@ -58,7 +57,7 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
 
 
 def _unless_empty(transform: Callable[..., Tensor], x: Tensor) -> Tensor:
-    """Return the unitary transform of x. MKL refuses an empty batch, which has nothing to transform."""
+    """Return the unitary transform of x; MKL rejects an empty batch."""
     return transform(x, norm="ortho") if x.numel() > 0 else x
 
 

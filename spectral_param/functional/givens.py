@@ -1,57 +1,58 @@
 r"""Products of layers of disjoint 2x2 rotations (EUNN), applied without forming the matrix.
 
-Jing et al. (2017), "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs",
-write a unitary matrix as
+Jing et al. (2017), "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs", write a
+unitary matrix as
 
 .. math:: W = D\, F^{(1)} F^{(2)} \cdots F^{(L)},
 
-D a diagonal of phases, each F a layer of rotations of disjoint pairs of coordinates.
+where D is a diagonal of phases and each F a layer of rotations of disjoint pairs of coordinates.
 
-- ``"rectangular"``: odd layers rotate (1,2), (3,4), …, even ones (2,3), (4,5), … Any L; L = n layers are
-  n(n-1)/2 rotations and reach every unitary matrix (Clements et al. 2016).
-- ``"fft"``: layer i rotates pairs at distance n/2^i, L = log2 n.
+- ``"rectangular"``: odd layers rotate (1,2), (3,4), …, even layers (2,3), (4,5), … Any L is possible. L = n
+  layers have n(n-1)/2 rotations and reach every unitary matrix (Clements et al. 2016).
+- ``"fft"``: layer i rotates pairs at distance n/2^i, and L = log2 n.
 
 Here a rotation is
 
 .. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
 
-The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left, too, nothing would change the phases
-of the columns, and n-1 dimensions of the unitary group would be missed. The derivation, W R ⋯ R = D, asks
-for the inverse of (4), which is R(-θ, -φ) as defined here.
+The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left, too, no parameter would change the
+phases of the columns, and n-1 dimensions of the unitary group would be missed. The paper's derivation, W R ⋯
+R = D, needs the inverse of (4), which is R(-θ, -φ) as defined here.
 
 Blocks
 ------
-One layer is few operations on much memory, and L = n of them would be slow and leave n autograd records
-of n x n entries. So K consecutive layers are merged into dense blocks first, all at once. In the FFT
-order, K layers act within sets of 2^K coordinates. In the rectangular order they are cut, for windows of
-2K coordinates, into the rotations that depend on this window alone (a triangle that loses one
-coordinate per layer at either end), and the rest, which stand in triangles around the ends of the
-windows. Either way K layers are one or two products with a block-diagonal matrix of 2K x 2K or
-2^K x 2^K blocks, 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+One layer needs few operations but reads all of the memory, and L = n layers would be slow and leave n
+autograd records of n x n entries. So K consecutive layers are first merged into dense blocks, all groups at
+once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order the coordinates
+are cut into windows of 2K. The rotations of K layers that depend on one window alone form a triangle, which
+loses one coordinate per layer at either end; the others form triangles around the ends of the windows. In
+both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x 2K or 2^K x
+2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
 
 The inverse: from a matrix to its rotations
 -------------------------------------------
-Rectangular order (Clements et al. 2016, "Optimal design for universal multiport interferometers").
-A rotation of layer j (from 1, on the left, to L) on the coordinates p, p+1 (from 0) stands on the ray
-e = p - j. From the right a ray is undone downwards, from layer L to layer 1, once all rays below it are;
-from the left upwards, once all rays above it are. A rotation that is undone from the right is found in
-rows that column p+1 of the rest reaches and column p does not: there, columns p and p+1 are a multiple of
-(e^{iφ} sin θ, cos θ). Climbing one coordinate per layer through the rays that are left, column p+1 gets to
-row p+1 + min(j-1, rays above), column p to p + min(j-2, rays above), neither beyond n-1. From the left, the
-same holds with rows and columns, up and down exchanged. With L = n this is the order of the paper, and it
-succeeds for every unitary matrix, to machine precision. With L < n it takes a W that is such a product.
+Rectangular order (Clements et al. 2016, "Optimal design for universal multiport interferometers"). Layers j
+run from 1, on the left, to L; coordinates p from 0. A rotation of layer j on the coordinates p, p+1 belongs
+to the ray e = p - j. A ray can be removed from the right, from layer L down to layer 1, once all rays below
+it are removed; or from the left, from layer 1 up to layer L, once all rays above it are removed. To remove a
+rotation from the right, its angles are read from rows of the remaining product that column p+1 reaches and
+column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
+rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
+column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
+columns, up and down exchanged. For L = n this is the order of the paper, and it succeeds for every unitary
+matrix to machine precision. For L < n it needs a W that is such a product.
 
-What is undone from the left is not R(θ, φ) but diag(1, e^{iψ}) R(θ, 0), for D stands in front of it. In the
-end the diagonal is brought back to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
+A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D stands in front of
+it. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
 
-FFT order. The layer of the largest distance p couples coordinate k with k + p only, and the layers after
-it do not couple the halves:
+FFT order. The layer with the largest distance p couples coordinate k with k + p only, and the layers after it
+do not couple the halves:
 
 .. math:: W = D F^{(1)} \begin{pmatrix} Y_1 & \\ & Y_2 \end{pmatrix} =
     D \begin{pmatrix} C Y_1 & -S Y_2 \\ S Y_1 & C Y_2 \end{pmatrix}
 
-with diagonal C and S. So their entries are the norms of half rows, and the rows of Y_1 and Y_2 follow from
-the larger ones. All of this is well-conditioned.
+with diagonal C and S. So the entries of C and S are the norms of half rows, and the rows of Y_1 and Y_2
+follow from the larger half rows. All of this is well-conditioned.
 """
 
 from __future__ import annotations
@@ -77,33 +78,23 @@ Angles = NDArray[np.float64]
 
 
 def max_layers(n: int, order: Order) -> int:
-    """Return L of the largest capacity: n for ``"rectangular"``, log2 n for ``"fft"``.
-
-    Args:
-        n: Size of the matrix.
-        order: How the layers pair coordinates.
+    """Return the largest useful number of layers: n for ``"rectangular"``, log2 n for ``"fft"``.
 
     Raises:
-        ValueError: If the order is ``"fft"`` and n is no power of two.
+        ValueError: If the order is ``"fft"`` and n is not a power of two.
     """
     if order == "rectangular":
         return n
     if n & (n - 1):
         raise ValueError(
-            f"order: 'fft' expects a size that is a power of two, got n = {n}. Take n = "
+            f"order: expected a size that is a power of two for 'fft', got n = {n}. Take n = "
             f"{2 ** (n.bit_length() - 1)} or {2 ** n.bit_length()}, or order='rectangular'."
         )
     return n.bit_length() - 1
 
 
 def num_rotations(n: int, layers: int, order: Order) -> int:
-    """Return how many rotations these layers have.
-
-    Args:
-        n: Size of the matrix.
-        layers: Number L of layers.
-        order: How the layers pair coordinates.
-    """
+    """Return the number of rotations in these layers."""
     if order == "fft":
         return layers * (n // 2)
     return (layers + 1) // 2 * (n // 2) + layers // 2 * ((n - 1) // 2)
@@ -112,23 +103,24 @@ def num_rotations(n: int, layers: int, order: Order) -> int:
 def givens_operator(
     theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
 ) -> Callable[[Tensor], Tensor]:
-    r"""Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L; W itself is not formed.
+    """Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L, without forming W.
 
-    What depends on the angles alone is done here, once for all calls.
+    What depends on the angles alone is computed once, for all calls of the function.
 
     Args:
-        theta: Angles, shape ``(..., r)``: those of F¹, then of F² and so on, each from top to bottom. r
-            says how many layers there are, n(n-1)/2 for L = n.
-        phi: Phases of the rotations, like theta; None for real ones.
+        theta: Angles, shape ``(..., r)``: those of F¹, then those of F² and so on, each from top to bottom.
+            The number of layers follows from r, which is n(n-1)/2 for L = n.
+        phi: Phases of the rotations, of the shape of theta; None for real rotations.
         d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
-        order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
+        order: ``"rectangular"``, the default, works for every n; ``"fft"`` needs a power of two. See
+            :class:`spectral_param.Givens`.
 
     Returns:
         A function that takes ``(..., m, n)`` and returns the same shape, at a cost of O(n L) for each row.
 
     Raises:
-        ValueError: If no number of layers has r rotations, the order is unknown, or it is ``"fft"`` and n is
-            no power of two.
+        ValueError: If no number of layers has r rotations, if the order is unknown, or if it is ``"fft"`` and
+            n is not a power of two.
 
     Example:
         >>> theta, d = torch.tensor([torch.pi / 2]), torch.tensor([1.0, -1.0])
@@ -142,7 +134,7 @@ def givens_operator(
     blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
     rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
     n, padded = d.shape[-1], rows[0].numel()
-    here = torch.arange(padded, device=theta.device)  # Which coordinate stands where, from stage to stage.
+    here = torch.arange(padded, device=theta.device)  # The coordinate at each row, from stage to stage.
     sources = []
     for row in rows:
         sources.append(here.argsort()[row.flatten()])
@@ -163,17 +155,17 @@ def givens_operator(
 def givens_apply(
     h: Tensor, theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
 ) -> Tensor:
-    r"""Return h Wᵀ for rows h, W = diag(d) F¹ ⋯ F^L, without forming W.
+    """Return h Wᵀ for rows h, W = diag(d) F¹ ⋯ F^L, without forming W.
 
     Args:
         h: Rows, shape ``(..., m, n)``.
         theta: Angles, shape ``(..., r)``.
-        phi: Phases of the rotations, like theta; None for real ones.
+        phi: Phases of the rotations, of the shape of theta; None for real rotations.
         d: Diagonal, shape ``(..., n)``.
         order: ``"rectangular"`` or ``"fft"``.
 
     Returns:
-        Tensor like h.
+        Tensor of the shape of h.
 
     Raises:
         ValueError: As :func:`spectral_param.functional.givens_operator` does.
@@ -188,7 +180,7 @@ def givens_apply(
 
 
 def _layers(n: int, rotations: int, order: Order) -> int:
-    """Return L from the number of rotations."""
+    """Return the number L of layers with this number of rotations."""
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
     most = max_layers(n, order)
@@ -196,38 +188,38 @@ def _layers(n: int, rotations: int, order: Order) -> int:
         if num_rotations(n, layers, order) == rotations:
             return layers
     raise ValueError(
-        f"theta: expected as many angles as 1 to n = {n} whole layers have, got {rotations}. All "
+        f"theta: expected as many angles as a whole number of layers has (1 to {most}), got {rotations}. All "
         f"{most} layers have {num_rotations(n, most, order)}."
     )
 
 
 class _Stages(NamedTuple):
-    """Products with block-diagonal matrices: s of them, from left to right, with w blocks each.
+    """Products with block-diagonal matrices: s stages from left to right, with w blocks each.
 
-    A block is made of K layers on b coordinates, the first to act standing first.
+    A block merges K layers on b coordinates. The first layer to act comes first.
     """
 
-    rows: Tensor  # (s, w, b): which coordinate each row of a block is.
-    entry: Tensor  # (s, w, K, b): where the factors of that row stand in the tables of _factors.
-    partner: Tensor  # (K, b): which row of the block it is rotated with.
+    rows: Tensor  # (s, w, b): the coordinate of each row of a block
+    entry: Tensor  # (s, w, K, b): the place of that row's factors in the tables of _factors
+    partner: Tensor  # (K, b): the row of the block with which it is rotated
 
 
-# For the dense W and its gradient, at n = L = 512: 16 are as fast, 4 slower.
+# Measured for the dense W and its gradient at n = L = 512: 16 is as fast, 4 is slower.
 _LAYERS_PER_BLOCK = 8
 
 
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
     rotations = num_rotations(n, layers, "rectangular")
-    # An even K lets all groups of layers, and all windows, begin with a rotation of the same kind.
+    # With an even K, all groups of layers and all windows begin with the same kind of rotation.
     K = 2 * max(1, min(_LAYERS_PER_BLOCK // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
-    # From left to right, so the last to act first: the blocks around the ends of windows, those inside.
+    # From left to right, so the last to act comes first: blocks around the ends of windows, then inside.
     shift = torch.tensor([[K], [0]], device=device)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    parity = (time + 1) % 2  # Layer K-1 acts at time 0 and rotates (1,2), (3,4), … counted from 0.
+    parity = (time + 1) % 2  # At time 0 the last layer acts, on (1,2), (3,4), … counted from 0.
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
     first = torch.minimum(place, partner)
@@ -250,7 +242,7 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
     parts = max(1, -(-layers // 5))  # Blocks of at most 2^5 rows.
     bounds = [layers * part // parts for part in range(parts + 1)]
     for low, high in itertools.pairwise(bounds):
-        # The layers whose pairs are 2^low, …, 2^(high - 1) apart, the nearest ones acting first.
+        # The layers whose pairs are 2^low, …, 2^(high - 1) apart. The smallest distance acts first.
         b = 2 ** (high - low)
         rows = torch.arange(n, device=device).reshape(-1, b, 2**low).mT.reshape(-1, b)
         distance = 2 ** torch.arange(high - low, device=device)[:, None]
@@ -265,9 +257,9 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
 
 
 def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return what a coordinate and its partner are multiplied by.
+    """Return the factors of a coordinate and of its partner.
 
-    The r first coordinates of all rotations stand first, then the r second ones, then one entry for
+    The table lists the first coordinates of all r rotations, then the second ones, then one entry for
     coordinates that are not rotated.
     """
     c, s, one = theta.cos(), theta.sin(), theta.new_ones((*theta.shape[:-1], 1))
@@ -290,16 +282,10 @@ def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
     return X
 
 
-def eliminate(W: Array, layers: int, order: Order) -> tuple[Angles, Angles, Array]:
-    """Return θ, φ and d whose product is W, if there are any; else those of some other matrix.
+def eliminate(W: Array, layers: int, order: Order) -> tuple[Angles, Angles, Array]:  # (n, n)
+    """Return θ, φ and d whose product is the unitary W if that is possible, else some other matrix.
 
-    Args:
-        W: One orthogonal or unitary matrix ``(n, n)`` in double precision.
-        layers: Number L of layers.
-        order: How the layers pair coordinates.
-
-    Returns:
-        θ and φ as :func:`spectral_param.functional.givens_apply` takes them (φ = 0 for a real W), and d.
+    θ and φ are ordered as :func:`givens_apply` takes them. φ = 0 for a real W.
     """
     return _eliminate_fft(W, layers) if order == "fft" else _eliminate_rectangular(W, layers)
 
@@ -334,12 +320,12 @@ def _eliminate_rectangular(W: Array, layers: int) -> tuple[Angles, Angles, Array
 
 
 def _reached(n: int, j: int, p: int, above: int) -> range:
-    """Return the rows that column p+1 reaches and column p does not, when rotation (j, p) is undone."""
+    """Return the rows that column p+1 reaches and column p does not, when rotation (j, p) is removed."""
     return range(min(p + min(max(j - 2, 0), above), n - 1) + 1, min(p + 1 + min(j - 1, above), n - 1) + 1)
 
 
 def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
-    """Find R from the largest of these rows, replace W by WRᴴ, and return θ and φ."""
+    """Find R from the row with the largest entries, replace W by WRᴴ, and return θ and φ."""
     a, b = max((W[row, p : p + 2].tolist() for row in rows), key=lambda pair: abs(pair[0]) + abs(pair[1]))
     theta, e = _angle_and_phase(a, b)
     c, s = math.cos(theta), math.sin(theta)
@@ -348,7 +334,7 @@ def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
 
 
 def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
-    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column, replace W by GᴴW; return θ and e^{iψ}."""
+    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column; replace W by GᴴW; return θ and e^{iψ}."""
     pairs = (W[p : p + 2, column].tolist() for column in columns)
     a, b = max(pairs, key=lambda pair: abs(pair[0]) + abs(pair[1]))
     theta, e = _angle_and_phase(b, a)
@@ -377,7 +363,7 @@ def _eliminate_fft(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
         s = np.hypot(np.linalg.norm(B, axis=-1), np.linalg.norm(C, axis=-1))
         angle = np.arctan2(s, c)
         c, s = np.cos(angle)[..., None], np.sin(angle)[..., None]
-        # The phase of Y_1 is free: A = C Y_1. That of B = S Y_1 is then what D has there.
+        # The phase of Y_1 is free, so let A = C Y_1. Then the phase between B and S Y_1 belongs to D.
         e = _phase((A.conj() * B).sum(axis=-1))
         near = c >= s
         c, s = np.where(near, c, 1), np.where(near, 1, s)
@@ -397,7 +383,7 @@ def _eliminate_fft(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
 
 
 def _move_left(theta: Angles, a: Array, b: Array) -> tuple[Angles, Angles, Array, Array]:
-    """Return θ', φ, a', b' with R(θ, 0) diag(a, b) = diag(a', b') R(θ', φ); signs a, b leave φ = 0."""
+    """Return θ', φ, a', b' with R(θ, 0) diag(a, b) = diag(a', b') R(θ', φ); φ = 0 for signs a, b."""
     if np.iscomplexobj(a):
         return theta, np.angle(a * b.conj()), b, b
     return a * b * theta, 0 * theta, a, b

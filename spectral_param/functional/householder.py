@@ -1,58 +1,61 @@
 r"""Products of Householder reflections in compact form, real and complex.
 
-Notation: H_i = I − τ_i u_i u_iᴴ with unit vectors u_i. τ = 2 is a reflection; every τ = 1 − e^{iφ} gives a
-unitary H_i, which multiplies u_i by e^{iφ} and leaves what is orthogonal to it.
+Notation: H_i = I − τ_i u_i u_iᴴ with unit vectors u_i. For τ = 2, H_i is a reflection. For every τ = 1 −
+e^{iφ}, H_i is unitary: it multiplies u_i by e^{iφ} and leaves vectors orthogonal to u_i unchanged.
 
 Derivation
 ----------
-U = [u_1 … u_k], D = diag(τ), N = the part of UᴴU strictly above the diagonal. Then
+Let U = [u_1 … u_k], D = diag(τ), and N = the part of UᴴU strictly above the diagonal. Then
 
 .. math:: H_1 H_2 ⋯ H_k = I - U X, \qquad (I + D N)\, X = D U^H .
 
-Induction: let the product of the first k−1 be I − U'X'. Appending the column u = u_k gives
+Proof by induction: let the product of the first k−1 factors be I − U'X'. With the new column u = u_k,
 
 .. math:: (I - U' X')(I - τ u u^H) = I - U' (X' - τ X' u u^H) - u\, τ u^H ,
 
-so the new row of X is τuᴴ, and the others solve (I + D'N')X = D'U'ᴴ − D'U'ᴴu τuᴴ: the column that u adds
-to D N, times that new row. For τ = 2 this is the matrix triu(UᴴU, 1) + ½ I of Mhammedi et al. (2017) and
-Zhang et al. (2018), and of Joffrain et al. (2006), "Accumulating Householder transformations, revisited".
-The entries of (I + DN)⁻¹D are −τ_i τ_j u_iᴴ H_{i+1} ⋯ H_{j−1} u_j, of modulus 4 at most, however close to
-dependent the vectors are.
+so the new row of X is τuᴴ, and the other rows solve (I + D'N')X = D'U'ᴴ − D'U'ᴴu τuᴴ, where D'U'ᴴu is the new
+column of D N and τuᴴ the new row of X. For τ = 2, N + D⁻¹ is the matrix triu(UᴴU, 1) + ½ I of Mhammedi et al.
+(2017), Zhang et al. (2018), and Joffrain et al. (2006), "Accumulating Householder transformations,
+revisited". The entries of (I + DN)⁻¹D above the diagonal are −τ_i τ_j u_iᴴ H_{i+1} ⋯ H_{j−1} u_j. Their
+modulus is at most 4, even if the vectors are nearly dependent.
 
 Backward, with G = ∂L/∂X, (I + DN)ᴴ Y = G and R = the part of DᴴYXᴴ strictly above the diagonal:
 
 .. math:: ∂L/∂U = Y^H D - U (R + R^H), \qquad
           ∂L/∂τ_i = \sum_j Y_{ij}\, \overline{(U^H - N X)_{ij}} .
 
-PyTorch's ``torch.linalg.householder_product`` computes the same product, and its second derivatives are
-right, but its backward pass is a loop over the reflections, each a product of full matrices.
+``torch.linalg.householder_product`` computes the same product with right second derivatives, but its backward
+pass is a loop over the reflections with a product of full matrices for each.
 
 The inverse: the reflections of a given W
 -----------------------------------------
-n reflections: Householder's QR decomposition. H_1, with u_1 = x + d‖x‖e_1 and d the phase of x_1, maps the
-first column x of W to −d‖x‖e_1, H_2 the first column of what is left of H_1 W, and so on; for a unitary W
-what is left at the end is diagonal. So every W is H_1 ⋯ H_n diag(d). With this choice of phase |u_1|² ≥
-½‖u_1‖², and there u_1 and the first column H_1 e_1 depend smoothly on each other.
+n reflections: Householder's QR decomposition. Let x be the first column of W and d the phase of x_1. H_1,
+with u_1 = x + d‖x‖e_1 normalised, maps x to −d‖x‖e_1. H_2 does the same for the first column of the remaining
+block of H_1 W, and so on. For a unitary W the result is diagonal, so every W is H_1 ⋯ H_n diag(d). With this
+choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column H_1 e_1
+depend smoothly on each other.
 
-k < n reflections: H_1 ⋯ H_k leaves what is orthogonal to all u_i as it is, so rank(I − W) ≤ k. Every such
-W is reached (Scherk 1950): for any y that W moves, u = y − Wy and the right τ give H with Hy = Wy. HᴴW leaves
-y as it is, and also all that W did, for that is orthogonal to u: the rank has dropped by one.
+k < n reflections: H_1 ⋯ H_k leaves vectors orthogonal to all u_i unchanged, so rank(I − W) ≤ k. Every such W
+can be written in this form (Scherk 1950): take any y with Wy ≠ y. Then u = y − Wy and the right τ give an H
+with Hy = Wy. HᴴW leaves y unchanged, and also every vector that W leaves unchanged, because these are
+orthogonal to u. So the rank has dropped by one.
 
-With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on, as wanted. But
-computed this way rounding errors grow from step to step: nothing keeps the rank dropping. So let the
-columns of B be an orthonormal basis of the range of I − W, rotated to lower triangular form, and
+With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on: U is lower
+triangular, as wanted. But rounding errors would grow from step to step, because nothing forces the computed
+rank to drop. Therefore let the columns of B be an orthonormal basis of the range of I − W, rotated to lower
+triangular form, and
 
 .. math:: W = I - B (I - C) B^H, \qquad C = B^H W B
 
-with a unitary k × k matrix C. If C = H'_1 ⋯ H'_k with vectors a_i, then W = H_1 ⋯ H_k with u_i = B a_i, and
-U = BA is lower triangular as B and A are. And C is of full size: each step leaves a unitary matrix smaller
-by one, whatever the rounding errors of its u were.
+with a unitary k × k matrix C. If C = H'_1 ⋯ H'_k with vectors a_i, then W = H_1 ⋯ H_k with u_i = B a_i, and U
+= BA is lower triangular because B and A are. For C, each step leaves a unitary matrix that is smaller by one
+row and column, whatever the rounding errors of u.
 
-There is no choice of signs in this. QR has one in each step, and for k < n its own fails: what maps the
-first column of W to −e_1 is not H_1, and k − 1 more reflections do not suffice after it.
+Unlike QR, this leaves no choice of signs. QR maps the first column of W to −d‖x‖e_1, from where k − 1 more
+reflections do not suffice if k < n; the H_1 found here maps it to e_1.
 
-τ follows from g = 1 − yᴴWy: ‖u‖² = 2 Re g and τ = ‖u‖²/(uᴴy) = 1 + g/ḡ, so H multiplies u by −g/ḡ. For real W
-that is −1: a reflection.
+τ follows from g = 1 − yᴴWy: ‖u‖² = 2 Re g and τ = ‖u‖²/(uᴴy) = 1 + g/ḡ, so H multiplies u by −g/ḡ. For a real
+W this is −1: a reflection.
 """
 
 from __future__ import annotations
@@ -66,14 +69,10 @@ from spectral_param.context import full_precision, is_traced, matmul, not_nested
 from spectral_param.functional.checks import check_lapack_matrix, finfo_eps
 
 
-def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k)
-    """Return the columns divided by their norms; a column of zeros stays one.
-
-    Args:
-        vectors: Shape ``(..., n, k)``, of any scale.
-    """
-    # The largest entry becomes 1 before anything is squared. The result does not depend on the scale,
-    # so neither do its derivatives of any order.
+def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
+    """Return the columns divided by their norms; a column of zeros stays zero."""
+    # Scale the largest entry to 1, so that squares neither overflow nor underflow. The result does not depend
+    # on the scale, so the scale may be a constant for derivatives of all orders.
     scale = vectors.detach().abs().amax(dim=-2, keepdim=True)
     scaled = vectors / torch.where(scale == 0, 1, scale)
     squared = (scaled * scaled.conj()).real.sum(dim=-2, keepdim=True)
@@ -81,12 +80,12 @@ def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k)
 
 
 def _gram(U: Tensor) -> Tensor:
-    """Return N."""
+    """Return N, the part of UᴴU strictly above the diagonal."""
     return (U.mH @ U).triu(1)
 
 
 def _solve(U: Tensor, tau: Tensor) -> Tensor:
-    """Return X."""
+    """Return X, the solution of (I + DN) X = D Uᴴ."""
     X: Tensor = torch.linalg.solve_triangular(
         tau[..., None] * _gram(U), tau[..., None] * U.mH, upper=True, unitriangular=True
     )
@@ -94,7 +93,7 @@ def _solve(U: Tensor, tau: Tensor) -> Tensor:
 
 
 class _Accumulate(torch.autograd.Function):
-    """(U, τ) -> X, by the formulas above. Autocast would reach autograd's own backward pass."""
+    """(U, τ) -> X, by the formulas above. Autocast would affect the backward pass of autograd."""
 
     generate_vmap_rule = True
 
@@ -140,7 +139,7 @@ class _Accumulate(torch.autograd.Function):
 
 @full_precision
 def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    r"""Return thin factors U and X of a product of reflections, :math:`H_1 H_2 ⋯ H_k = I - U X`.
+    """Return thin factors U and X of a product of reflections, :math:`H_1 H_2 ⋯ H_k = I - U X`.
 
     Args:
         vectors: The u_i as columns, shape ``(..., n, k)``, of any scale.
@@ -151,7 +150,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
 
     Raises:
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+        UnsupportedDtypeError: If LAPACK does not support the dtype.
         ValueError: If ``tau`` does not have one entry for each vector.
         NotImplementedError: For forward mode inside forward mode.
 
@@ -166,11 +165,12 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
         tau = torch.full_like(U[..., 0, :], 2)
     elif tau.ndim == 0 or tau.shape[-1] != U.shape[-1]:
         raise ValueError(
-            f"tau: expected one number for each of the {U.shape[-1]} vectors, got shape {tuple(tau.shape)}."
+            f"tau: expected one number for each of the {U.shape[-1]} vectors, got shape {tuple(tau.shape)}. "
+            "Pass a tensor of shape (..., k), or None for reflections."
         )
     if is_traced(U):
-        # torch.compile takes no autograd Function with a jvp, and is mistaken about the strides that
-        # solve_triangular returns.
+        # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
+        # solve_triangular.
         identity = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
         return U, torch.linalg.solve(identity + tau[..., None] * _gram(U), tau[..., None] * U.mH)
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
@@ -179,22 +179,22 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
 def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     r"""Return the product :math:`H_1 H_2 ⋯ H_k` of :math:`H_i = I - τ_i\, u_i u_i^H / \|u_i\|^2`.
 
-    Orthogonal for real vectors, unitary for complex ones. The scale of a vector has no effect. A vector
-    of zeros stands for no reflection: H_i = I, and its gradient is zero. Source: Mhammedi, Hellicar,
-    Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using
-    Householder Reflections" (ICML 2017). Costs three matrix products of n × k matrices.
+    It is orthogonal for real vectors and unitary for complex ones. The scale of a vector has no effect. A
+    vector of zeros gives H_i = I and has a zero gradient. Source: Mhammedi, Hellicar, Rahman and Bailey,
+    "Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder Reflections" (ICML
+    2017). The cost is three matrix products of n × k matrices.
 
     Args:
         vectors: The u_i as columns, shape ``(..., n, k)``, of any scale.
-        tau: Shape ``(..., k)``, of the dtype of ``vectors``. 2, the default, makes each H_i a
-            reflection; 1 - exp(iφ) makes it multiply u_i by exp(iφ).
+        tau: Shape ``(..., k)``, of the dtype of ``vectors``. None, the default, means 2: each H_i is a
+            reflection. With 1 - exp(iφ), H_i multiplies u_i by exp(iφ).
 
     Returns:
         Tensor of shape ``(..., n, n)``.
 
     Raises:
         NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
-        UnsupportedDtypeError: If LAPACK has no routines for the dtype.
+        UnsupportedDtypeError: If LAPACK does not support the dtype.
         ValueError: If ``tau`` does not have one entry for each vector.
         NotImplementedError: For forward mode inside forward mode.
 
@@ -210,15 +210,15 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
 
 @full_precision
 def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
-    r"""Return the rows :math:`h\,W^T` for W = I - U X, without forming W: two thin products.
+    r"""Return the rows :math:`h\,W^T` for W = I - U X, by two thin products, without forming W.
 
     Args:
         h: Rows of shape ``(..., n)``.
-        U: Shape ``(n, k)``, of :func:`householder_factors`.
-        X: Shape ``(k, n)``, of the same.
+        U: Shape ``(n, k)``, from :func:`householder_factors`.
+        X: Shape ``(k, n)``, from the same call.
 
     Returns:
-        Tensor like h.
+        Tensor of the shape of h.
 
     Example:
         >>> vectors, h = torch.randn(6, 2), torch.randn(5, 6)
@@ -230,15 +230,8 @@ def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
     return h - (h @ X.mT) @ U.mT
 
 
-def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return vectors and phases with W = H_1 ⋯ H_n diag(d).
-
-    Args:
-        W: Orthogonal or unitary matrices ``(..., n, n)``.
-
-    Returns:
-        Unit vectors as columns, ``(..., n, n)``, lower triangular; d of modulus 1, ``(..., n)``.
-    """
+def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
+    """Return unit vectors as columns, lower triangular, and d of modulus 1 with W = H_1 ⋯ H_n diag(d)."""
     R = W.clone()
     n = W.shape[-1]
     vectors = torch.zeros_like(W)
@@ -253,24 +246,20 @@ def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, torch.sgn(R.diagonal(dim1=-2, dim2=-1))
 
 
-def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return vectors and factors for which H_1 ⋯ H_k, τ_i = 1 − f_i, is the matrix nearest to W.
+def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, k), (..., k)
+    """Return vectors and factors f for which H_1 ⋯ H_k, τ_i = 1 − f_i, is the matrix nearest to a unitary W.
 
-    It is W itself where rank(I − W) ≤ k. Otherwise: I − W is normal, so by Eckart and Young nothing of
-    rank k is nearer to it than its part for the k largest singular values, and that part is I minus a
-    unitary matrix: W where the k eigenvalues farthest from 1 live, the identity elsewhere. (If k separates
-    two conjugate eigenvalues of a real W, their half becomes +1 or -1, whichever is nearer.)
+    The vectors are columns of a lower triangular matrix. H_i multiplies its vector by f_i, of modulus 1: -1
+    for a real W, except for an unused factor.
 
-    Reflections that are not needed become pairs that cancel, so that training can use them. One that may
-    be left over has the factor 1.
+    The nearest matrix is W itself where rank(I − W) ≤ k. Otherwise: I − W is normal, so by Eckart and Young
+    the nearest matrix of rank k keeps its k largest singular values, and it is I minus a unitary matrix. That
+    matrix equals W on the eigenvectors of the k eigenvalues farthest from 1, and the identity elsewhere. (If
+    k separates two conjugate eigenvalues of a real W, the one that is kept becomes +1 or -1, whichever is
+    nearer.)
 
-    Args:
-        W: Orthogonal or unitary matrices ``(..., n, n)``.
-        count: k.
-
-    Returns:
-        Vectors as columns, ``(..., n, k)``, lower triangular; what each is multiplied by, f of modulus 1 and
-        shape ``(..., k)``. Real W: -1, except for one that is left over.
+    Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
+    over, its factor is 1.
     """
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     basis = torch.linalg.svd(identity - W).U[..., :count]
@@ -301,7 +290,7 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
             j = int(moved.argmax())
             if not bool(moved[j] > limit):
                 break
-        # What stays is not moved again, not even by the rounding errors that stand there.
+        # Vectors that stay must not be moved again, not even by rounding errors.
         u = torch.where(stays, 0, -R[:, j])
         u[j] = g = _one_minus(R[:, j], j)
         stays[j] = True
@@ -319,14 +308,14 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved(R: Tensor, stays: Tensor) -> Tensor:
-    """Return how far R moves each unit vector, apart from those that stay, and among these alone."""
+    """Return how far R moves each unit vector, measured among those that are not marked as staying."""
     difference = torch.eye(len(R), dtype=R.dtype, device=R.device) - R
     moved: Tensor = torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
     return moved
 
 
 def _one_minus(x: Tensor, j: int) -> Tensor:
-    """Return 1 − x_j of a unit vector x, from its other entries where the difference would cancel."""
+    """Return 1 − x_j of a unit vector x, computed from the other entries where it would cancel."""
     a, b = (x[j].real, x[j].imag) if x.is_complex() else (x[j], torch.zeros_like(x[j]))
     others = torch.cat([x[:j], x[j + 1 :]]).abs().square().sum()
     real = torch.where(a > 0, (others + b * b) / (1 + a), 1 - a)

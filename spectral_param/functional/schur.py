@@ -1,37 +1,37 @@
 r"""The real Schur form V = P(Λ + T)Pᵀ in terms of moduli, angles and shears.
 
-Notation: P orthogonal; Λ block-diagonal with blocks of sizes 1 and 2; T strictly lower. ``pairs`` says
-where the blocks of size 2 start: ``pairs[i]`` is true when rows i and i + 1 form one. Every quantity
-of a block (γ, θ, log s) is the entry of the row where the block starts; others are not read. The code has
-a block by the parts of its eigenvalue, γ cosθ and γ sinθ: a bound on γ or on the real part is then a map of
-what is trained, before anything else is computed.
+Notation: P is orthogonal, Λ block-diagonal with blocks of sizes 1 and 2, T strictly lower triangular.
+``pairs[i]`` is true when rows i and i + 1 form a block of size 2. Each quantity of a block (γ, θ, log s)
+stands at the first row of the block; entries at other rows are ignored. The code stores the eigenvalue of a
+block by its parts γ cosθ and γ sinθ, so that a bound on γ or on the real part can be imposed before anything
+else is computed.
 
 Derivation
 ----------
-Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), has Λ of blocks γR(θ), R a
-rotation, and T with all entries below the diagonal, the one inside each block included. Such a block is
+In Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), Λ has blocks γR(θ) with a
+rotation R, and T has all entries below the diagonal, including the one inside each block. Such a block is
 
 .. math:: \begin{bmatrix} γ\cosθ & -γ\sinθ \\ γ\sinθ + t & γ\cosθ \end{bmatrix}, \qquad
     λ = γ\cosθ ± \sqrt{-γ\sinθ\,(γ\sinθ + t)} ,
 
-of modulus γ for t = 0 only. LAPACK's standard form of a block with eigenvalues γ e^{±iθ} (``dlanv2``) is
-[a, b; c, a] with bc < 0. Hence a = γ cosθ and bc = -γ² sin²θ, and what is left free is the ratio of b
-and c. With a shear s > 0,
+whose eigenvalues have modulus γ for t = 0 only. LAPACK's standard form of a block with eigenvalues γ e^{±iθ}
+(``dlanv2``) is [a, b; c, a] with bc < 0. Hence a = γ cosθ and bc = -γ² sin²θ, and only the ratio of b and c
+is free. With a shear s > 0,
 
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-is every such block, its eigenvalues do not depend on s, and T is strictly block lower triangular. Real
-eigenvalues are blocks of size 1, [γ] with a sign.
+is the general block of this kind. Its eigenvalues do not depend on s, and T has no entry inside it. A real
+eigenvalue is a block of size 1, [γ] with a sign.
 
 Departure from normality
 ------------------------
-Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², b + c = -2 γ sinθ sinh(log s) over
-the blocks of size 2, and for all k
+Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², where b + c = -2 γ sinθ sinh(log s) for
+each block of size 2, and for all k
 
 .. math:: ‖V^k‖_2 ≤ \sum_{j=0}^{\min(k, n-1)} \binom{k}{j} ρ^{k-j} D^j .
 
-Multiplying T and each sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and leaves
-the eigenvalues as they are.
+Multiplying T and each sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change
+the eigenvalues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from spectral_param.context import full_precision, matmul
 
 
 class SchurBlocks(NamedTuple):
-    """What Λ + T is made of; the paper's form does not read ``log_shear``."""
+    """The parts of Λ + T; the paper's form does not use ``log_shear``."""
 
     T: Tensor  # (..., n, n)
     real: Tensor  # (..., n): γ cosθ, or the real eigenvalue γ
@@ -57,18 +57,14 @@ class SchurBlocks(NamedTuple):
 
 
 def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
-    """Return blocks of size 2 from the first row on; an odd n leaves one of size 1 at the end.
-
-    Args:
-        like: A tensor with an entry for each row.
-    """
+    """Return blocks of size 2 from the first row on; for odd n the last block has size 1."""
     pairs = torch.zeros_like(like, dtype=torch.bool)
     pairs[..., 0 : like.shape[-1] - 1 : 2] = True
     return pairs
 
 
 def _block_diagonal(blocks: SchurBlocks) -> Tensor:
-    """Return Λ."""
+    """Return Λ, with the shears."""
     pairs = blocks.pairs
     shear = torch.where(pairs, blocks.log_shear, 0)[..., :-1].exp()
     diagonal = torch.where(pairs.roll(1, -1), blocks.real.roll(1, -1), blocks.real)
@@ -77,12 +73,7 @@ def _block_diagonal(blocks: SchurBlocks) -> Tensor:
 
 
 def strictly_lower(T: Tensor, pairs: Tensor | None = None) -> Tensor:
-    """Return T with zeros on and above the diagonal, and inside the blocks of size 2.
-
-    Args:
-        T: Matrices ``(..., n, n)``.
-        pairs: Where these blocks start, ``(..., n)``; None for none.
-    """
+    """Return T with zeros on and above the diagonal, and inside the blocks of size 2 that ``pairs`` marks."""
     below = torch.ones_like(T, dtype=torch.bool).tril(-1)
     if pairs is not None:
         below = below & ~pairs[..., :-1].diag_embed(-1)
@@ -93,16 +84,16 @@ def strictly_lower(T: Tensor, pairs: Tensor | None = None) -> Tensor:
 def schur_form(
     P: Tensor, T: Tensor, gamma: Tensor, theta: Tensor, log_shear: Tensor | None, pairs: Tensor
 ) -> Tensor:
-    r"""Return V = P(Λ + T)Pᵀ, real, with the eigenvalues :math:`γ e^{±iθ}`.
+    """Return V = P(Λ + T)Pᵀ, real, with the eigenvalues :math:`γ e^{±iθ}`.
 
     Args:
         P: Orthogonal matrices ``(..., n, n)``.
-        T: The part below the blocks, ``(..., n, n)``; other entries are not read.
-        gamma: Moduli ``(..., n)``, signed. For a block of size 1 the eigenvalue.
+        T: The part below the blocks, ``(..., n, n)``; other entries are ignored.
+        gamma: Signed moduli ``(..., n)``. For a block of size 1, the eigenvalue.
         theta: Angles ``(..., n)`` of the blocks of size 2.
-        log_shear: Logarithms of their shears s, ``(..., n)``: 0 makes a block normal. ``None``: the
-            paper's literal form, with s = 1 and T's entry inside the block; the eigenvalues of such a
-            block are γ e^{±iθ} only where this entry is zero.
+        log_shear: Logarithms of the shears s of these blocks, ``(..., n)``: 0 makes a block normal. ``None``
+            selects the paper's literal form, with s = 1 and an entry of T inside each block; the eigenvalues
+            of a block are then γ e^{±iθ} only where that entry is zero.
         pairs: Booleans ``(..., n)``: where the blocks of size 2 start.
 
     Returns:
@@ -124,36 +115,20 @@ def schur_form(
 
 
 def polar_parts(gamma: Tensor, theta: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return real and imaginary part of the eigenvalue of each block.
-
-    Args:
-        gamma: Signed moduli ``(..., n)``.
-        theta: Angles of the blocks of size 2, ``(..., n)``.
-        pairs: Where these blocks start.
-    """
+    """Return the real and imaginary part of each block's eigenvalue."""
     return torch.where(pairs, gamma * theta.cos(), gamma), torch.where(pairs, gamma * theta.sin(), 0)
 
 
 def assemble(P: Tensor, blocks: SchurBlocks, exact: bool) -> Tensor:
-    """Return V = P(Λ + T)Pᵀ.
-
-    Args:
-        P: Orthogonal matrices ``(..., n, n)``.
-        blocks: What Λ + T is made of.
-        exact: Whether T has zeros inside the blocks; else the paper's literal form.
-    """
+    """Return V = P(Λ + T)Pᵀ; without ``exact``, the paper's form with entries of T in the blocks."""
     S = _block_diagonal(blocks) + strictly_lower(blocks.T, blocks.pairs if exact else None)
     return matmul(matmul(P, S), P.mT)
 
 
 def departure(blocks: SchurBlocks) -> Tensor:
-    """Return D², the square of Henrici's departure from normality.
+    """Return D², the square of Henrici's departure from normality, for blocks of the exact form.
 
-    Args:
-        blocks: Of the exact form.
-
-    Returns:
-        Tensor of shape ``(..., 1)``: torch.func's dual numbers promote a tensor without dimensions.
+    The shape is ``(..., 1)``, because torch.func's dual numbers promote a tensor without dimensions.
     """
     inside = 2 * blocks.imag * torch.where(blocks.pairs, blocks.log_shear, 0).sinh()
     below = strictly_lower(blocks.T, blocks.pairs)
@@ -161,56 +136,37 @@ def departure(blocks: SchurBlocks) -> Tensor:
 
 
 def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
-    """Return blocks whose departure from normality is multiplied, with nothing else changed.
-
-    Args:
-        blocks: Of the exact form.
-        factor: Positive numbers ``(..., 1)``.
-
-    Returns:
-        The new blocks.
-    """
+    """Return blocks of the exact form with the departure multiplied by ``factor`` > 0, of shape (..., 1)."""
     T = blocks.T * factor[..., None]
     log_shear = (blocks.log_shear.sinh() * factor).asinh()
     return blocks._replace(T=T, log_shear=log_shear)
 
 
 def fold(x: Tensor, low: float, high: float) -> Tensor:
-    """Return x reflected at both ends into [low, high]: x itself inside, with slope 1 or -1 everywhere.
+    """Return x reflected at both ends into [low, high]; ``low`` may be -∞.
 
-    So a bound is reached, and the derivative does not vanish there, as it does for every smooth map onto the
-    interval. ``low`` may be -∞.
-
-    Args:
-        x: Any numbers.
-        low: Lower end.
-        high: Upper end.
+    The map is the identity inside the interval and has slope 1 or -1 everywhere. So the bounds can be
+    reached, and the derivative does not vanish there, as it would for a smooth map onto the interval.
     """
     if low == -math.inf:
         return torch.where(x <= high, x, 2 * high - x)
     width = high - low
     inside = (x - low) - 2 * width * ((x - low) / (2 * width)).floor()
     reflected = low + torch.where(inside <= width, inside, 2 * width - inside)
-    # Of a large x the rounding errors are as large as x has digits, and would leave the interval.
+    # For a large x, rounding errors can leave the interval.
     reflected = reflected.clamp(low, high)
     return torch.where((x >= low) & (x <= high), x, reflected)
 
 
-def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
+def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
     """Return orthogonal P and block lower triangular S with W = PSPᵀ, in float64 on the host.
 
-    Blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|.
-
-    Args:
-        W: Real finite matrices ``(..., n, n)``.
-
-    Returns:
-        P and S.
+    The blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|. W is real and finite.
     """
     vectors, forms = [], []
     for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
-        # From upper to lower: the basis in reverse order.
+        # The basis in reverse order makes an upper triangular form lower triangular.
         P, S = Q.flip(-1), upper.flip(-1, -2)
         order = torch.arange(len(S))
         for i in S.diagonal(1).nonzero()[:, 0].tolist():
@@ -222,18 +178,10 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
-    """Return what S = Λ + T is made of.
+    """Return the parts of S = Λ + T, as :func:`real_schur` returns S, for the exact or the paper's form.
 
-    A block with |b| ≤ eps·|c| is taken for two real eigenvalues: that changes S
-    by a rounding error, and keeps the shears below eps^(-1/2).
-
-    Args:
-        S: As :func:`real_schur` returns it.
-        eps: Relative rounding error of the matrix behind S.
-        exact: Whether for the exact form; else for the paper's, whose blocks have what fits.
-
-    Returns:
-        The blocks.
+    A block with |b| ≤ eps·|c| counts as two real eigenvalues. This changes S by a rounding error and keeps
+    the shears below eps^(-1/2). ``eps`` is the relative rounding error of the matrix behind S.
     """
     n = S.shape[-1]
     pad = torch.zeros_like(S[..., :1, 0])
@@ -241,7 +189,7 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     b = torch.cat([S.diagonal(1, -2, -1), pad], dim=-1)
     c = torch.cat([S.diagonal(-1, -2, -1), pad], dim=-1)
     pairs = b.abs() > eps * c.abs()
-    # γ sinθ: from bc in the exact form, from b alone in the paper's.
+    # γ sinθ comes from bc in the exact form, from b alone in the paper's form.
     sine = c.sign() * b.abs().sqrt() * c.abs().sqrt() if exact else -b
     sine = torch.where(pairs, sine, 0)
     if exact:
@@ -254,15 +202,9 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
 
 
 def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
-    """Change the sign of the last Schur vector; V stays what it is, the determinant of P does not.
+    """Return P and blocks with the last Schur vector negated for the matrices ``where``.
 
-    Args:
-        P: Orthogonal matrices ``(..., n, n)``.
-        blocks: Those of Λ + T.
-        where: Booleans ``(...)``: which matrices to change.
-
-    Returns:
-        The new P and blocks.
+    This changes the sign of det P, but not V.
     """
     sign = torch.ones_like(blocks.real)
     sign[..., -1] = torch.where(where, -1.0, 1.0)

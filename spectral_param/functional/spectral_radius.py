@@ -1,6 +1,6 @@
 """Spectral radius, spectral abscissa and dominant eigentriple as differentiable functions.
 
-The derivation is in ``spectral_param/eigen/derivative.py``.
+``spectral_param/eigen/derivative.py`` has the derivation.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from spectral_param.functional.checks import check_square
 
 
 def dominant_eigen(T: Tensor) -> Eigentriple:
-    r"""Return the eigenvalue of largest modulus with its right and left eigenvectors.
+    """Return the eigenvalue of largest modulus with its right and left eigenvectors.
 
-    :math:`T u = λ u` and :math:`v^H T = λ v^H` with :math:`‖u‖ = ‖v‖ = 1`. The phase of u makes its
-    entry of largest modulus positive, the phase of v makes :math:`v^H u` positive, so all three are
-    functions of T that can be differentiated, any number of times. ``1 / (vᴴu)`` is the condition
-    number of λ. Costs one eigenvalue decomposition; differentiating u or v costs a linear solve.
+    :math:`T u = λ u` and :math:`v^H T = λ v^H` with :math:`‖u‖ = ‖v‖ = 1`. The entry of u with the largest
+    modulus is positive, and so is :math:`v^H u`. This fixes the phases, so that all three are functions of T,
+    which can be differentiated any number of times. ``1 / (vᴴu)`` is the condition number of λ. The forward
+    pass costs one eigenvalue decomposition, a derivative of u or v one linear solve.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
-        Named tuple ``(eigenvalue, right, left)`` of complex tensors with shapes ``(...)``,
-        ``(..., n)`` and ``(..., n)``. Of a complex conjugate pair, the eigenvalue in the upper half
-        plane; of other ties, any one. NaN where the matrix is not finite. Where λ is defective (in
-        working precision) the derivative is zero.
+        Named tuple ``(eigenvalue, right, left)`` of complex tensors with shapes ``(...)``, ``(..., n)`` and
+        ``(..., n)``. Of a complex conjugate pair, the eigenvalue in the upper half plane is taken; of other
+        ties, any one. NaN where the matrix is not finite. Where λ is defective (in working precision) the
+        derivative is zero.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
-        UnsupportedDtypeError: If T is not floating point or complex.
+        UnsupportedDtypeError: If T is not float32, float64, complex64 or complex128.
         NotImplementedError: For forward mode inside forward mode.
 
     Example:
@@ -54,19 +54,18 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
 def spectral_radius(T: Tensor) -> Tensor:
     r"""Return the spectral radius ``ρ(T) = max |λ_i(T)|`` of each matrix, differentiably.
 
-    The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, C/ρ of Prop. 3.2 in Helfrich
-    and Ye (2020).
+    The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
+    Helfrich and Ye (2020). Under torch.compile only the first derivative in reverse mode is available.
+    PyTorch gives custom operators no forward mode: a compiled ``torch.func.jvp`` returns zero without a
+    warning.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
-    Under torch.compile only the first derivative in reverse mode is available: PyTorch gives operators of
-    this kind no forward mode, and a compiled ``torch.func.jvp`` passes over them with a zero.
-
     Returns:
-        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. With several
-        eigenvalues of the largest modulus the gradient is that of one of them; it is zero where
-        ρ = 0 or where λ is defective, for ρ has no derivative there.
+        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
+        have the largest modulus, the gradient is that of one of them. The gradient is zero where ρ = 0 or λ
+        is defective, because ρ has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -89,7 +88,7 @@ def spectral_radius(T: Tensor) -> Tensor:
 def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
-    The largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
+    It is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
     :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. Costs and limits
     are those of :func:`spectral_radius`.
 
@@ -97,9 +96,9 @@ def spectral_abscissa(T: Tensor) -> Tensor:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
-        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. With several
-        rightmost eigenvalues the gradient is that of one of them, of a conjugate pair that of both; it is
-        zero where λ is defective, for α has no derivative there.
+        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
+        are rightmost, the gradient is that of one of them, or that of a conjugate pair. The gradient is zero
+        where λ is defective, because α has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.

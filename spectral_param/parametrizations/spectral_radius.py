@@ -20,7 +20,8 @@ from spectral_param.eigen.derivative import (
     is_degenerate,
     known_value,
 )
-from spectral_param.eigen.follower import Follower, Solver, is_on_host
+from spectral_param.eigen.follower import Follower, Solver
+from spectral_param.eigen.tracking import is_on_host
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, as_real, real_entries

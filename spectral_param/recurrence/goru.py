@@ -14,11 +14,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.context import without_autocast
+from spectral_param.context import autocast_off
 from spectral_param.recurrence.activation import modrelu
 
 
-@without_autocast
 def goru(
     x: Tensor,
     h0: Tensor,
@@ -58,22 +57,23 @@ def goru(
         raise ValueError("goru: expected at least one time step, got a sequence of length 0.")
     if h0.shape != (sizes[0], n):
         raise ValueError(f"goru: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
-    rows = x.flatten(0, 1) if batch_sizes is None else x
-    projected = rows @ weight_ih.mT
-    threshold = h0.new_zeros(())
-    gates, candidates = projected.split([2 * n, n], dim=-1)
-    if bias is not None:
-        gate_bias, threshold = bias.split([2 * n, n])
-        gates = gates + gate_bias
-    recurrent = torch.cat([weight_gates, weight_hh]).mT  # One product for R h, Z h and U h.
-    h = h0
-    states = []
-    for gate, candidate in zip(gates.split(sizes), candidates.split(sizes), strict=True):
-        previous, ended = h[: len(gate)], h[len(gate) :]
-        to_gates, rotated = (previous @ recurrent).split([2 * n, n], dim=-1)
-        r, z = torch.sigmoid(gate + to_gates).chunk(2, dim=-1)
-        new = torch.lerp(modrelu(candidate + r * rotated, threshold), previous, z)
-        states.append(new)
-        h = torch.cat([new, ended]) if len(ended) else new
-    output = torch.cat(states)
-    return (output.unflatten(0, x.shape[:2]) if batch_sizes is None else output), h
+    with autocast_off(x):
+        rows = x.flatten(0, 1) if batch_sizes is None else x
+        projected = rows @ weight_ih.mT
+        threshold = h0.new_zeros(())
+        gates, candidates = projected.split([2 * n, n], dim=-1)
+        if bias is not None:
+            gate_bias, threshold = bias.split([2 * n, n])
+            gates = gates + gate_bias
+        recurrent = torch.cat([weight_gates, weight_hh]).mT  # One product for R h, Z h and U h.
+        h = h0
+        states = []
+        for gate, candidate in zip(gates.split(sizes), candidates.split(sizes), strict=True):
+            previous, ended = h[: len(gate)], h[len(gate) :]
+            to_gates, rotated = (previous @ recurrent).split([2 * n, n], dim=-1)
+            r, z = torch.sigmoid(gate + to_gates).chunk(2, dim=-1)
+            new = torch.lerp(modrelu(candidate + r * rotated, threshold), previous, z)
+            states.append(new)
+            h = torch.cat([new, ended]) if len(ended) else new
+        output = torch.cat(states)
+        return (output.unflatten(0, x.shape[:2]) if batch_sizes is None else output), h

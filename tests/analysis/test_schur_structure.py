@@ -1,6 +1,5 @@
 """The lower Schur form and what is read from it."""
 
-import builtins
 import math
 
 import pytest
@@ -97,16 +96,3 @@ def test_bad_input() -> None:
             schur_eigenvalues(wrong)
     with pytest.raises(ValueError, match="expected matrices with n >= 2"):
         subdiagonal_magnitudes(torch.ones(1, 1))
-
-
-def test_without_scipy_the_message_names_it(monkeypatch) -> None:
-    original = builtins.__import__
-
-    def without_scipy(name, *args, **kwargs):
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_scipy)
-    with pytest.raises(ImportError, match="pip install scipy"):
-        lower_schur(torch.randn(3, 3))
