@@ -265,6 +265,6 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
     if aliases:
         raise ValueError(
             f"{kind}: expected a tensor that is registered once, but {name!r} is {aliases[0]!r}, too, which "
-            "would stay as it is and might be the one that is used. Constrain the tensor where the forward "
-            f"pass reads it, {aliases[0]!r} perhaps, after deleting the other name."
+            "would stay unconstrained and might be the name that the forward pass reads. Delete the name "
+            "that it does not read, with del, then constrain the other one."
         )

@@ -50,8 +50,10 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 def param_groups(
     model: nn.Module,
     lr: float,
-    constrained_lr: float,
+    constrained_lr: float | None = None,
     constrained: type[nn.Module] | tuple[type[nn.Module], ...] = Parametrization,
+    *,
+    weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return optimizer groups with a learning rate of its own for constrained weights.
 
@@ -60,9 +62,13 @@ def param_groups(
     Args:
         model: Any model.
         lr: Learning rate of everything else.
-        constrained_lr: Learning rate of the tensors behind the constraints.
+        constrained_lr: Learning rate of the tensors behind the constraints. ``None``, the default, is a tenth
+            of ``lr``, as in the expRNN paper.
         constrained: Which parametrizations count, by class: all of this library by default.
             ``ScaledCayley`` alone is what the ENRNN paper does.
+        weight_decay: Weight decay of everything else. The tensors behind the constraints then have none:
+            they are not the weight, and decay of them does not shrink it. ``None``, the default, leaves both
+            groups to the optimizer; ``AdamW`` then decays both by 0.01.
 
     Returns:
         Two groups for the constructor of an optimizer, each parameter in exactly one of them. A
@@ -76,7 +82,12 @@ def param_groups(
         [0.001, 0.0001]
     """
     marked, others = split_parameters(model, constrained)
-    groups = [{"params": others, "lr": lr}, {"params": marked, "lr": constrained_lr}]
+    groups: list[dict[str, Any]] = [
+        {"params": others, "lr": lr},
+        {"params": marked, "lr": lr / 10 if constrained_lr is None else constrained_lr},
+    ]
+    if weight_decay is not None:
+        groups[0]["weight_decay"], groups[1]["weight_decay"] = weight_decay, 0.0
     return [group for group in groups if group["params"]]
 
 

@@ -104,6 +104,16 @@ def test_param_groups_partition_the_parameters() -> None:
     assert sorted(ids) == sorted(id(p) for p in model.parameters())
 
 
+def test_param_groups_have_defaults_for_constrained_weights() -> None:
+    model = torch.nn.ModuleList([sp.nn.ScoRNN(2, 4), torch.nn.Linear(4, 1)])
+    rest, slow = sp.param_groups(model, lr=1e-2)
+    assert (rest["lr"], slow["lr"]) == (1e-2, 1e-3)
+    optimizer = torch.optim.AdamW(sp.param_groups(model, lr=1e-2, weight_decay=0.1))
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    optimizer = torch.optim.AdamW(sp.param_groups(model, lr=1e-2), weight_decay=0.2)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.2]
+
+
 def test_param_groups_of_one_constraint() -> None:
     rnn = sp.nn.ENRNN(2, 4, 3)
     _, slow = sp.param_groups(rnn, 1e-3, 1e-4, constrained=sp.ScaledCayley)
@@ -251,6 +261,13 @@ def test_a_tensor_that_is_registered_twice() -> None:
 def test_a_lazy_module() -> None:
     with pytest.raises(ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy 'weight'"):
         sp.constrain(torch.nn.LazyLinear(4), "weight", sp.SpectralRadiusNorm())
+
+
+def test_what_newcomers_pass_to_constructors_is_answered_with_what_to_write() -> None:
+    with pytest.raises(ValueError, match=r"got float.* SchurForm\(radius=\.\.\.\)"):
+        sp.SchurForm(0.9)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"got shape \(3,\).* signs\.expand\(n, n\)"):
+        sp.SignPattern(torch.tensor([1.0, 1.0, -1.0]))
 
 
 def test_a_class_or_a_used_instance() -> None:

@@ -74,13 +74,14 @@ class ENRNN(BlockRNN):
         long_size: Size q of the orthogonal block; 0 for none.
         short_size: Size of the normalised block; 0 for none.
         num_layers: Number of layers.
-        coupling: Whether the short-term state feeds the long-term one through W^(C).
+        coupling: Whether the short-term state feeds the long-term one through W^(C). ``True`` as in the
+            paper; :class:`spectral_param.nn.BlockRNN` has no couplings unless they are asked for.
         negative_ones: Number or fraction of -1s in the D of the orthogonal block, or ``None`` for half of
             them, or for trained phases with a complex dtype. The paper's are 0.3 (adding, copying),
             0.6 (characters) and 1.0 (speech).
         radius: Spectral radius of the short-term block.
-        mode: ``"latched"`` as the paper trains, or another of
-            :class:`spectral_param.SpectralRadiusNorm`.
+        mode: ``"latched"``, as the paper trains, or another of
+            :class:`spectral_param.SpectralRadiusNorm`, whose own default is ``"equal"``.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:

@@ -44,7 +44,8 @@ class ScaledCayley(Parametrization):
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` in
             0 … 1), real weights only. It fixes the determinant, (-1)^count, and in the papers it is
             tuned: 0.5 for tasks with long memory, 0.1 for local ones. ``None``, the default, takes
-            the number that fits the weight.
+            the number that fits the weight which is registered or assigned, and n/2 with ``init="paper"``,
+            which is how the networks of :mod:`spectral_param.nn` start.
 
     Raises:
         ValueError: If ``negative_ones`` is outside its range.

@@ -144,7 +144,8 @@ class SchurForm(Parametrization):
         if not callable(getattr(self.P, "right_inverse", None)):
             raise ValueError(
                 "P: expected a parametrization of orthogonal matrices with a right_inverse, got "
-                f"{type(self.P).__name__}. SkewExponential() and ScaledCayley() are two."
+                f"{type(self.P).__name__}. SkewExponential() and ScaledCayley() are two. A bound on the "
+                "moduli of the eigenvalues is SchurForm(radius=...)."
             )
         self.form = form
         self.radius = radius

@@ -62,7 +62,8 @@ class SignPattern(Parametrization):
             strange = entries[~known].flatten()[:1].tolist() or [f"shape {tuple(entries.shape)}"]
             raise ValueError(
                 "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
-                f"{strange[0]}. Take the sign of a matrix with numpy.sign or torch.sign."
+                f"{strange[0]}. Take the sign of a matrix with torch.sign. Dale's law, with one sign for "
+                "each presynaptic neuron, is signs.expand(n, n)."
             )
         # NaN is equal to nothing: in the buffer a free entry is 2.
         self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
