@@ -2,9 +2,9 @@
 
 The leading eigenvalue is that of largest modulus, or of largest real part. There are two ways to compute it:
 
-- The short way, for ordinary matrices: up to n = 48, LAPACK's ``geev`` gives both vectors, through scipy.
-  Above, ``torch.linalg.eig`` gives the right vectors V, and a solve with Vᴴ gives the left one. The result is
-  used only if the residual of the left vector and the condition of λ are small enough.
+- The short way, for small ordinary matrices, in numpy: up to n = 32, LAPACK's ``geev`` gives both vectors.
+  Above, the vectors come from inverse iteration. The result is used only if both residuals and the condition
+  of λ are small enough.
 - The safe way, for all others: extreme sizes, nearly defective eigenvalues, ill-conditioned V. All
   eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration. In
   single precision, a nearly defective eigenvalue is computed in double precision.
@@ -32,18 +32,22 @@ Array = npt.NDArray[Any]
 # The quantity by which an eigenvalue leads: modulus or real part.
 Choice = Literal["modulus", "real"]
 
-# Up to this size the short way is faster: eigenvectors cost a third more than eigenvalues.
-SHORT_SIZE = 64
-# Up to this size the left vectors come from the decomposition, above from a solve (measured on a CPU).
-BOTH_SIZE = 48
+# Up to this size numpy is faster than torch.
+SHORT_SIZE = 95
+# Up to this size the vectors come from the decomposition, above from inverse iteration (measured on a CPU).
+BOTH_SIZE = 32
 # For larger batches the safe way is faster, because it needs only a few calls for all matrices.
 SHORT_BATCH = 16
 _GEEV: dict[str, Any] = {kind: get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "fdFD"}
+_LU: dict[str, Any] = {kind: get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "fdFD"}
 _COMPLEX = {"f": np.complex64, "d": np.complex128}
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
 # If the largest entry is in this range, squares and reciprocals neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
+
+# Devices whose values the host sees without waiting.
+_HOST = ("cpu",)
 
 
 class Eigentriple(NamedTuple):
@@ -63,6 +67,11 @@ class Eigentriple(NamedTuple):
 def size_of(eigenvalue: Any, choice: Choice) -> Any:
     """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
     return abs(eigenvalue) if choice == "modulus" else eigenvalue.real
+
+
+def is_on_host(x: Tensor) -> bool:
+    """Return whether the host can look at the values of x without waiting for a device."""
+    return x.device.type in _HOST
 
 
 def physical_conj(x: Tensor) -> Tensor:
@@ -151,12 +160,12 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     real = A.real.dtype
     scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
     A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
-    found = (_both_vectors if len(A) <= BOTH_SIZE else _right_vectors)(A, choice)
+    found = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
     if found is None:
         return None
     eigenvalue, u, v = found  # ‖u‖ = 1, vᴴu = 1
-    # The residual of u is small, since LAPACK is backward stable. The residual of v, in double precision,
-    # also improves λ of a matrix in single precision: vᴴTu = λ + (vᴴT - λvᴴ)u.
+    # The residual of v, in double precision, also improves λ of a matrix in single precision:
+    # vᴴTu = λ + (vᴴT - λvᴴ)u.
     y = v.conj().astype(np.complex128)
     residual = y @ A - eigenvalue * y
     correction = complex(residual @ u)
@@ -164,9 +173,11 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     defect = math.sqrt(np.vdot(residual, residual).real)
     eps = float(np.finfo(A.dtype).eps)
     rounding = 200 * len(u) * eps
+    right_residual = A @ u - u.dtype.type(eigenvalue) * u
     modulus = abs(eigenvalue) if choice == "modulus" else 1.0
     if not (
         defect <= rounding * condition
+        and np.vdot(right_residual, right_residual).real <= rounding**2
         and condition < 0.01 / eps**0.5
         and abs(correction) <= 1e-4 * modulus
         and modulus > rounding / 100
@@ -202,17 +213,35 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
     return None if failed or s == 0 else (eigenvalue, u, v / s.conjugate())
 
 
-def _right_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
-    """Return λ, u and v from all right vectors V, since Vᴴ v = e_j; None where V is singular."""
-    values, V = (part.numpy() for part in torch.linalg.eig(torch.from_numpy(A)))
+def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
+    """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
+    values = torch.linalg.eigvals(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
-    leader = size_of(values, choice).argmax()
-    unit = np.zeros(len(A), values.dtype)
-    unit[leader] = 1
-    try:
-        return complex(values[leader]), V[:, leader], np.linalg.solve(V.conj().T, unit)
-    except np.linalg.LinAlgError:
-        return None
+    eigenvalue = complex(values[size_of(values, choice).argmax()])
+    kind = A.dtype if eigenvalue.imag == 0 and A.dtype.kind == "f" else values.dtype
+    getrf, getrs = _LU[kind.char]
+    shifted = np.array(A, kind, order="F")
+    diagonal = np.einsum("ii->i", shifted)
+    diagonal -= kind.type(eigenvalue) if kind.kind == "c" else kind.type(eigenvalue.real)
+    lu, pivots, _ = getrf(shifted, overwrite_a=True)
+    # A - λI is singular by construction; a zero pivot becomes a rounding error.
+    diagonal = np.einsum("ii->i", lu)
+    diagonal[diagonal == 0] = np.finfo(kind).eps
+    angle = np.arange(len(A), dtype=np.float64) ** 2
+    x = (np.exp(1j * angle) if kind.kind == "c" else np.cos(angle)).astype(kind)
+    found = []
+    for adjoint in (0, 2):  # The left vector starts from the right one; see _inverse_iteration.
+        for _ in range(_SOLVES):
+            x, _ = getrs(lu, pivots, x, trans=adjoint)
+            largest = np.abs(x).max()
+            if not 0 < largest < math.inf:
+                return None
+            x /= largest
+        x /= kind.type(math.sqrt(np.vdot(x, x).real))
+        found.append(x.astype(values.dtype))
+    u, v = found
+    s = np.vdot(v, u)
+    return None if s == 0 else (eigenvalue, u, v / s.conjugate())
 
 
 # The safe way -------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from spectral_param.eigen.dense import (
     Choice,
     Eigentriple,
     dominant_eigentriple,
+    is_on_host,
     physical_conj,
     power_of_two_scale,
     size_of,
@@ -242,7 +243,7 @@ class _Divided(torch.autograd.Function):
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
-        elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and T.device.type == "cpu":
+        elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T):
             return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
         shifted = eigenvalue.abs() + ctx.eps
         f = ctx.radius / shifted

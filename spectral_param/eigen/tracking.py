@@ -76,7 +76,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli, power_of_two
+from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli, is_on_host, power_of_two
 
 Array = npt.NDArray[Any]
 
@@ -99,8 +99,6 @@ AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
-# Devices whose values the host sees without waiting.
-_HOST = ("cpu",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,11 +196,6 @@ def _largest_entry(T: Tensor) -> Tensor:
     """Return the largest modulus of T's entries, or of their real and imaginary parts for a complex T."""
     low, high = (torch.view_as_real(T) if T.is_complex() else T).aminmax()
     return torch.maximum(-low, high)
-
-
-def is_on_host(x: Tensor) -> bool:
-    """Return whether the host can look at the values of x without waiting for a device."""
-    return x.device.type in _HOST
 
 
 def _is_ordinary(largest: float) -> bool:

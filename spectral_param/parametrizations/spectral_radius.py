@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param.context import is_plain, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
-from spectral_param.eigen.dense import divided, power_of_two_scale
+from spectral_param.eigen.dense import divided, is_on_host, power_of_two_scale
 from spectral_param.eigen.derivative import (
     condition_reciprocal,
     degenerate_threshold,
@@ -21,7 +21,6 @@ from spectral_param.eigen.derivative import (
     known_value,
 )
 from spectral_param.eigen.follower import Follower, Solver
-from spectral_param.eigen.tracking import is_on_host
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
