@@ -70,8 +70,8 @@ def overview() -> Figure:
         axes.set_yticks(range(len(done)), [row.label for row in done])
         axes.set_ylim(len(done) - 0.5, -0.5)
         metric = results[done[0].name][0]["metric"]
-        better = "higher" if metric in measures.HIGHER_IS_BETTER else "lower"
-        title = f"{SECTIONS[name].title}: {metric}, {better} is better"
+        title = f"{SECTIONS[name].title}: {metric}"
+        title = f"{title} →" if metric in measures.HIGHER_IS_BETTER else f"← {title}"
         axes.set_title(title, loc="left", fontsize=9.5, color=NEUTRAL)
         if metric in LOGARITHMIC and name != "speech":
             axes.set_xscale("log")

@@ -77,7 +77,6 @@ SECTIONS = {
         "Copying problem, T = 2000", COPYING, ("best test", "last test"), overview="best test"
     ),
     "copying-1000": Section("Copying problem, T = 1000", COPYING, ("best test", "last test")),
-    "copying-10000": Section("Copying problem, T = 10,000", COPYING, ("best test", "last test")),
     "ptb-50": Section(
         "Penn Treebank characters, 50 steps",
         PTB,

@@ -38,11 +38,11 @@ The papers' experiments, trained with this library. [Experiments](experiments.md
 ```
 
 A dot is the score of one run, at the best validation where there are validation data. A diamond is the number
-that a paper prints for the same network.
+that a paper prints for the same network. Arrows point to where scores are better.
 """
 
-COLUMNS = """| task | network | measure | ours | best test | target |
-|---|---|---|---:|---:|---|
+COLUMNS = """| task | network | ours | best test | target |
+|---|---|---:|---:|---|
 """
 
 REACHED = """## Targets that were reached
@@ -59,9 +59,9 @@ READING = """### How to read the tables
 
 - With several seeds, "ours" is their median, followed by the range and the number of seeds. With one seed, it
   is the number of that run.
-- "Test at best validation" is the test score after the epoch with the best validation score. "Best test" is
-  the best of all epochs; some papers report that. Targets are compared with the test at best validation where
-  there are validation data, also if the paper reports the best test.
+- "Ours" is the measure that the target names. Where it names none, "ours" is the test score after the epoch
+  with the best validation score. "Best test" is the best of all epochs, which some papers report. A target is
+  never compared with the best test where there are validation data.
 - "Equal" means that our number rounds to the paper's.
 - The runs that are compared often differ in optimizer or number of epochs. The table ranks the runs, not the
   networks.
@@ -94,6 +94,8 @@ Every number of the completed runs behind [Results](results.md). Where a network
 seeds, the median stands first and the number of each seed follows in parentheses.
 
 """
+
+CHOSEN = "test at best validation"
 
 Results = dict[str, list[Result]]
 Older = set[tuple[str, int]]
@@ -172,8 +174,7 @@ def judged(measure: str, runs: list[Result]) -> str:
         measure: Name of the measure.
         runs: The runs of a row.
     """
-    chosen = "test at best validation"
-    return chosen if measure == "best test" and any(chosen in run["summary"] for run in runs) else measure
+    return CHOSEN if measure == "best test" and any(CHOSEN in run["summary"] for run in runs) else measure
 
 
 def _targets(row: Row, rows: list[Row], results: Results) -> Iterator[Target]:
@@ -224,9 +225,10 @@ def _target_table(targets: dict[str, list[Target]], rows: list[Row], results: Re
             runs, label = results[row.name], _marked(row, results, older)
             for measure in dict.fromkeys(target.measure for target in targets[row.name]):
                 asked = "; ".join(t.text for t in targets[row.name] if t.measure == measure)
-                best = _range(runs, "best test") if measure == "test at best validation" else ""
-                ours = _range(runs, measure)
-                lines.append(f"| {title} | {label} | {measure} | {ours} | {best} | {asked} |")
+                chosen = measure == CHOSEN
+                ours, best = _range(runs, measure), _range(runs, "best test") if chosen else ""
+                what = asked if chosen else f"{measure}: {asked}"
+                lines.append(f"| {title} | {label} | {ours} | {best} | {what} |")
                 title = label = ""
     return COLUMNS + "\n".join([*lines, ""]) if lines else ""
 
