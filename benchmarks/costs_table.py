@@ -42,9 +42,9 @@ FOLDED = """<details>
 </details>
 """
 
-MEMORY = """## Memory of the recurrences
+MEMORY = """## Memory of the recurrences, forward and backward
 
-The largest memory in use during forward and backward, divided by the memory of all states (steps times
+The largest memory in use, divided by the memory of all states (steps times
 batch times n numbers). Inputs and parameters do not count. Gradients count, the gradient of all states
 included where the loss reads all of them.
 

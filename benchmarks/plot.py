@@ -15,7 +15,6 @@ from matplotlib.ticker import LogLocator
 from benchmarks.costs_table import cases, curves
 from benchmarks.dynamics_table import KINDS, METHODS, OURS, excess, fit_of, of_kind
 from benchmarks.table import RESULTS
-from examples.papers.plot import NEUTRAL, neutral
 
 
 def _results() -> dict[str, Any]:
@@ -54,7 +53,6 @@ def growth(title: str, axes: Axes | None = None) -> Axes:
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend()
-    neutral(axes.figure)
     return axes
 
 
@@ -87,7 +85,6 @@ def relative(keys: tuple[str, ...]) -> Axes:
     axes.grid(axis="x", alpha=0.3)
     marks = [Line2D([], [], linestyle="", marker="o", color=color) for color in colors.values()]
     axes.legend(marks, list(colors), loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    neutral(axes.figure)
     return axes
 
 
@@ -116,7 +113,7 @@ def stable_fits() -> Figure:
                 if ours is not None and math.isfinite(error) and row is not result["fits"][OURS]:
                     below.plot(row["driven"] / ours, at, "o", **marks)
         above.plot([], [], "o", color=f"C{i}", label=words)
-    above.plot([], [], "x", color=NEUTRAL, label="unstable")
+    above.plot([], [], "x", color="0.4", label="unstable")
     above.set(xscale="log", xlabel="excess error of one step, in millionths (0.01 or less at the left end)")
     below.set(xscale="log", xlabel="error of the roll-outs of stable fits, divided by that of fit_stable")
     below.axvline(1, color="0.5", linestyle="--", linewidth=1)
@@ -124,8 +121,7 @@ def stable_fits() -> Figure:
     above.set_ylim(len(methods) - 0.5, -0.5)
     for axes in (above, below):
         axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, labelcolor=NEUTRAL)
-    neutral(figure)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 

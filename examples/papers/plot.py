@@ -11,28 +11,7 @@ from examples.papers.networks import BASELINES
 from examples.papers.sections import SECTIONS
 from examples.papers.table import judged, rows_of
 
-NEUTRAL = "#767676"  # As readable on white as on black.
 LOGARITHMIC = ("MSE", "cross-entropy")
-
-
-def neutral(figure: Figure) -> None:
-    """Make a figure readable on a light and on a dark page: no background, and gray text and axes.
-
-    Args:
-        figure: The figure, with everything drawn.
-    """
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
-        axes.tick_params(which="both", colors=NEUTRAL)
-        for part in (axes.title, axes.xaxis.label, axes.yaxis.label):
-            part.set_color(NEUTRAL)
-        for spine in axes.spines.values():
-            spine.set_color(NEUTRAL)
-        if legend := axes.get_legend():
-            legend.get_frame().set_alpha(0)
-            for text in legend.get_texts():
-                text.set_color(NEUTRAL)
 
 
 def overview() -> Figure:
@@ -66,20 +45,19 @@ def overview() -> Figure:
                 for paper in row.paper
                 if paper["measure"] == SECTIONS[name].overview and paper.get("verdict", True)
             ]
-            axes.plot(printed, [y] * len(printed), "D", color=NEUTRAL, mfc="none")
+            axes.plot(printed, [y] * len(printed), "D", color="0.4", mfc="none")
         axes.set_yticks(range(len(done)), [row.label for row in done])
         axes.set_ylim(len(done) - 0.5, -0.5)
         metric = results[done[0].name][0]["metric"]
         title = f"{SECTIONS[name].title}: {metric}"
         title = f"{title} →" if metric in measures.HIGHER_IS_BETTER else f"← {title}"
-        axes.set_title(title, loc="left", fontsize=9.5, color=NEUTRAL)
+        axes.set_title(title, loc="left", fontsize=9.5)
         if metric in LOGARITHMIC and name != "speech":
             axes.set_xscale("log")
         axes.grid(axis="x", alpha=0.3)
     for label, color in (("a network of this library", "C0"), ("a network to compare with", "C1")):
         grid[0, 0].plot([], [], "o", color=color, label=label)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, labelcolor=NEUTRAL)
-    neutral(figure)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -112,7 +90,4 @@ def curves(name: str, axes: Axes | None = None) -> Axes:
     axes.set(xlabel="epoch", ylabel=f"{section.draws} {metric}")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    neutral(figure)
     return axes
