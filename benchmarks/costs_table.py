@@ -44,9 +44,8 @@ FOLDED = """<details>
 
 MEMORY = """## Memory of the recurrences, forward and backward
 
-The largest memory in use, divided by the memory of all states (steps times
-batch times n numbers). Inputs and parameters do not count. Gradients count, the gradient of all states
-included where the loss reads all of them.
+The largest memory in use, divided by the memory of all states (steps times batch times n numbers). Inputs and
+parameters do not count. Gradients count; where the loss reads all states, so does the gradient of all states.
 
 """
 
@@ -118,7 +117,7 @@ the constraint once for all its time steps, so that the constraint is a smaller 
         "Beside the plain way",
         """\
 The plain way is a parametrization that returns `T / torch.linalg.eigvals(T).abs().max()`. The small layers
-are a `Linear` with bias and a step of SGD, on one thread. The weight of 720 units is timed alone, forward and
+are a `Linear` with bias and a step of SGD, on one thread. For 720 units, $ρ(T)$ alone is timed, forward and
 backward, along the matrices of training runs of ENRNN.
 """,
         (
@@ -130,10 +129,10 @@ backward, along the matrices of training runs of ENRNN.
             ),
             Table(
                 "spectral radius, forward and backward, ",
-                "A large weight in training",
+                "The spectral radius in training",
                 versus=(
                     "autograd through torch.linalg.eigvals",
-                    "`SpectralRadiusNorm`, weight alone",
+                    "spectral radius alone, in training",
                     "plain way",
                 ),
             ),
@@ -167,13 +166,21 @@ The weight alone, forward and backward. The layer is a training step of a `Linea
     Section(
         "Beside torch: recurrent networks",
         """\
-ENRNN: whole training steps, optimizer included. ScoRNN: forward and backward of the recurrence, given the
-weight. "Three products per step" are the matrix products of that recurrence without anything else.
+ENRNN: whole training steps, optimizer included. ScoRNN: forward and backward, the computation of the
+recurrent matrix included. "Three products per step" are the matrix products of the recurrence alone.
 """,
         (
-            Table(NETWORKS[0], "Small ENRNN", versus=("torch.nn.LSTM", "small ENRNN", "`torch.nn.LSTM`")),
+            Table(
+                NETWORKS[0],
+                "Small ENRNN",
+                versus=("torch.nn.LSTM", "small ENRNN, training step", "`torch.nn.LSTM`"),
+            ),
             Table(NETWORKS[1], "ENRNN on characters"),
-            Table(NETWORKS[2], "ScoRNN", versus=("torch.nn.RNN", "ScoRNN, recurrence", "`torch.nn.RNN`")),
+            Table(
+                NETWORKS[2],
+                "ScoRNN",
+                versus=("torch.nn.RNN", "ScoRNN, forward and backward", "`torch.nn.RNN`"),
+            ),
             Table(NETWORKS[2], "ScoRNN, over the number of steps", grows=True),
         ),
         f"relative({NETWORKS!r})",
@@ -203,7 +210,8 @@ ADVERSARIAL = Section(
     "Adversarial runs",
     """\
 Sequences of matrices made to be hard to follow from step to step. "Tracked" is what `solver="auto"` does
-from n = 96 on, "dense" a decomposition in each step. Forward and backward, in milliseconds:
+from n = 96 on, "dense" a decomposition in each step. Milliseconds for the dominant eigenvalue and its
+eigenvectors:
 """,
     (Table("adversarial run, ", ""),),
 )

@@ -127,7 +127,7 @@ def test_costs_page_has_a_row_for_each_case_and_the_ratios_of_the_ends() -> None
     results["of a new kind"] = measured(ours=0.5, theirs=3.0)
     page = costs_table.page(results, NO_MEMORY)
     assert "| `SpectralRadiusNorm`, layer | plain way | 2 (n = 1) | 8 (n = 4) |" in page
-    assert "| `SpectralRadiusNorm`, weight alone | plain way | 0.25 to 0.5 (n = 8) |  |" in page
+    assert "| spectral radius alone, in training | plain way | 0.25 to 0.5 (n = 8) |  |" in page
     assert "| n = 2 | 4 | 1 |" in page
     assert r"| | tracked | autograd through torch.linalg.eigvals | largest \|ρ(W) - 1\| |" in page
     assert "| n = 8, steps 1 to 2 | 1 | 4 | 2.0e-07 |" in page
