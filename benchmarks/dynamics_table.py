@@ -2,103 +2,126 @@
 
 from __future__ import annotations
 
-import re
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Result = dict[str, Any]
 Row = dict[str, Any]
 
 UNSTABLE = 1e-9  # beyond the bound
-DISCRETE = (
-    "least squares",
-    "rescaling",
-    "clipping",
-    "constraint generation",
-    "SOC",
-    "fit_stable, steps=0",
-    "fit_stable",
-    "fit_stable, radius=0.999",
-)
-CONTINUOUS = (
-    "least squares",
-    "shifting",
-    "clipping",
-    "alpha_stable, trained",
-    "fit_stable",
-    "fit_stable, abscissa=-0.001",
-)
+OURS = "fit_stable"
+# Beginnings of the names of the problems of each kind, and what the page calls it.
+KINDS = {
+    "arm, serial, ": "robot arm, in order",
+    "arm, shuffled, ": "robot arm, shuffled",
+    "texture, ": "textures",
+    "oscillators, ": "oscillators",
+    "advection-diffusion, ": "advection",
+}
+# Rows of the tables, with the names of the fits in discrete and in continuous time.
+METHODS = {
+    "least squares": ("least squares",),
+    "rescaling, shifting": ("rescaling", "shifting"),
+    "clipping": ("clipping",),
+    "constraint generation": ("constraint generation",),
+    "SOC": ("SOC",),
+    "alpha_stable, trained": ("alpha_stable, trained",),
+    "`fit_stable`": (OURS,),
+    "`fit_stable`, closed form": ("fit_stable, steps=0",),
+    "`fit_stable`, smaller bound": ("fit_stable, radius=0.999", "fit_stable, abscissa=-0.001"),
+}
 
 HEAD = """# Stable fits compared
 
 <!-- Written by `python -m benchmarks.table` from benchmarks/results/dynamics.json. Do not edit. -->
 
-{{py:func}}`~spectral_param.dynamics.fit_stable` beside what else returns a stable $A$ from data. `python -m
-benchmarks.dynamics` measures all of it anew.
+{{py:func}}`~spectral_param.dynamics.fit_stable` beside other ways to a stable $A$ from data. Its fits were
+stable in {stable} of {problems} problems. In {smallest} of them, no other stable method had a smaller error
+of one step. Over many steps, another stable method predicted better in {worse} of {rolled} problems: the
+smallest error of one step is not the smallest error of many.
 
-- **Rescaling** divides the $A$ of least squares by its spectral radius; **shifting**, in continuous time,
-  subtracts its abscissa. **Clipping** moves each eigenvalue to the nearest point of the region.
+```{{eval-rst}}
+.. plot::
+   :filename-prefix: dynamics-compared
+   :include-source: false
+   :alt: Errors of one step and of roll-outs for each method. The tables below have the medians.
+
+   from benchmarks import plot
+
+   plot.stable_fits()
+```
+
+A dot is a problem: {kinds}.
+
+"""
+
+READING = """- **Stable**: in how many problems the spectral radius is at most 1 (the abscissa at most 0).
+- **Smallest error**: in how many problems no other stable method has a smaller error of one step on the
+  data of the fit.
+- **Excess**: that error divided by the error of least squares, minus 1, in millionths. Median; ∞ means
+  unstable.
+- **Better roll-outs**: in how many problems the prediction over many steps is better than that of
+  `fit_stable`, unstable fits included.
+- **Seconds**: CPU time on one thread, median and largest.
+
+"""
+
+BY_KIND = """## By kind of problem
+
+{what}:
+
+"""
+
+METHODS_TEXT = """## The methods
+
+- **Rescaling** divides the $A$ of least squares by its spectral radius. **Shifting**, in continuous time,
+  subtracts its abscissa. **Clipping** moves each eigenvalue outside of the region to the nearest point of the
+  region.
 - **Constraint generation**: Siddiqi, Boots and Gordon (NeurIPS 2007). **SOC**, $A = S^{{-1}} O C S$:
-  Mamakoukas, Xherija and Murphey (NeurIPS 2020). Both are written anew from the papers
-  (`benchmarks/dynamics_rivals.py`), and neither may take more than {seconds:g} CPU seconds. An asterisk
-  marks a result that this limit cut short; SOC's authors allow it half an hour.
-- **alpha_stable, trained**: geotorch's constraint and L-BFGS, with the same limit.
-- `steps=0` is the closed form alone.
+  Mamakoukas, Xherija and Murphey (NeurIPS 2020). `benchmarks/dynamics_rivals.py` has both, written from the
+  papers.
+- **alpha_stable, trained**: geotorch's constraint and L-BFGS.
+- These three search. Each may take {seconds:g} CPU seconds, a limit that cut {cut} of their {searched}
+  searches short. SOC's authors allow half an hour.
+- **Closed form** is `fit_stable(..., steps=0)`. The **smaller bound** is `radius=0.999` or `abscissa=-0.001`.
 
-Errors are those of one step on the data of the fit: excess over least squares,
-$(\\text{{error}} / \\text{{error of least squares}} - 1) · 10^6$. "Unstable" stands where the spectral radius
-stays above one.
 """
 
-ARM = """## A robot arm, {title}
+PROBLEMS_TEXT = """## The problems
 
-17 states and 7 inputs of the recordings of Mamakoukas et al., {rows}. Excess error in millionths:
+- **Robot arm**: 17 states and 7 inputs of the recordings of Mamakoukas et al., 50 to 2,000 pairs, the first
+  of the recordings or drawn at random. Roll-outs of 100 steps with the recorded inputs over the last two of
+  eight recordings.
+- **Textures**: leading principal coordinates of short synthetic videos of moving waves. Roll-outs over the
+  frames that follow the video.
+- **Oscillators** (weakly damped) and **advection** (a substance carried round a ring, with diffusion): random
+  states and their derivatives, both with noise. Roll-outs over 10 units of time from new states.
+
 """
 
-DRIVEN = """### Roll-outs
+RANDOM = """Also {problems:,} random problems of each kind of time, with n from 1 to 12, few and many samples,
+with and without inputs, well and badly scaled. Fits of `fit_stable` that broke the bound: {broken}. Fits with
+a larger error than rescaling (shifting) or clipping where these are stable: {lost}. The slowest took
+{slowest:.2g} CPU seconds.
 
-The last two of the eight recordings are held out. Error of {horizon} steps from a recorded state, with the
-recorded inputs, over the size of what happened. The least error of one step is not the least error of
-many.
 """
 
-FREE = """Without inputs, from the same states: the largest $‖x_k‖ / ‖x_0‖$ in 1000 steps:
+STORED = """## The rivals, checked
+
+SOC's authors keep their results for both rivals on the arm. Our excess divided by theirs, where both are
+stable:
+
+| | problems | median | range | unstable in theirs | unstable in ours |
+|---|---:|---:|---:|---:|---:|
 """
 
-GROWTH = """### Growth
+FOOT = """## Where it was measured
 
-The largest $‖A^k‖$, $k ≤ 1000$:
-"""
+`python -m benchmarks.dynamics` measures everything again. `benchmarks/results/dynamics.json` has the
+numbers of each problem.
 
-TEXTURES = """## Synthetic dynamic textures
-
-The leading principal coordinates of short videos of moving waves. Excess error in millionths:
-"""
-
-FORECASTS = """Error of the frames that follow the video, predicted from its last one, over their size:
-"""
-
-STORED = """### The rivals, checked
-
-Excess error in millionths: the results that SOC's authors keep for both rivals, and ours.
-"""
-
-COSTS = """CPU seconds on one thread, and the most memory allocated at a time (rivals that search: in their
-first second), in MiB:
-"""
-
-OSCILLATORS = """## Continuous time
-
-Weakly damped oscillators, and a substance carried round a ring (advection and diffusion); random states and
-their derivatives, both with noise. Excess error in millionths:
-"""
-
-RANDOM = """## Random problems
-
-{problems:,} of each kind of time, $n$ from 1 to 12, with few and many samples, with and without inputs, well
-and badly scaled: {broken} fits broke the bound and {lost} had a larger error than rescaling (shifting) or
-clipping where these keep it. The slowest took {slowest:.2g} CPU seconds.
 """
 
 
@@ -109,137 +132,203 @@ def page(results: dict[str, Result]) -> str:
         results: What ``python -m benchmarks.dynamics`` wrote.
     """
     fitted = {name: result for name, result in results.items() if "fits" in result}
-    parts = [HEAD.format(seconds=max(result["seconds_allowed"] for result in fitted.values()))]
-    serial, shuffled = (_group(fitted, f"arm, {order}, ") for order in ("serial", "shuffled"))
-    if serial:
-        parts += _arm(serial, shuffled)
-        parts += [STORED, _stored(results["the authors' results of the arm"], fitted)]
-    if textures := _group(fitted, "texture, "):
-        parts += [TEXTURES, _table("video", DISCRETE, textures, _excess)]
-        parts += [FORECASTS, _table("video", DISCRETE, textures, _number("driven"))]
-        parts += [_who_predicts(textures)]
-        parts += [COSTS, _table("video", DISCRETE[2:-1], textures, _cost)]
-    continuous = {name: result for name, result in fitted.items() if "shifting" in result["fits"]}
-    if continuous:
-        parts += [OSCILLATORS, _table("problem", CONTINUOUS, continuous, _excess)]
-        roll_outs = _table("problem", CONTINUOUS, continuous, _number("driven"))
-        parts += ["Error of roll-outs over 10 units of time from new states:\n", roll_outs]
-        parts += [_who_predicts(continuous)]
-        parts += [COSTS, _table("problem", CONTINUOUS[1:-1], continuous, _cost)]
-    drawn = [result for name, result in results.items() if name.startswith("random problems")]
-    if drawn:
-        parts.append(
-            RANDOM.format(
-                problems=min(result["problems"] for result in drawn),
-                broken=sum(result["bound_broken"] for result in drawn),
-                lost=sum(result["lost"] for result in drawn),
-                slowest=max(result["slowest_cpu_seconds"] for result in drawn),
-            )
-        )
-    environments = {_origin(result): None for result in results.values() if "environment" in result}
-    return "\n".join([*parts, "## Where it was measured\n", "\n\n".join(environments), ""])
-
-
-def _group(results: dict[str, Result], prefix: str) -> dict[str, Result]:
-    """Return those whose names start so, without that, in the order of the numbers in them."""
-    found = [name.removeprefix(prefix) for name in results if name.startswith(prefix)]
-    found.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-    return {name: results[prefix + name] for name in found}
-
-
-def _arm(serial: dict[str, Result], shuffled: dict[str, Result]) -> list[str]:
-    parts = [ARM.format(title="successive rows", rows="the first N pairs")]
-    parts += [_table("", DISCRETE[1:], serial, _excess)]
+    kinds = {kind: found for kind in KINDS if (found := of_kind(fitted, kind))}
+    counted = [f"{KINDS[kind]} ({len(found)})" for kind, found in kinds.items()]
+    parts = [HEAD.format(kinds=", ".join(counted), **_answer(list(fitted.values())))]
+    for title, wanted in (("Discrete time", False), ("Continuous time", True)):
+        if found := [result for result in fitted.values() if is_continuous(result) == wanted]:
+            parts.append(_ranking(title, found))
     parts += [
-        DRIVEN.format(horizon=100),
-        _table("", DISCRETE, serial, _number("driven")),
-        _who_predicts(serial),
+        READING,
+        BY_KIND.format(what="Median of the excess error, in millionths"),
+        _by_kind(kinds, lambda row, result: excess(row, result)),
+        "Median of the error of the roll-outs, divided by the size of what happened:\n\n",
+        _by_kind(kinds, lambda row, _: row["driven"]),
+        "Median of the largest growth of stable fits, of $‖A^k‖$ for $k ≤ 1000$ or of $‖e^{At}‖$, up to 100 "
+        "states:\n\n",
+        _by_kind(kinds, lambda row, _: row["growth"]),
+        _smaller_bound(kinds),
+        "Largest memory allocated at a time, in MiB (in the first second of a method that searches):\n\n",
+        _by_kind(kinds, lambda row, _: row["bytes"] / 2**20, max),
+        _methods(fitted),
+        PROBLEMS_TEXT,
+        _random([result for name, result in results.items() if name.startswith("random problems")]),
+        _stored(results.get("the authors' results of the arm"), fitted),
+        FOOT,
     ]
-    parts += [FREE, _table("", DISCRETE, serial, _number("free"))]
-    parts += [GROWTH, _table("", DISCRETE[1:], serial, _number("growth")), _smaller_radius(serial)]
-    if shuffled:
-        parts += [ARM.format(title="shuffled rows", rows="N pairs drawn at random")]
-        parts += [_table("", DISCRETE[1:], shuffled, _excess)]
-    every = [*serial.values(), *shuffled.values()]
-    lines = [
-        "### Costs\n",
-        "CPU seconds over all of these problems, one thread:\n",
-        "| | median | most |\n|---|---:|---:|",
-    ]
-    for name in DISCRETE[3:-1]:
-        seconds = [result["fits"][name]["cpu_seconds"] for result in every]
-        lines.append(f"| {name} | {statistics.median(seconds):.2g} | {max(seconds):.2g} |")
-    return [*parts, "\n".join(lines), ""]
+    environments = {_origin(result): None for result in results.values() if "environment" in result}
+    return "".join([*parts, *(f"- {environment}\n" for environment in environments)])
 
 
-def _stored(authors: Result, fitted: dict[str, Result]) -> str:
-    names = ("SOC", "constraint generation")
-    heads = [f"{name}, {whose}" for name in names for whose in ("theirs", "ours")]
-    lines = [f"| | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}"]
-    for order, stored in authors["excess"].items():
-        for i, samples in enumerate(authors["samples"]):
-            result = fitted[f"arm, {order}, N = {samples}"]
-            cells = []
-            for name in names:
-                theirs = stored[name][i]
-                cells.append("unstable" if theirs is None else _short(theirs))
-                cells.append(_excess(result["fits"][name], result))
-            lines.append(f"| {order}, N = {samples} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+def of_kind(fitted: dict[str, Result], kind: str) -> dict[str, Result]:
+    """Return the problems of a kind.
+
+    Args:
+        fitted: Results with fits.
+        kind: One of :data:`KINDS`.
+    """
+    return {name: result for name, result in fitted.items() if name.startswith(kind)}
 
 
-def _who_predicts(problems: dict[str, Result], ours: str = "fit_stable") -> str:
-    """Say in which problems each rival predicts better than the least error."""
-    said = []
-    for rival in next(iter(problems.values()))["fits"]:
-        won = [
-            name
-            for name, result in problems.items()
-            if result["fits"][rival]["driven"] < result["fits"][ours]["driven"]
-        ]
-        if not rival.startswith("fit_stable"):
-            said.append(f"{rival} in {len(won)}")
-    return f"Of {len(problems)} problems, better than `{ours}`: {', '.join(said)}.\n"
+def is_continuous(result: Result) -> bool:
+    """Return whether a problem is one of continuous time.
+
+    Args:
+        result: Its result.
+    """
+    return "shifting" in result["fits"]
 
 
-def _smaller_radius(serial: dict[str, Result]) -> str:
-    """Say where a smaller radius does not lower the growth."""
-    pairs = {
-        name: [result["fits"][fit]["growth"] for fit in ("fit_stable", "fit_stable, radius=0.999")]
-        for name, result in serial.items()
+def fit_of(method: str, result: Result) -> Row | None:
+    """Return what a method made of a problem, None if it is not for that kind of time.
+
+    Args:
+        method: One of :data:`METHODS`.
+        result: The result of the problem.
+    """
+    return next((result["fits"][name] for name in METHODS[method] if name in result["fits"]), None)
+
+
+def excess(row: Row, result: Result) -> float:
+    """Return the excess error in millionths, infinity where the fit is unstable.
+
+    Args:
+        row: What a fit is worth.
+        result: The result of its problem.
+    """
+    bound = 0.0 if is_continuous(result) else 1.0
+    return math.inf if row["reached"] > bound + UNSTABLE else 1e6 * (row["ratio"] - 1)
+
+
+def _answer(found: list[Result]) -> dict[str, int]:
+    """Return the numbers of the answer at the head of the page."""
+    rolled = [result for result in found if result["fits"][OURS]["driven"] is not None]
+    return {
+        "problems": len(found),
+        "stable": sum(math.isfinite(excess(result["fits"][OURS], result)) for result in found),
+        "smallest": sum(excess(result["fits"][OURS], result) == _least(result) for result in found),
+        "rolled": len(rolled),
+        "worse": sum(
+            any(
+                row["driven"] < result["fits"][OURS]["driven"] and math.isfinite(excess(row, result))
+                for name, row in result["fits"].items()
+                if not name.startswith(OURS)
+            )
+            for result in rolled
+        ),
     }
-    raised = {name: pair for name, pair in pairs.items() if pair[1] > pair[0]}
-    if not raised:
-        return "A radius of 0.999 lowers the growth in all of them.\n"
-    said = "; ".join(f"{name}: {before:,.0f} to {after:,.0f}" for name, (before, after) in raised.items())
-    return f"A smaller radius does not always lower the growth. Raised by `radius=0.999`: {said}.\n"
 
 
-def _table(
-    title: str, names: tuple[str, ...], results: dict[str, Result], cell: Callable[[Row, Result], str]
+def _ranking(title: str, found: list[Result]) -> str:
+    """Return the table of the methods over all problems of a kind of time."""
+    rolled = [result for result in found if result["fits"][OURS]["driven"] is not None]
+    lines = [
+        f"{title}, {len(found)} problems, {len(rolled)} with roll-outs:\n",
+        "| | stable | smallest error | excess | better roll-outs | seconds |\n|---|---:|---:|---:|---:|---:|",
+    ]
+    for method, names in METHODS.items():
+        name = next((name for name in names if name in found[0]["fits"]), "")
+        if not name or (name.startswith(OURS) and name != OURS):
+            continue
+        errors = [excess(result["fits"][name], result) for result in found]
+        smallest = sum(excess(r["fits"][name], r) == _least(r) for r in found)
+        better = sum(r["fits"][name]["driven"] < r["fits"][OURS]["driven"] for r in rolled)
+        seconds = [result["fits"][name]["cpu_seconds"] for result in found]
+        cells = (
+            str(sum(map(math.isfinite, errors))),
+            str(smallest) if name != "least squares" else "",
+            _short(statistics.median(errors)),
+            str(better) if name != OURS else "",
+            f"{statistics.median(seconds):.2g}, {max(seconds):.2g}",
+        )
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", ""])
+
+
+def _least(result: Result) -> float:
+    """Return the smallest excess of the rivals and of ours without options; NaN if none is stable."""
+    rivals = (row for name, row in result["fits"].items() if name == OURS or not name.startswith(OURS))
+    return min((e for e in (excess(row, result) for row in rivals) if math.isfinite(e)), default=math.nan)
+
+
+def _by_kind(
+    kinds: dict[str, dict[str, Result]],
+    value: Callable[[Row, Result], float | None],
+    of: Callable[[Iterable[float]], float] = statistics.median,
 ) -> str:
-    lines = [f"| {title} | {' | '.join(names)} |\n|---|{'---:|' * len(names)}"]
-    for name, result in results.items():
-        cells = (cell(result["fits"][fit], result) for fit in names)
+    """Return the table of a number of each method for each kind of problem."""
+    lines = [f"| | {' | '.join(KINDS[kind] for kind in kinds)} |\n|---|{'---:|' * len(kinds)}"]
+    for method in METHODS:
+        cells = []
+        for found in kinds.values():
+            pairs = [(fit_of(method, result), result) for result in found.values()]
+            numbers = [value(row, result) for row, result in pairs if row is not None]
+            known = [number for number in numbers if number is not None]
+            cells.append(_short(of(known)) if known else "")
+        if any(cells):
+            lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", ""])
+
+
+def _smaller_bound(kinds: dict[str, dict[str, Result]]) -> str:
+    """Say how often a smaller bound raised the growth."""
+    ours, smaller = "`fit_stable`", "`fit_stable`, smaller bound"
+    pairs = [
+        (fit_of(ours, result)["growth"], fit_of(smaller, result)["growth"])
+        for found in kinds.values()
+        for result in found.values()
+    ]
+    both = [pair for pair in pairs if None not in pair]
+    raised = sum(after > before for before, after in both)
+    return f"The smaller bound raised the growth in {raised} of {len(both)} problems.\n\n"
+
+
+def _methods(fitted: dict[str, Result]) -> str:
+    searching = ("constraint generation", "SOC", "alpha_stable, trained")
+    found = [row for r in fitted.values() for name, row in r["fits"].items() if name in searching]
+    return METHODS_TEXT.format(
+        seconds=max(result["seconds_allowed"] for result in fitted.values()),
+        cut=sum(not row["finished"] for row in found),
+        searched=len(found),
+    )
+
+
+def _random(drawn: list[Result]) -> str:
+    if not drawn:
+        return ""
+    return RANDOM.format(
+        problems=min(result["problems"] for result in drawn),
+        broken=sum(result["bound_broken"] for result in drawn),
+        lost=sum(result["lost"] for result in drawn),
+        slowest=max(result["slowest_cpu_seconds"] for result in drawn),
+    )
+
+
+def _stored(authors: Result | None, fitted: dict[str, Result]) -> str:
+    if authors is None:
+        return ""
+    lines = []
+    for name in ("SOC", "constraint generation"):
+        pairs = []
+        for order, stored in authors["excess"].items():
+            for samples, theirs in zip(authors["samples"], stored[name], strict=True):
+                result = fitted[f"arm, {order}, N = {samples}"]
+                pairs.append((math.inf if theirs is None else theirs, excess(result["fits"][name], result)))
+        ratios = [ours / theirs for theirs, ours in pairs if math.isfinite(theirs) and math.isfinite(ours)]
+        unstable = [sum(math.isinf(pair[i]) for pair in pairs) for i in (0, 1)]
+        cells = (
+            str(len(pairs)),
+            _short(statistics.median(ratios)),
+            f"{_short(min(ratios))} to {_short(max(ratios))}",
+            *map(str, unstable),
+        )
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def _excess(row: Row, result: Result) -> str:
-    bound = 0.0 if "shifting" in result["fits"] else 1.0
-    text = "unstable" if row["reached"] > bound + UNSTABLE else _short(1e6 * (row["ratio"] - 1))
-    return text + ("" if row["finished"] else "*")
-
-
-def _number(key: str) -> Callable[[Row, Result], str]:
-    return lambda row, _: "" if row[key] is None else _short(row[key])
-
-
-def _cost(row: Row, _: Result) -> str:
-    return f"{row['cpu_seconds']:.2g} s, {row['bytes'] / 2**20:.2g}"
+    return STORED + "\n".join([*lines, "", ""])
 
 
 def _short(value: float) -> str:
+    if math.isinf(value):
+        return "∞"
     if abs(value) < 5e-3:
         return "0"
     return f"{value:.2g}" if abs(value) < 100 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.1e}"

@@ -1,14 +1,25 @@
-"""Growth curves from the committed numbers."""
+"""Figures of times from the committed numbers."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
-from benchmarks.table import RESULTS, curves
+from benchmarks.costs_table import cases, curves
+from benchmarks.dynamics_table import KINDS, METHODS, OURS, excess, fit_of, of_kind
+from benchmarks.table import RESULTS
+
+
+def _results() -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((RESULTS / "cpu.json").read_text())
+    return results
 
 
 def growth(title: str, axes: Axes | None = None) -> Axes:
@@ -22,7 +33,7 @@ def growth(title: str, axes: Axes | None = None) -> Axes:
         The axes.
     """
     axes = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axes is None else axes
-    points = curves(json.loads((RESULTS / "cpu.json").read_text()))[title]
+    points = curves(_results())[title]
     names: dict[str, None] = {}
     for _, _, result in points:
         names |= dict.fromkeys(result["contenders"])
@@ -36,9 +47,83 @@ def growth(title: str, axes: Axes | None = None) -> Axes:
         axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.2)
     axes.set_xlabel(points[0][0])
     axes.set_ylabel("milliseconds")
-    axes.set_title(title)
     axes.set_xticks([x for _, x, _ in points], [str(x) for _, x, _ in points])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(_short)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend()
     return axes
+
+
+def relative(keys: tuple[str, ...]) -> Axes:
+    """Draw the times of our networks divided by those of torch's, one line for each case.
+
+    Args:
+        keys: Beginnings of the names of the cases.
+
+    Returns:
+        The axes.
+    """
+    found = [item for key in keys for item in cases(_results(), key).items()]
+    _, axes = plt.subplots(figsize=(7, 1.2 + 0.3 * len(found)), layout="constrained")
+    colors: dict[str, str] = {}
+    labels = []
+    for y, (label, result) in enumerate(found):
+        (name, ours), *others = result["contenders"].items()
+        labels.append(label if label.startswith(name) else f"{name}, {label}")
+        for rival, row in others:
+            if rival.startswith("torch."):
+                color = colors.setdefault(rival.split("(")[0], f"C{len(colors)}")
+                axes.plot(ours["median"] / row["median"], y, "o", color=color)
+    axes.axvline(1, color="0.5", linestyle="--", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(_short)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlabel("time of ours divided by the time of torch's")
+    axes.grid(axis="x", alpha=0.3)
+    marks = [Line2D([], [], linestyle="", marker="o", color=color) for color in colors.values()]
+    axes.legend(marks, list(colors), loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return axes
+
+
+def stable_fits() -> Figure:
+    """Draw the errors of one step and of the roll-outs of each method, a dot for each problem.
+
+    Returns:
+        The figure.
+    """
+    results: dict[str, Any] = json.loads((RESULTS / "dynamics.json").read_text())
+    fitted = {name: result for name, result in results.items() if "fits" in result}
+    methods = [method for method in METHODS if method != "least squares"]
+    figure, (above, below) = plt.subplots(2, sharey=True, figsize=(7, 6.4), layout="constrained")
+    for i, (kind, words) in enumerate(KINDS.items()):
+        for result in of_kind(fitted, kind).values():
+            ours = result["fits"][OURS]["driven"]
+            for y, method in enumerate(methods):
+                if (row := fit_of(method, result)) is None:
+                    continue
+                at, marks = y + 0.13 * (i - 2), {"color": f"C{i}", "markersize": 4, "alpha": 0.7}
+                error = excess(row, result)
+                if math.isfinite(error):
+                    above.plot(max(error, 1e-2), at, "o", **marks)
+                else:
+                    above.plot(1, at, "x", transform=above.get_yaxis_transform(), clip_on=False, **marks)
+                if ours is not None and math.isfinite(error) and row is not result["fits"][OURS]:
+                    below.plot(row["driven"] / ours, at, "o", **marks)
+        above.plot([], [], "o", color=f"C{i}", label=words)
+    above.plot([], [], "x", color="0.4", label="unstable")
+    above.set(xscale="log", xlabel="excess error of one step, in millionths (0.01 or less at the left end)")
+    below.set(xscale="log", xlabel="error of the roll-outs of stable fits, divided by that of fit_stable")
+    below.axvline(1, color="0.5", linestyle="--", linewidth=1)
+    above.set_yticks(range(len(methods)), [method.replace("`", "") for method in methods])
+    above.set_ylim(len(methods) - 0.5, -0.5)
+    for axes in (above, below):
+        axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def _short(value: float, _: int) -> str:
+    return f"{value:g}"

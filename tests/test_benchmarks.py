@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import characters, dynamics_table, memory, networks, plot, table
+from benchmarks import characters, costs_table, dynamics_table, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
 from examples.papers.networks import BASELINES
@@ -41,18 +41,22 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     assert all(0 <= error < 1e-5 for facts in errors for error in facts)
     assert "tracked" in capsys.readouterr().out
     monkeypatch.setattr(plot, "RESULTS", tmp_path)
-    for title, points in table.curves(results).items():
+    for title, points in costs_table.curves(results).items():
         axes = plot.growth(title)
         assert [line.get_label() for line in axes.lines] == list(points[0][2]["contenders"])
+    axes = plot.relative(costs_table.NETWORKS)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["torch.nn.RNN", "torch.nn.LSTM"]
+    assert len(axes.get_yticklabels()) == 3
 
     output = tmp_path / "memory.json"
     monkeypatch.setattr("sys.argv", ["benchmarks.memory", "--quick", "--output", str(output)])
     memory.main()
     peaks = json.loads(output.read_text())
     assert set(peaks["environment"]) >= {"commit", "torch"}
-    page = table.page(results, peaks)
-    assert "Training step on characters" in page
+    page = costs_table.page(results, peaks)
+    assert "ENRNN on characters:" in page
     assert "| last states read | " in page
+    assert "Other measurements" not in page, "every case has its section"
 
 
 def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
@@ -91,9 +95,94 @@ def test_pages_are_those_of_the_committed_numbers() -> None:
         json.loads((ROOT / "benchmarks/results" / name).read_text())
         for name in ("cpu.json", "memory.json", "dynamics.json")
     )
-    assert (ROOT / "docs/costs.md").read_text() == table.page(results, peaks)
+    assert (ROOT / "docs/costs.md").read_text() == costs_table.page(results, peaks)
     assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
     assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics)
+
+
+NO_MEMORY = {"peaks": {"": {}}, "environment": {}}
+
+
+def measured(curve=None, facts=(), **seconds):
+    """Return a result with these medians."""
+    contenders = {name: {"median": time, "least": time, "most": time} for name, time in seconds.items()}
+    return {
+        "contenders": contenders,
+        "repeats": 3,
+        "environment": {"cores": 7},
+        "facts": dict(facts),
+        "curve": curve,
+    }
+
+
+def test_costs_page_has_a_row_for_each_case_and_the_ratios_of_the_ends() -> None:
+    plain = {n: {"ours": 0.002 * n, "plain way": 0.001} for n in (1, 2, 4)}
+    results = {f"{n}": measured((costs_table.PLAIN, "n", n), **times) for n, times in plain.items()}
+    name = "spectral radius, forward and backward, n = 8, steps"
+    autograd = {"autograd through torch.linalg.eigvals": 0.004}
+    results[f"{name} 1 to 2"] = measured(
+        facts={"largest |ρ(W) - 1|, all steps": 2e-7}, tracked=0.001, **autograd
+    )
+    results[f"{name} 3 to 4"] = measured(tracked=0.002, **autograd)
+    results["of a new kind"] = measured(ours=0.5, theirs=3.0)
+    page = costs_table.page(results, NO_MEMORY)
+    assert "| `SpectralRadiusNorm`, layer | plain way | 2 (n = 1) | 8 (n = 4) |" in page
+    assert "| spectral radius alone, in training | plain way | 0.25 to 0.5 (n = 8) |  |" in page
+    assert "| n = 2 | 4 | 1 |" in page
+    assert r"| | tracked | autograd through torch.linalg.eigvals | largest \|ρ(W) - 1\| |" in page
+    assert "| n = 8, steps 1 to 2 | 1 | 4 | 2.0e-07 |" in page
+    assert "| n = 8, steps 3 to 4 | 2 | 4 |  |" in page
+    assert "| of a new kind | 500 | 3000 |" in page.split("## Other measurements")[1]
+    assert "Adversarial" not in page
+    assert page.count("3 repeats; cores 7.") == 1
+
+
+def fits(reached=1.0, driven=0.5, **ratios):
+    """Return the fits of a problem of discrete time; an infinite ratio is that of an unstable fit."""
+    return {
+        name: {
+            "ratio": ratio,
+            "reached": 1.5 if ratio == float("inf") else reached,
+            "finished": True,
+            "cpu_seconds": 0.25,
+            "bytes": 2**20,
+            "growth": 3.0,
+            "driven": driven if name == "fit_stable" else driven / 2,
+        }
+        for name, ratio in {"least squares": float("inf"), **ratios}.items()
+    }
+
+
+def test_page_of_stable_fits_counts_what_each_method_reaches() -> None:
+    inf = float("inf")
+    every = [
+        fits(rescaling=3.0, clipping=2.0, SOC=inf, fit_stable=1.5),
+        fits(rescaling=3.0, clipping=1.25, SOC=inf, fit_stable=1.5),
+        fits(rescaling=1.5, clipping=1.75, SOC=1.25, fit_stable=1.25),
+    ]
+    for found in every:
+        found["fit_stable, radius=0.999"] = {**found["fit_stable"], "growth": 4.0}
+    results = {
+        f"texture, n = 2, {i} frames": {"fits": found, "seconds_allowed": 10.0, "environment": {"cores": 7}}
+        for i, found in enumerate(every)
+    }
+    page = dynamics_table.page(results)
+    words = " ".join(page.split())
+    assert "stable in 3 of 3 problems. In 2 of them, no other stable method" in words
+    assert "another stable method predicted better in 3 of 3 problems" in words
+    assert "| clipping | 3 | 1 | 750,000 | 3 | 0.25, 0.25 |" in page
+    assert "| SOC | 1 | 1 | ∞ | 3 | 0.25, 0.25 |" in page
+    assert "| `fit_stable` | 3 | 2 | 500,000 |  | 0.25, 0.25 |" in page
+    assert "raised the growth in 3 of 3 problems" in page
+    assert "Continuous time" not in page
+    assert "- cores 7\n" in page
+
+
+def test_figure_of_stable_fits_has_a_row_for_each_method() -> None:
+    above, below = plot.stable_fits().axes
+    assert len(above.get_yticklabels()) == len(dynamics_table.METHODS) - 1
+    assert above.lines
+    assert below.lines
 
 
 def rows_of_the_networks(results) -> dict[str, list[str]]:
@@ -121,7 +210,7 @@ def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -
     page = table.networks_page(results)
     assert f"n = {n}: `torch.nn.RNN` took 2 milliseconds. 3 repeats; cores 7." in page
     assert f"n = {other}: `torch" not in page
-    assert "of the networks" not in table.page(results, {"peaks": {"": {}}, "environment": {}})
+    assert "of the networks" not in costs_table.page(results, NO_MEMORY)
 
 
 def test_networks_page_has_every_network() -> None:

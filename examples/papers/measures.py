@@ -23,8 +23,8 @@ BOUNDS = {
     "at_most": ("at most", operator.le),
     "at_least": ("at least", operator.ge),
     "below": ("below", operator.lt),
-    "not_above": ("not above that of", operator.le),
-    "better_than": ("better than that of", operator.lt),
+    "not_above": ("not above", operator.le),
+    "better_than": ("better than", operator.lt),
 }
 
 
@@ -115,16 +115,19 @@ def compare(ours: float, printed: str, higher_is_better: bool) -> str:
     return "better" if (ours > float(printed)) == higher_is_better else "worse"
 
 
-def asked(goal: dict[str, Any], labels: dict[str, str]) -> str:
-    """Return what a goal asks, in words.
+def bound(goal: dict[str, Any]) -> tuple[str, str | list[str]]:
+    """Return which of the bounds a goal has, and the number or the rows that it names.
 
     Args:
         goal: As for :func:`reached`.
-        labels: What each row is called.
+
+    Raises:
+        ValueError: If the goal has no bound that is known.
     """
-    kind = _kind(goal)
-    bound = goal[kind] if isinstance(goal[kind], str) else "; ".join(labels[row] for row in goal[kind])
-    return f"{goal['measure']} {BOUNDS[kind][0]} {bound}"
+    kind = next((kind for kind in BOUNDS if kind in goal), None)
+    if kind is None:
+        raise ValueError(f"goal: expected a bound, one of {', '.join(BOUNDS)}; got {goal}")
+    return kind, goal[kind]
 
 
 def reached(goal: dict[str, Any], results: dict[str, list[Result]], row: str, metric: str) -> bool | None:
@@ -143,13 +146,13 @@ def reached(goal: dict[str, Any], results: dict[str, list[Result]], row: str, me
     Raises:
         ValueError: If the goal has no bound that is known.
     """
-    kind = _kind(goal)
-    measure, bound, (_, holds) = goal["measure"], goal[kind], BOUNDS[kind]
+    kind, limit = bound(goal)
+    measure, (_, holds) = goal["measure"], BOUNDS[kind]
     theirs: list[float | None]
-    if isinstance(bound, str):
-        theirs, sign = [float(bound)], 1
+    if isinstance(limit, str):
+        theirs, sign = [float(limit)], 1
     else:
-        theirs = [median(results.get(other, []), measure) for other in bound]
+        theirs = [median(results.get(other, []), measure) for other in limit]
         sign = -1 if is_higher_better(measure, metric) else 1
     ours = median(results.get(row, []), measure)
     if ours is None:
@@ -157,10 +160,3 @@ def reached(goal: dict[str, Any], results: dict[str, list[Result]], row: str, me
     if not math.isfinite(ours) or not all(holds(sign * ours, sign * x) for x in theirs if x is not None):
         return False
     return None if None in theirs else True
-
-
-def _kind(goal: dict[str, Any]) -> str:
-    kind = next((kind for kind in BOUNDS if kind in goal), None)
-    if kind is None:
-        raise ValueError(f"goal: expected a bound, one of {', '.join(BOUNDS)}; got {goal}")
-    return kind

@@ -1,4 +1,4 @@
-"""What stands below a table: changes, divergences, utterances without a score, and origins."""
+"""The notes below a table of the log: changes, divergences, utterances without a score, and origins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def below_table(rows: list[Row], results: dict[str, list[Result]]) -> list[str]:
     origins: dict[str, list[str]] = {}
     for row in rows:
         if row.changed:
-            notes.append(f"- {row.label}, `{row.name}`: changed from the paper's setting: {row.changed}")
+            notes.append(f"- {row.label}, `{row.name}`, differs from the paper's settings: {row.changed}")
         for run in results[row.name]:
             name = f"`{row.name}` seed {run['seed']}"
             if run["status"] == "diverged":

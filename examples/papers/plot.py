@@ -1,13 +1,64 @@
-"""Learning curves from the result files."""
+"""Pictures of the result files: all scores at a glance, and learning curves."""
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from examples.papers import config, record
+from examples.papers import config, measures, record
+from examples.papers.networks import BASELINES
 from examples.papers.sections import SECTIONS
-from examples.papers.table import rows_of
+from examples.papers.table import judged, rows_of
+
+LOGARITHMIC = ("MSE", "cross-entropy")
+
+
+def overview() -> Figure:
+    """Draw the score of each run, one panel for each task that has been run, with the papers' numbers.
+
+    Returns:
+        The figure.
+    """
+    rows, results = config.load_all(), record.read_all(record.RESULTS)
+    panels = {
+        name: done
+        for name, section in SECTIONS.items()
+        if section.overview and (done := [r for r in rows if r.section == name and results.get(r.name)])
+    }
+    heights = [len(done) + 2.2 for done in panels.values()]
+    figure, grid = plt.subplots(
+        len(panels),
+        squeeze=False,
+        figsize=(8, 0.24 * sum(heights)),
+        layout="constrained",
+        gridspec_kw={"height_ratios": heights},
+    )
+    for axes, (name, done) in zip(grid[:, 0], panels.items(), strict=True):
+        for y, row in enumerate(done):
+            runs = results[row.name]
+            measure = judged(SECTIONS[name].overview, runs)
+            color = "C1" if row.network["name"] in BASELINES else "C0"
+            axes.plot(measures.values(runs, measure), [y] * len(runs), "o", color=color, markersize=5)
+            printed = [
+                float(paper["value"])
+                for paper in row.paper
+                if paper["measure"] == SECTIONS[name].overview and paper.get("verdict", True)
+            ]
+            axes.plot(printed, [y] * len(printed), "D", color="0.4", mfc="none")
+        axes.set_yticks(range(len(done)), [row.label for row in done])
+        axes.set_ylim(len(done) - 0.5, -0.5)
+        metric = results[done[0].name][0]["metric"]
+        title = f"{SECTIONS[name].title}: {metric}"
+        title = f"{title} →" if metric in measures.HIGHER_IS_BETTER else f"← {title}"
+        axes.set_title(title, loc="left", fontsize=9.5)
+        if metric in LOGARITHMIC and name != "speech":
+            axes.set_xscale("log")
+        axes.grid(axis="x", alpha=0.3)
+    for label, color in (("a network of this library", "C0"), ("a network to compare with", "C1")):
+        grid[0, 0].plot([], [], "o", color=color, label=label)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
 
 
 def curves(name: str, axes: Axes | None = None) -> Axes:
@@ -33,10 +84,10 @@ def curves(name: str, axes: Axes | None = None) -> Axes:
             scores = [point[section.draws] for point in run["curve"]]
             (line,) = axes.plot(epochs, scores, color=color, linewidth=1.2, label=label)
             color, label = line.get_color(), None
-    if metric in ("MSE", "cross-entropy"):
+    if metric in LOGARITHMIC:
         axes.set_yscale("log")
         axes.axhline(baseline, color="0.5", linestyle="--", linewidth=1)
-    axes.set(xlabel="epoch", ylabel=f"{section.draws} {metric}", title=section.title)
+    axes.set(xlabel="epoch", ylabel=f"{section.draws} {metric}")
     axes.grid(alpha=0.3)
     axes.legend()
     return axes

@@ -1,4 +1,4 @@
-"""The tables of the page "Results", in order."""
+"""The tables of the log, in order, and what the page "Results" draws of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Section:
         text: What stands above it.
         measures: What is shown of each row, besides what its paper reports.
         also: Rows of other sections that belong here, too.
-        draws: What the figure shows: ``"test"``, ``"validation"``, or nothing.
+        draws: What the learning curves show: ``"test"``, ``"validation"``, or nothing.
+        overview: The measure in the picture of all tasks; none by default.
     """
 
     title: str
@@ -22,43 +23,45 @@ class Section:
     measures: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     draws: str = "test"
+    overview: str = ""
 
 
 ADDING = (
-    "Mean squared error on 10,000 sequences. Always answering 1 has 1/6, the dashed line. The papers have "
-    "figures only."
+    "Mean squared error on 10,000 test sequences. A network that always answers 1 has an error of 1/6, the "
+    "dashed line of the figure. The papers have figures only, no numbers."
 )
 LEARNS = ("epochs to half the baseline", "best test", "last test")
 COPYING = (
-    "Cross-entropy on 1,000 sequences, 4,000 steps. A guess has 10 ln(8)/(T + 20), the dashed line. The "
-    "papers have figures only."
+    "Cross-entropy on 1,000 test sequences after 4,000 training steps. A guess has a cross-entropy of "
+    "10 ln(8)/(T + 20), the dashed line of the figure. The papers have figures only, no numbers."
 )
 MNIST = (
-    "Accuracy on the test images. The papers report the best of all epochs, and so is it compared. The "
-    "output is linear in the last state, except for networks without activation: their state is linear in "
-    "the image, so that a hidden layer reads it."
+    "Accuracy on the test images. Helfrich, Willmott and Ye report the best of all epochs. The output is a "
+    "linear function of the last state. Only networks without activation have a hidden layer before the "
+    "output, since their last state is linear in the image."
 )
 PTB = (
-    "Bits per character, raw files, 50 symbols, the state carried over. Helfrich and Ye report the best of "
-    "all epochs."
+    "Bits per character on the raw files with 50 symbols. The state is carried over from one batch to the "
+    "next. Helfrich and Ye report the best of all epochs."
 )
 KERG = (
-    "Bits per character, raw files, 50 symbols, the state carried over. The released code of Kerg et al. "
-    "reads other files, with 49 symbols and ends of lines: their numbers are beside ours for the order alone."
+    "Bits per character on the raw files with 50 symbols. The state is carried over from one batch to the "
+    "next. The released code of Kerg et al. reads other files, with 49 symbols and ends of lines, so their "
+    "numbers show the order of magnitude only."
 )
 SPEECH = (
-    "Mean squared error in dB², over all bins of all frames that exist, and scores of audio with the "
-    "predicted magnitudes and the true phases; the network that was best on the validation data. "
-    "SegSNR is the mean over frames of 10 ms, each within -10 to 35 dB, without those of silence, and PESQ "
-    "is the MOS-LQO that the package pesq returns; the papers' SegSNR is that of Voicebox and their PESQ "
-    "presumably the raw score of P.862, so neither is compared with theirs."
+    "Mean squared error in dB² over all bins of all frames, and three scores of audio that is made of the "
+    "predicted magnitudes and the true phases, all of the network with the best validation error. SegSNR is "
+    "the mean over frames of 10 ms, each limited to -10 to 35 dB, without silent frames. PESQ is the MOS-LQO "
+    "of the package pesq. The papers compute SegSNR with Voicebox and presumably the raw P.862 score for "
+    "PESQ, so neither is compared with theirs."
 )
 
 SECTIONS = {
-    "adding-750": Section("Adding problem, T = 750", ADDING, LEARNS),
+    "adding-750": Section("Adding problem, T = 750", ADDING, LEARNS, overview="best test"),
     "adding-sizes": Section(
         "Adding problem, sizes of long-term and short-term state, 160 in all",
-        "Figure 6 of Helfrich and Ye (2020): neither extreme learns as fast.",
+        "Figure 6 of Helfrich and Ye (2020). There, neither extreme learns as fast as the sizes between.",
         LEARNS,
         also=("adding-750-enrnn-96-64", "adding-750-enrnn-96-64-adam"),
     ),
@@ -70,18 +73,38 @@ SECTIONS = {
     ),
     "adding-200": Section("Adding problem, T = 200", ADDING, LEARNS),
     "adding-400": Section("Adding problem, T = 400", ADDING, LEARNS),
-    "copying-2000": Section("Copying problem, T = 2000", COPYING, ("best test", "last test")),
+    "copying-2000": Section(
+        "Copying problem, T = 2000", COPYING, ("best test", "last test"), overview="best test"
+    ),
     "copying-1000": Section("Copying problem, T = 1000", COPYING, ("best test", "last test")),
-    "ptb-50": Section("Penn Treebank characters, 50 steps", PTB, ("best test", "test at best validation")),
-    "ptb-150": Section("Penn Treebank characters, 150 steps", KERG, ("test at best validation",)),
+    "ptb-50": Section(
+        "Penn Treebank characters, 50 steps",
+        PTB,
+        ("best test", "test at best validation"),
+        overview="best test",
+    ),
+    "ptb-150": Section(
+        "Penn Treebank characters, 150 steps",
+        KERG,
+        ("test at best validation",),
+        overview="test at best validation",
+    ),
     "ptb-300": Section("Penn Treebank characters, 300 steps", KERG, ("test at best validation",)),
-    "mnist": Section("MNIST, pixel by pixel", MNIST, ("best test", "test at best validation")),
-    "pmnist": Section("MNIST, pixel by pixel, permuted", MNIST, ("best test", "test at best validation")),
+    "mnist": Section(
+        "MNIST, pixel by pixel", MNIST, ("best test", "test at best validation"), overview="best test"
+    ),
+    "pmnist": Section(
+        "MNIST, pixel by pixel, permuted",
+        MNIST,
+        ("best test", "test at best validation"),
+        overview="best test",
+    ),
     "speech": Section(
         "Speech, AN4",
-        f"{SPEECH} The papers' corpus is TIMIT, so their numbers are beside ours for the order alone.",
+        f"{SPEECH} The papers' corpus is TIMIT, so their numbers show the order of magnitude only.",
         ("test at best validation", "SegSNR", "STOI", "PESQ"),
         draws="validation",
+        overview="test at best validation",
     ),
     "timit": Section(
         "Speech, TIMIT", SPEECH, ("test at best validation", "SegSNR", "STOI", "PESQ"), draws="validation"
@@ -94,8 +117,8 @@ SECTIONS = {
     ),
     "dynamics": Section(
         "Stable dynamics",
-        "A robot arm, $x' = A x + B u$: residuals (Frobenius) and spectral radii of A by least squares, by "
-        "dividing that A by its spectral radius, and by the fit under the constraint.",
+        "A robot arm, $x' = A x + B u$. The residuals (Frobenius norm) and the spectral radii of A are those "
+        "of least squares, of that A divided by its spectral radius, and of the fit under the constraint.",
         tuple(
             f"{what}, {fit}"
             for fit in ("least squares", "rescaled", "constrained")

@@ -1,40 +1,80 @@
-"""``python -m examples.papers table``: write the page "Results" from the result files alone."""
+"""``python -m examples.papers table``: write "Results" and "Log of the runs" from the result files alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from examples.papers import config, measures, notes, record
+from examples.papers import config, measures, notes, provenance, record
 from examples.papers.config import Row
 from examples.papers.measures import Result
+from examples.papers.networks import BASELINES
 from examples.papers.sections import SECTIONS, Section
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, LOG = DOCS / "results.md", DOCS / "results_log.md"
 
-HEAD = """# Results
+WRITTEN = "<!-- Written by `python -m examples.papers table` from the result files. Do not edit. -->"
 
-<!-- Written by `python -m examples.papers table` from its folders results and rows. Do not edit. -->
+HEAD = f"""# Results
 
-The papers' experiments, as [Experiments](experiments.md) says how to run them. Where a row has been run with
-several seeds, the number is their median, and the least and the largest are in parentheses. "Better",
-"equal" and "worse" compare with the paper's number; equal means that ours rounds to it. "Reached", "missed"
-and "open" are of goals; open means that a row to compare with has not been run. Rows are compared as they
-were trained, most with one seed each; where the notes under a table name different optimizers or numbers of
-epochs, that ranks the runs, not the networks.
+{WRITTEN}
+
+The papers' experiments, trained with this library. [Experiments](experiments.md) says how to run them, the
+[log](results_log.md) has every number of every run.
+
+```{{eval-rst}}
+.. plot::
+   :filename-prefix: results-overview
+   :include-source: false
+   :alt: Scores of the trained networks, one panel for each task. The tables below have the same numbers.
+
+   from examples.papers import plot
+
+   plot.overview()
+```
+
+A dot is the score of one run, at the best validation where there are validation data. A diamond is the number
+that a paper prints for the same network. Arrows point to where scores are better.
 """
 
-SUMMARY = """## In short
-
-What the rows that have been run were to reach. "Changed" rows differ from the paper's setting, as told below
-their table.
-
-| | | | ours | |
-|---|---|---|---:|---|
+COLUMNS = """| task | network | ours | best test | target |
+|---|---|---:|---:|---|
 """
 
-FIGURE = """```{{eval-rst}}
+REACHED = """## Targets that were reached
+
+A target is a number of a paper, or a bound that the file of the row names. The completed runs of this
+library's networks reached {reached} of their {count} targets. The log also has the targets of the networks to
+compare with.
+
+"""
+
+MISSED = "## Targets that were not reached\n\n"
+
+READING = """### How to read the tables
+
+- With several seeds, "ours" is their median, followed by the range and the number of seeds. With one seed, it
+  is the number of that run.
+- "Ours" is the measure that the target names. Where it names none, "ours" is the test score after the epoch
+  with the best validation score. "Best test" is the best of all epochs, which some papers report. A target is
+  never compared with the best test where there are validation data.
+- "Equal" means that our number rounds to the paper's.
+- The runs that are compared often differ in optimizer or number of epochs. The table ranks the runs, not the
+  networks.
+"""
+
+CHANGED = "- \\* The settings differ from the paper's. The notes in the log say how.\n"
+OLDER = "- † Run before the library's code for this network last changed.\n"
+
+CURVES = "## Learning curves\n"
+
+FIGURE = """### {title}
+
+```{{eval-rst}}
 .. plot::
    :filename-prefix: results-{section}
    :include-source: false
@@ -46,7 +86,34 @@ FIGURE = """```{{eval-rst}}
 ```
 """
 
+LOG_HEAD = f"""# Log of the runs
+
+{WRITTEN}
+
+Every number of the completed runs behind [Results](results.md). Where a network was trained with several
+seeds, the median stands first and the number of each seed follows in parentheses.
+
+"""
+
+CHOSEN = "test at best validation"
+
 Results = dict[str, list[Result]]
+Older = set[tuple[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A target of a row.
+
+    Attributes:
+        measure: What is compared.
+        text: What is asked of it.
+        reached: Whether the median reaches it; None while a row to compare with has not been run.
+    """
+
+    measure: str
+    text: str
+    reached: bool | None
 
 
 def rows_of(name: str, rows: list[Row]) -> list[Row]:
@@ -59,99 +126,187 @@ def rows_of(name: str, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.section == name or row.name in SECTIONS[name].also]
 
 
-def page(rows: list[Row], results: Results) -> str:
-    """Return the page.
+def page(rows: list[Row], results: Results, older: Older) -> str:
+    """Return the page "Results".
 
     Args:
         rows: All rows.
         results: The runs of each row.
+        older: Row and seed of the runs that are older than their network's code.
     """
+    ours = [row for row in rows if results.get(row.name) and row.network.get("name") not in BASELINES]
+    targets = {row.name: list(_targets(row, rows, results)) for row in ours}
+    reached = {name: [t for t in found if t.reached] for name, found in targets.items()}
+    missed = {name: [t for t in found if not t.reached] for name, found in targets.items()}
     parts = [HEAD]
-    if summary := _summary(rows, results):
-        parts.append(summary)
-    for name, section in SECTIONS.items():
-        members = rows_of(name, rows)
-        done = [row for row in members if results.get(row.name)]
-        parts.append(f"## {section.title}\n\n{section.text}\n")
-        if done:
-            parts.append(_table(done, section, results))
-            if section.draws and any(run["curve"] for row in done for run in results[row.name]):
-                parts.append(FIGURE.format(section=name, title=section.title))
-            parts.extend(notes.below_table(done, results))
-        if waiting := [row for row in members if row not in done]:
-            parts.append(_waiting(waiting))
+    if yes := _target_table(reached, rows, results, older):
+        counts = [sum(map(len, found.values())) for found in (reached, targets)]
+        parts.append(REACHED.format(reached=counts[0], count=counts[1]) + yes)
+    parts.append(READING + _marks(rows, results, older))
+    if figures := "\n".join(_figures(rows, results)):
+        parts += [CURVES, figures]
+    if no := _target_table(missed, rows, results, older):
+        parts.append(MISSED + no)
     return "\n".join(parts)
 
 
-def _summary(rows: list[Row], results: Results) -> str:
-    """Return what each row that has been run was to reach, and whether it did."""
+def log(rows: list[Row], results: Results, older: Older) -> str:
+    """Return the page "Log of the runs".
+
+    Args:
+        rows: All rows.
+        results: The runs of each row.
+        older: Row and seed of the runs that are older than their network's code.
+    """
+    parts = [LOG_HEAD + _marks(rows, results, older)]
+    for name, section in SECTIONS.items():
+        done = [row for row in rows_of(name, rows) if results.get(row.name)]
+        if own := [row for row in done if row.section == name]:
+            parts += [f"## {section.title}\n\n{section.text}\n", _log_table(done, section, results, older)]
+            parts += [_log_targets(own, rows, results), *notes.below_table(own, results)]
+    return "\n".join(parts)
+
+
+def judged(measure: str, runs: list[Result]) -> str:
+    """Return the measure that stands for another: not the best of all epochs where the best is known.
+
+    Args:
+        measure: Name of the measure.
+        runs: The runs of a row.
+    """
+    return CHOSEN if measure == "best test" and any(CHOSEN in run["summary"] for run in runs) else measure
+
+
+def _targets(row: Row, rows: list[Row], results: Results) -> Iterator[Target]:
+    """Yield the targets of a row that has been run: the paper's numbers, then what else was set."""
+    runs = results[row.name]
+    printed = set()
+    for paper in row.paper:
+        if verdict := _verdict(paper, runs):
+            printed.add((paper["measure"], float(paper["value"])))
+            text = f"{paper['value']} in the paper: {verdict}"
+            yield Target(judged(paper["measure"], runs), text, verdict != "worse")
+    for goal in row.goal:
+        kind, bound = measures.bound(goal)
+        if isinstance(bound, str) and (goal["measure"], float(bound)) in printed:
+            continue
+        goal = {**goal, "measure": judged(goal["measure"], runs)}
+        done = measures.reached(goal, results, row.name, runs[0]["metric"])
+        yield Target(goal["measure"], _asked(goal, kind, row, rows, results, done), done)
+
+
+def _asked(
+    goal: dict[str, Any], kind: str, row: Row, rows: list[Row], results: Results, done: bool | None
+) -> str:
+    """Return what a goal asks; of the rows to compare with, those that decided."""
+    _, bound = measures.bound(goal)
+    words = measures.BOUNDS[kind][0]
+    if isinstance(bound, str):
+        return f"{words} {bound}"
+    measure, metric = goal["measure"], results[row.name][0]["metric"]
+    by_name = {row.name: row for row in rows}
+    said = []
+    for other in bound:
+        against = measures.reached({"measure": measure, kind: [other]}, results, row.name, metric)
+        if against == done:
+            theirs = measures.median(results.get(other, []), measure)
+            number = "not run" if theirs is None else _number(theirs)
+            said.append(f"{_label(by_name[other])} ({number})")
+    return f"{words} {', '.join(said)}"
+
+
+def _target_table(targets: dict[str, list[Target]], rows: list[Row], results: Results, older: Older) -> str:
     lines = []
-    labels = {row.name: _label(row) for row in rows}
     for name, section in SECTIONS.items():
         title = section.title
         for row in rows:
-            runs = results.get(row.name)
-            if row.section != name or not runs:
+            if row.section != name or not targets.get(row.name):
                 continue
-            label = _label(row)
-            for text, measure, state in _asked(row, results, labels):
-                if state and measures.values(runs, measure):
-                    lines.append(f"| {title} | {label} | {text} | {_spread(runs, measure)} | **{state}** |")
-                    title = label = ""
-    return SUMMARY + "\n".join([*lines, ""]) if lines else ""
+            runs, label = results[row.name], _marked(row, results, older)
+            for measure in dict.fromkeys(target.measure for target in targets[row.name]):
+                asked = "; ".join(t.text for t in targets[row.name] if t.measure == measure)
+                chosen = measure == CHOSEN
+                ours, best = _range(runs, measure), _range(runs, "best test") if chosen else ""
+                what = asked if chosen else f"{measure}: {asked}"
+                lines.append(f"| {title} | {label} | {ours} | {best} | {what} |")
+                title = label = ""
+    return COLUMNS + "\n".join([*lines, ""]) if lines else ""
 
 
-def _asked(row: Row, results: Results, labels: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield what a row was to reach in words, of which measure, and whether it did."""
-    runs = results[row.name]
-    for paper in row.paper:
-        yield f"{paper['measure']}, paper {paper['value']}", paper["measure"], _verdict(paper, runs)
-    for goal in row.goal:
-        done = measures.reached(goal, results, row.name, runs[0]["metric"])
-        state = {True: "reached", False: "missed", None: "open"}[done]
-        yield measures.asked(goal, labels), goal["measure"], state
+def _figures(rows: list[Row], results: Results) -> Iterator[str]:
+    for name, section in SECTIONS.items():
+        drawn = [row for row in rows_of(name, rows) if any(run["curve"] for run in results.get(row.name, []))]
+        if section.draws and any(row.section == name for row in drawn):
+            yield FIGURE.format(section=name, title=section.title)
+
+
+def _marks(rows: Iterable[Row], results: Results, older: Older) -> str:
+    """Return what the marks behind the labels mean, those that occur."""
+    run = [row for row in rows if results.get(row.name)]
+    changed = CHANGED if any(row.changed for row in run) else ""
+    return changed + (OLDER if any(_is_older(row, results, older) for row in run) else "")
+
+
+def _is_older(row: Row, results: Results, older: Older) -> bool:
+    return any((row.name, run["seed"]) in older for run in results[row.name])
 
 
 def _label(row: Row) -> str:
-    return f"{row.label}{' (changed)' if row.changed else ''}"
+    return row.label + (r" \*" if row.changed else "")
 
 
-def _table(rows: list[Row], section: Section, results: Results) -> str:
-    lines = ["| | parameters | | ours | paper | |", "|---|---:|---|---:|---:|---|"]
+def _marked(row: Row, results: Results, older: Older) -> str:
+    return _label(row) + (" †" if _is_older(row, results, older) else "")
+
+
+def _log_table(rows: list[Row], section: Section, results: Results, older: Older) -> str:
+    lines = ["| network | parameters | measure | ours | paper |", "|---|---:|---|---:|---|"]
     for row in rows:
         runs = results[row.name]
-        reported = {paper["measure"] for paper in row.paper}
         count = f"{runs[0]['parameters']:,}" if "parameters" in runs[0] else ""
-        label = _label(row)
-        for measure in dict.fromkeys([*section.measures, *(p["measure"] for p in row.paper)]):
+        label = _marked(row, results, older)
+        for measure in dict.fromkeys([*section.measures, *(paper["measure"] for paper in row.paper)]):
             if not measures.values(runs, measure):
                 continue
-            ours = _spread(runs, measure)
-            if measure not in reported:
-                lines.append(f"| {label} | {count} | {measure} | {ours} | | |")
-            for paper in row.paper:
-                if paper["measure"] == measure:
-                    verdict, theirs = _verdict(paper, runs), f"{paper['value']} ({paper['source']})"
-                    lines.append(f"| {label} | {count} | {measure} | {ours} | {theirs} | {verdict} |")
+            printed = [f"{p['value']} ({p['source']})" for p in row.paper if p["measure"] == measure]
+            ours, theirs = _every_seed(runs, measure), "; ".join(printed)
+            lines.append(f"| {label} | {count} | {measure} | {ours} | {theirs} |")
             label = count = ""
     return "\n".join([*lines, ""])
 
 
-def _verdict(paper: dict[str, str], runs: list[Result]) -> str:
-    ours = measures.median(runs, paper["measure"])
+def _log_targets(done: list[Row], rows: list[Row], results: Results) -> str:
+    """Return all targets of some rows, as a list."""
+    states = {True: "reached", False: "not reached", None: "open, for want of a row to compare with"}
+    return "".join(
+        f"- {_label(row)}, {target.measure}, {target.text}: **{states[target.reached]}**\n"
+        for row in done
+        for target in _targets(row, rows, results)
+    )
+
+
+def _verdict(paper: dict[str, Any], runs: list[Result]) -> str:
+    measure = judged(paper["measure"], runs)
+    ours = measures.median(runs, measure)
     if ours is None or not paper.get("verdict", True):
         return ""
-    higher = measures.is_higher_better(paper["measure"], runs[0]["metric"])
-    return measures.compare(ours, paper["value"], higher)
+    return measures.compare(ours, paper["value"], measures.is_higher_better(measure, runs[0]["metric"]))
 
 
-def _spread(runs: list[Result], measure: str) -> str:
+def _range(runs: list[Result], measure: str) -> str:
     found = measures.values(runs, measure)
+    rest = f"{_number(min(found))} to {_number(max(found))}, {len(found)} seeds" if found else ""
+    return _with_median(runs, measure, rest) if found else ""
+
+
+def _every_seed(runs: list[Result], measure: str) -> str:
+    return _with_median(runs, measure, ", ".join(map(_number, measures.values(runs, measure))))
+
+
+def _with_median(runs: list[Result], measure: str, rest: str) -> str:
     middle = measures.median(runs, measure)
     assert middle is not None
-    if len(found) == 1:
-        return _number(middle)
-    return f"{_number(middle)} ({_number(min(found))} to {_number(max(found))})"
+    return _number(middle) if len(runs) == 1 else f"{_number(middle)} ({rest})"
 
 
 def _number(value: float) -> str:
@@ -162,15 +317,10 @@ def _number(value: float) -> str:
     return short if float(short) == value else f"{value:#.5g}"
 
 
-def _waiting(rows: list[Row]) -> str:
-    lines = ["Not run:\n", "| | paper | command |", "|---|---:|---|"]
-    for row in rows:
-        papers = "; ".join(f"{paper['measure']} {paper['value']}" for paper in row.paper)
-        lines.append(f"| {row.label} | {papers} | `{row.command}` |")
-    return "\n".join([*lines, ""])
-
-
 def write() -> None:
-    """Write the page."""
-    PAGE.write_text(page(config.load_all(), record.read_all(record.RESULTS)), encoding="utf-8")
-    print(f"Written: {PAGE}")
+    """Write both pages, and before that which runs are older than their network's code."""
+    rows, results = config.load_all(), record.read_all(record.RESULTS)
+    provenance.update(rows, results)
+    for file, make in ((PAGE, page), (LOG, log)):
+        file.write_text(make(rows, results, provenance.read()), encoding="utf-8")
+        print(f"Written: {file}")

@@ -1,4 +1,4 @@
-"""The page of results says what the result files say."""
+"""The pages of results say what the result files say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import copy
 import matplotlib as mpl
 import pytest
 
-from examples.papers import config, measures, plot, record, table
+from examples.papers import config, measures, plot, provenance, record, table
 from examples.papers.sections import SECTIONS
 
 ROW = config.load("mnist-scornn-170")
@@ -47,8 +47,10 @@ def section(page: str, title: str) -> str:
     return page.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
-def test_page_is_that_of_the_committed_results() -> None:
-    assert table.PAGE.read_text(encoding="utf-8") == table.page(config.load_all(), record.read_all())
+def test_pages_are_those_of_the_committed_results() -> None:
+    content = config.load_all(), record.read_all(), provenance.read()
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(*content)
+    assert table.LOG.read_text(encoding="utf-8") == table.log(*content)
 
 
 def test_committed_results_are_those_of_rows() -> None:
@@ -68,53 +70,76 @@ def test_committed_results_are_those_of_rows() -> None:
             }
 
 
-def test_rows_that_were_not_run_say_so_with_their_command() -> None:
-    page = table.page(config.load_all(), {})
-    for row in config.load_all():
-        assert f"`python -m examples.papers run {row.name}`" in page
-    assert ":include-source:" not in page
-    assert "| scoRNN 170 | best test 0.973 | `python -m examples.papers run mnist-scornn-170` |" in page
+def test_rows_that_were_not_run_are_on_neither_page() -> None:
+    for page in (table.page(config.load_all(), {}, set()), table.log(config.load_all(), {}, set())):
+        assert "scoRNN" not in page
+        assert "Targets that were" not in page
 
 
-def test_run_stands_beside_its_paper(tmp_path) -> None:
-    runs = [result(seed=seed, test=test) for seed, test in ((2, 0.9785), (0, 0.9765), (1, 0.9750))]
-    for run in runs:
-        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+def test_a_row_with_several_seeds_counts_by_its_median(tmp_path) -> None:
+    for seed, test in ((2, 0.9785), (0, 0.9765), (1, 0.9750)):
+        run = result(seed=seed, test=test)
+        record.write(record.path(tmp_path, run["row"], seed), run)
     found = record.read_all(tmp_path)
     assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
-    text = section(table.page(config.load_all(), found), SECTIONS["mnist"].title)
+    page = table.page(config.load_all(), found, set())
+    spread = "0.97317 (0.97167 to 0.97517, 3 seeds)"
+    line = f"scoRNN 170 | {spread} | {spread} | 0.973 in the paper: equal |"
+    assert line in section(page, "Targets that were reached")
+    assert "plot.curves('mnist')" in page
+    text = section(table.log(config.load_all(), found, set()), SECTIONS["mnist"].title)
     paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
-    assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97167 to 0.97517) | {paper} | equal |" in text
+    assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97317, 0.97167, 0.97517) | {paper} |" in text
     assert "`mnist-scornn-170` seed 1 (2 h)" in text
     assert "commit 0123456789ab, cores 2." in text
-    assert "plot.curves('mnist')" in text
-    assert "python -m examples.papers run mnist-scornn-170`" not in text
-    assert "python -m examples.papers run mnist-scornn-360`" in text
 
 
-def test_summary_says_what_was_reached() -> None:
-    goals = [{"measure": "best test", "at_least": bound} for bound in ("0.9", "0.99")]
-    goals.append({"measure": "best test", "better_than": ["other"]})
-    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=goals, paper=ROW.paper)
-    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
-    text = section(table.page([row, other], {"mine": [result(row, test=0.98)]}), "In short")
-    lines = [line for line in text.splitlines() if "0.97667" in line]
-    assert [line.split("**")[1] for line in lines] == ["better", "reached", "missed", "open"]
-    assert "| best test better than that of LSTM 9 |" in lines[-1]
-    assert lines[0] == (
-        "| MNIST, pixel by pixel | ENRNN 9/9 | best test, paper 0.973 | 0.97667 | **better** |"
+def test_test_at_best_validation_decides_and_the_best_test_stands_beside_it() -> None:
+    summary = {"best validation": 0.98, "best test": 0.986, "test at best validation": 0.98}
+    goals = [{"measure": "best test", "at_least": bound} for bound in ("0.975", "0.985")]
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, {"name": "ENRNN"}, goal=goals)
+    page = table.page([row], {"mine": [result(row, summary=summary)]}, set())
+    start = "| MNIST, pixel by pixel | ENRNN 9/9 | 0.98 | 0.986 |"
+    assert f"{start} at least 0.975 |" in section(page, "Targets that were reached")
+    assert f"{start} at least 0.985 |" in section(page, "Targets that were not reached")
+    assert "reached 1 of their 2 targets" in " ".join(page.split())
+
+
+def test_a_target_names_the_rows_that_decided() -> None:
+    goal = {"measure": "best test", "better_than": ["worse", "better"]}
+    network = {"name": "ENRNN"}
+    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, network, goal=[goal])
+    worse = config.Row("worse", "LSTM 8", "mnist", ROW.task, {"name": "LSTM"})
+    better = config.Row("better", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, changed="twice the rate")
+    rows, results = [row, worse, better], {"mine": [result(row)], "worse": [result(worse, test=0.9)]}
+    missed = section(table.page(rows, results, set()), "Targets that were not reached")
+    assert r"| better than LSTM 9 \* (not run) |" in missed
+    results["better"] = [result(better, test=0.98)]
+    page = table.page(rows, results, set())
+    assert r"| better than LSTM 9 \* (0.97667) |" in section(page, "Targets that were not reached")
+    assert "- \\* The settings differ" in page
+    results["better"] = [result(better, test=0.97)]
+    page = table.page(rows, results, set())
+    assert r"| better than LSTM 8 (0.89667), LSTM 9 \* (0.96667) |" in section(
+        page, "Targets that were reached"
     )
-    assert "| LSTM 9 |" not in text
-    assert "In short" not in table.page([row, other], {})
+    assert "Targets that were not reached" not in page
 
 
-def test_goal_names_a_changed_row_as_its_table_does() -> None:
-    goal = {"measure": "best test", "better_than": ["other", "changed"]}
-    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, goal=[goal])
-    other = config.Row("other", "LSTM 9", "mnist", ROW.task)
-    changed = config.Row("changed", "LSTM 9", "mnist", ROW.task, changed="twice the rate")
-    text = section(table.page([row, other, changed], {"mine": [result(row)]}), "In short")
-    assert "| best test better than that of LSTM 9; LSTM 9 (changed) |" in text
+def test_targets_of_networks_to_compare_with_are_in_the_log_alone() -> None:
+    row = config.Row("lstm", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, paper=ROW.paper)
+    results = {"lstm": [result(row)]}
+    assert "LSTM 9" not in table.page([row], results, set())
+    text = section(table.log([row], results, set()), SECTIONS["mnist"].title)
+    assert "- LSTM 9, test at best validation, 0.973 in the paper: worse: **not reached**" in text
+
+
+def test_runs_older_than_their_code_are_marked() -> None:
+    results = {ROW.name: [result(seed=seed, test=0.98) for seed in (0, 1)]}
+    for make in (table.page, table.log):
+        assert "| scoRNN 170 † |" in make([ROW], results, {(ROW.name, 1)})
+        assert "- † Run before" in make([ROW], results, {(ROW.name, 1)})
+        assert "†" not in make([ROW], results, {("another", 1)})
 
 
 def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
@@ -126,7 +151,7 @@ def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
         {"from step": 90, **environment, "commit": "c" * 40 + "-dirty", "date": "2026-01-02"},
     ]
     last = {name: value for name, value in sessions[-1].items() if name != "from step"}
-    page = table.page([ROW], {ROW.name: [result(environment=last, sessions=sessions)]})
+    page = table.log([ROW], {ROW.name: [result(environment=last, sessions=sessions)]}, set())
     assert (
         "`mnist-scornn-170` seed 0 (2 h): date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
         "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2."
@@ -137,34 +162,37 @@ def test_scores_of_fewer_utterances_say_of_how_many() -> None:
     counts = {"SegSNR utterances": 130, "STOI utterances": 128, "PESQ utterances": 130}
     row = config.load("speech-lstm-158")
     runs = [result(row, seed, summary={"STOI": 0.8, **counts}) for seed in (0, 1)]
-    page = table.page([row], {row.name: runs})
+    page = table.log([row], {row.name: runs}, set())
     assert "- STOI of 128 of the 130 utterances: `speech-lstm-158` seed 0, `speech-lstm-158` seed 1." in page
     assert "SegSNR of" not in page
     counts["STOI utterances"] = 130
     runs = [result(row, summary={"STOI": 0.8, **counts})]
-    assert "of the 130 utterances" not in table.page([row], {row.name: runs})
+    assert "of the 130 utterances" not in table.log([row], {row.name: runs}, set())
 
 
 @pytest.mark.parametrize(
     "name", ["timit-enrnn-374-94", "timit-lstm-158", "timit-lstm-468", "timit-scornn-425"]
 )
-def test_scores_of_speech_on_another_scale_have_no_verdict(name) -> None:
+def test_scores_of_speech_on_another_scale_are_no_targets(name) -> None:
     row = config.load(name)
     summary = {"SegSNR": 9.0, "STOI": 0.9, "PESQ": 4.0}
-    text = section(table.page([row], {name: [result(row, summary=summary)]}), SECTIONS["timit"].title)
-    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
-    verdicts = {line[3]: line[6] for line in cells if len(line) == 8 and line[3] in summary}
-    assert verdicts == {"SegSNR": "", "STOI": "better", "PESQ": ""}
+    text = section(table.log([row], {name: [result(row, summary=summary)]}, set()), SECTIONS["timit"].title)
+    printed = [line.split(",")[1].strip() for line in text.splitlines() if "in the paper: " in line]
+    assert set(printed) == {"STOI"}
 
 
 def test_divergence_and_changes_are_said() -> None:
-    row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, changed="twice the rate", paper=ROW.paper)
-    diverged = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
-    text = section(table.page([row], {"mine": [diverged]}), SECTIONS["mnist"].title)
-    assert "| ENRNN 9/9 (changed) | 16,415 | best test | never |" in text
-    assert "| worse |" in text
+    network = {"name": "ENRNN"}
+    row = config.Row(
+        "mine", "ENRNN 9/9", "mnist", ROW.task, network, changed="twice the rate", paper=ROW.paper
+    )
+    results = {"mine": [result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})]}
+    missed = section(table.page([row], results, set()), "Targets that were not reached")
+    assert r"| ENRNN 9/9 \* | never |  | best test: 0.973 in the paper: worse |" in missed
+    text = section(table.log([row], results, set()), SECTIONS["mnist"].title)
+    assert r"| ENRNN 9/9 \* | 16,415 | best test | never |" in text
     assert "seed 0: diverged at step 7: loss nan" in text
-    assert "changed from the paper's setting: twice the rate" in text
+    assert "differs from the paper's settings: twice the rate" in text
 
 
 @pytest.mark.parametrize(
@@ -255,6 +283,18 @@ def test_figure_has_a_line_for_each_seed_and_one_entry_for_each_row(tmp_path, mo
     axes = plot.curves("adding-750")
     assert axes.get_yscale() == "log"
     assert len(axes.lines) == 2, "one curve and the baseline"
+
+
+def test_overview_has_a_dot_for_each_seed_and_a_diamond_for_each_paper(tmp_path, monkeypatch) -> None:
+    mpl.use("Agg")
+    monkeypatch.setattr(plot.record, "RESULTS", tmp_path)
+    for run in (result(test=0.97), result(seed=1, test=0.98), result(config.load("mnist-enrnn-95-63"))):
+        record.write(record.path(tmp_path, run["row"], run["seed"]), run)
+    (axes,) = plot.overview().axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["ENRNN 95/63", "scoRNN 170"]
+    drawn = [list(line.get_xdata()) for line in axes.lines]
+    assert pytest.approx([0.97 - 0.01 / 3, 0.98 - 0.01 / 3]) in drawn
+    assert [0.973] in drawn
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:

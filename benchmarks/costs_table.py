@@ -1,0 +1,375 @@
+"""The page of costs, from ``benchmarks/results/cpu.json`` and ``memory.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+Result = dict[str, Any]
+Results = dict[str, Result]
+
+HEAD = """# What it costs
+
+<!-- Written by `python -m benchmarks.table` from benchmarks/results. Do not edit. -->
+
+The time of this library divided by the time of the alternative, at the smallest and at the largest size.
+Below 1, this library is faster.
+
+{short}
+A time is the median of several calls. The alternatives take turns in one process. Each result is checked
+before it is timed. All times are from a CPU; on a GPU nothing has been measured. `make bench` measures
+everything again; the machine is named [below](#where-it-was-measured).
+"""
+
+FIGURE = """```{{eval-rst}}
+.. plot::
+   :filename-prefix: costs-{name}
+   :include-source: false
+   :alt: {alt} The table below has the numbers.
+
+   from benchmarks import plot
+
+   plot.{call}
+```
+
+"""
+
+FOLDED = """<details>
+<summary>Milliseconds</summary>
+
+{tables}
+</details>
+"""
+
+MEMORY = """## Memory of the recurrences, forward and backward
+
+The largest memory in use, divided by the memory of all states (steps times batch times n numbers). Inputs and
+parameters do not count. Gradients count; where the loss reads all states, so does the gradient of all states.
+
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table of times.
+
+    Attributes:
+        key: The beginning of the names of the cases, or of the title of a growth curve.
+        caption: What stands above it.
+        grows: Whether it is that of a growth curve.
+        versus: For the summary: the name of the contender that ours is compared with, what the summary calls
+            ours, and what it calls the other one.
+    """
+
+    key: str
+    caption: str
+    grows: bool = False
+    versus: tuple[str, str, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        title: Its heading.
+        text: What was measured.
+        tables: Its tables, folded below a figure.
+        call: The function of :mod:`benchmarks.plot` that draws the figure, with its arguments.
+        alt: What the figure shows.
+    """
+
+    title: str
+    text: str
+    tables: tuple[Table, ...]
+    call: str = ""
+    alt: str = ""
+
+
+ELSEWHERE = "training step of the networks, "  # Has a page of its own.
+STEP = "SpectralRadiusNorm, a training step"
+PLAIN = "SpectralRadiusNorm beside the plain way, a training step"
+ORTHOGONAL = "orthogonal weight, forward and backward"
+NETWORKS = (
+    "a small ENRNN, a training step: ",
+    "training step on characters, ",
+    "recurrence, forward and backward, ",
+)
+
+SECTIONS = (
+    Section(
+        "A layer of your size",
+        """\
+A training step with `SpectralRadiusNorm`: the product of an $n × n$ weight with 32 columns, backward, and a
+step of SGD. At the start, one eigenvalue of the weight is ahead of the others. Where many eigenvalues have
+nearly the largest modulus, `solver="auto"` takes as long as `solver="dense"`. A recurrent network evaluates
+the constraint once for all its time steps, so that the constraint is a smaller part of the whole there.
+""",
+        (
+            Table(STEP, "One weight", grows=True),
+            Table("training step with SpectralRadiusNorm, ", "A batch of weights"),
+        ),
+        f"growth({STEP!r})",
+        "Milliseconds of a training step over n: solver auto, solver dense, unconstrained.",
+    ),
+    Section(
+        "Beside the plain way",
+        """\
+The plain way is a parametrization that returns `T / torch.linalg.eigvals(T).abs().max()`. The small layers
+are a `Linear` with bias and a step of SGD, on one thread. For 720 units, $ρ(T)$ alone is timed, forward and
+backward, along the matrices of training runs of ENRNN.
+""",
+        (
+            Table(
+                PLAIN,
+                "Small layers",
+                grows=True,
+                versus=("plain way", "`SpectralRadiusNorm`, layer", "plain way"),
+            ),
+            Table(
+                "spectral radius, forward and backward, ",
+                "The spectral radius in training",
+                versus=(
+                    "autograd through torch.linalg.eigvals",
+                    "spectral radius alone, in training",
+                    "plain way",
+                ),
+            ),
+        ),
+        f"growth({PLAIN!r})",
+        "Milliseconds of a training step over n: ours and the plain way.",
+    ),
+    Section(
+        "Beside torch and geotorch: orthogonal weights",
+        """\
+The weight alone, forward and backward. The layer is a training step of a `Linear` on one thread, beside
+`torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="cayley")`.
+""",
+        (
+            Table(
+                ORTHOGONAL,
+                "Weight alone",
+                grows=True,
+                versus=("torch, cayley", "`ScaledCayley`, weight alone", "torch's `orthogonal`"),
+            ),
+            Table(
+                "ScaledCayley beside torch's, a training step",
+                "Layer",
+                grows=True,
+                versus=("torch, orthogonal", "`ScaledCayley`, layer", "torch's `orthogonal`"),
+            ),
+        ),
+        f"growth({ORTHOGONAL!r})",
+        "Milliseconds over n of orthogonal weights by ScaledCayley, geotorch and torch.",
+    ),
+    Section(
+        "Beside torch: recurrent networks",
+        """\
+ENRNN: whole training steps, optimizer included. ScoRNN: forward and backward, the computation of the
+recurrent matrix included. "Three products per step" are the matrix products of the recurrence alone.
+""",
+        (
+            Table(
+                NETWORKS[0],
+                "Small ENRNN",
+                versus=("torch.nn.LSTM", "small ENRNN, training step", "`torch.nn.LSTM`"),
+            ),
+            Table(NETWORKS[1], "ENRNN on characters"),
+            Table(
+                NETWORKS[2],
+                "ScoRNN",
+                versus=("torch.nn.RNN", "ScoRNN, forward and backward", "`torch.nn.RNN`"),
+            ),
+            Table(NETWORKS[2], "ScoRNN, over the number of steps", grows=True),
+        ),
+        f"relative({NETWORKS!r})",
+        "Times of our networks divided by those of torch's, one line for each setting.",
+    ),
+    Section(
+        "Without activation",
+        """\
+A recurrence without activation is linear in its inputs, so that many steps are computed at a time. Forward
+and backward, in milliseconds:
+""",
+        (
+            Table(
+                "recurrence without activation, forward and backward, ",
+                "",
+                versus=(
+                    "torch.nn.RNN, with its activation",
+                    "recurrence without activation",
+                    "`torch.nn.RNN`, with activation",
+                ),
+            ),
+        ),
+    ),
+)
+
+ADVERSARIAL = Section(
+    "Adversarial runs",
+    """\
+Sequences of matrices made to be hard to follow from step to step. "Tracked" is what `solver="auto"` does
+from n = 96 on, "dense" a decomposition in each step. Milliseconds for the dominant eigenvalue and its
+eigenvectors:
+""",
+    (Table("adversarial run, ", ""),),
+)
+
+
+def curves(results: Results) -> dict[str, list[tuple[str, int, Result]]]:
+    """Return the points of each growth curve: what grows, its value, the result.
+
+    Args:
+        results: What ``python -m benchmarks`` wrote.
+    """
+    found: dict[str, list[tuple[str, int, Result]]] = {}
+    for result in results.values():
+        if result["curve"]:
+            title, label, x = result["curve"]
+            found.setdefault(title, []).append((label, x, result))
+    return {title: sorted(points, key=lambda point: point[1]) for title, points in found.items()}
+
+
+def cases(results: Results, key: str) -> dict[str, Result]:
+    """Return the results that are no points of a curve and whose names begin so, by the rest of the name.
+
+    Args:
+        results: What ``python -m benchmarks`` wrote.
+        key: The beginning.
+    """
+    return {
+        name.removeprefix(key): result
+        for name, result in results.items()
+        if name.startswith(key) and not result["curve"]
+    }
+
+
+def page(results: Results, memory: Result) -> str:
+    """Return the page.
+
+    Args:
+        results: What ``python -m benchmarks`` wrote.
+        memory: What ``python -m benchmarks.memory`` wrote.
+    """
+    results = {name: r for name, r in results.items() if not name.startswith(ELSEWHERE)}
+    parts = [HEAD.format(short=_short(results))]
+    parts += [_section(section, results) for section in SECTIONS]
+    parts += [_memory(memory), _section(ADVERSARIAL, results), _others(results)]
+    return "\n".join([*filter(None, parts), _origins(results, memory)])
+
+
+def _rows(table: Table, results: Results) -> dict[str, Result]:
+    """Return the lines of a table: their labels and results."""
+    if not table.grows:
+        return cases(results, table.key)
+    found = {}
+    for title, points in curves(results).items():
+        if title.startswith(table.key):
+            rest = title.removeprefix(table.key)
+            for label, x, result in points:
+                size = f"n = {x}" if label == "n" else f"{x} {label}"
+                found[f"{rest}, {size}" if rest else size] = result
+    return found
+
+
+def _short(results: Results) -> str:
+    lines = ["| this library | alternative | smallest size | largest size |", "|---|---|---:|---:|"]
+    for table in (table for section in SECTIONS for table in section.tables):
+        if table.versus is None:
+            continue
+        rival, ours, theirs = table.versus
+        ratios: dict[int, list[float]] = {}
+        for label, result in _rows(table, results).items():
+            rows = result["contenders"]
+            if rival in rows:
+                n = int(re.findall(r"n = (\d+)", label)[0])
+                ratios.setdefault(n, []).append(next(iter(rows.values()))["median"] / rows[rival]["median"])
+        if ratios:
+            ends = [f"{_range(ratios[n])} (n = {n})" for n in dict.fromkeys((min(ratios), max(ratios)))]
+            lines.append(f"| {ours} | {theirs} | {' | '.join([*ends, ''][:2])} |")
+    return "\n".join([*lines, ""])
+
+
+def _range(ratios: list[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{ratio:.2g}" for ratio in (min(ratios), max(ratios))))
+
+
+def _section(section: Section, results: Results) -> str:
+    tables = "\n".join(filter(None, (_table(table, results) for table in section.tables)))
+    if not tables:
+        return ""
+    head = f"## {section.title}\n\n{section.text}\n"
+    if not section.call:
+        return head + tables
+    name = "-".join(re.findall(r"\w+", section.title.lower()))
+    figure = FIGURE.format(name=name, alt=section.alt, call=section.call)
+    return head + figure + FOLDED.format(tables=tables)
+
+
+def _table(table: Table, results: Results) -> str:
+    rows = _rows(table, results)
+    names = dict.fromkeys(name for result in rows.values() for name in result["contenders"])
+    # What was checked at each step of some, at every eighth of others, is one column.
+    facts = dict.fromkeys(fact.split(",")[0] for result in rows.values() for fact in result["facts"])
+    if not rows:
+        return ""
+    lines = [f"{table.caption}:\n"] if table.caption else []
+    columns = [name.replace("|", r"\|") for name in (*names, *facts)]
+    lines.append(f"| | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
+    for label, result in rows.items():
+        times = result["contenders"]
+        cells = [milliseconds(times[name]["median"]) if name in times else "" for name in names]
+        checked = {fact.split(",")[0]: f"{value:.1e}" for fact, value in result["facts"].items()}
+        cells += [checked.get(fact, "") for fact in facts]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _memory(memory: Result) -> str:
+    peaks = memory["peaks"]
+    lines = [f"| | {' | '.join(peaks)} |\n|---|{'---:|' * len(peaks)}"]
+    for way in next(iter(peaks.values())):
+        lines.append(f"| {way} | {' | '.join(f'{peak[way]:.2f}' for peak in peaks.values())} |")
+    return MEMORY + "\n".join([*lines, ""])
+
+
+def _others(results: Results) -> str:
+    """Return the tables of cases that no section names."""
+    known = [table for section in (*SECTIONS, ADVERSARIAL) for table in section.tables]
+    shown = {id(result) for table in known for result in _rows(table, results).values()}
+    rest = {name: result for name, result in results.items() if id(result) not in shown}
+    return _section(
+        Section("Other measurements", "Milliseconds:\n", (Table("", ""), Table("", "", grows=True))), rest
+    )
+
+
+def _origins(results: Results, memory: Result) -> str:
+    """Return where each table was measured, and how often each contender."""
+    found: dict[str, dict[str, None]] = {}
+    for name, result in results.items():
+        title = result["curve"][0] if result["curve"] else re.split(r", n = |: ", name)[0]
+        found.setdefault(origin(result), {})[title] = None
+    found.setdefault(origin(memory), {})["memory of the recurrences"] = None
+    lines = [f"- {'; '.join(titles)}: {where}." for where, titles in found.items()]
+    return "\n".join(["## Where it was measured\n", *lines, ""])
+
+
+def origin(result: Result) -> str:
+    """Return on which machine and with which versions a result was measured.
+
+    Args:
+        result: One result.
+    """
+    repeats = f"{result['repeats']} repeats; " if "repeats" in result else ""
+    facts = result["environment"].items()
+    return repeats + ", ".join(f"{name} {value[:12] if name == 'commit' else value}" for name, value in facts)
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time as text, to three digits at least.
+
+    Args:
+        seconds: The time.
+    """
+    return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
