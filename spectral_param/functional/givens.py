@@ -87,7 +87,7 @@ def max_layers(n: int, order: Order) -> int:
         return n
     if n & (n - 1):
         raise ValueError(
-            f"order: expected a size that is a power of two for 'fft', got n = {n}. Take n = "
+            f"order='fft': expected a size that is a power of two, got n = {n}. Take n = "
             f"{2 ** (n.bit_length() - 1)} or {2 ** n.bit_length()}, or order='rectangular'."
         )
     return n.bit_length() - 1
