@@ -2,23 +2,25 @@
 Train with Lightning, log spectra, resume, deploy
 =================================================
 
-A constrained model trains in `Lightning <https://lightning.ai>`__ like any other one. This tutorial classifies
-scikit-learn's digits, writes the spectral radius of the recurrent matrix into TensorBoard's log, goes on from a
-checkpoint to the same bits, and exports a model that runs without this library.
+A constrained model trains in `Lightning <https://lightning.ai>`__ like any other model. This tutorial
+classifies scikit-learn's digits, writes the spectral radius of the recurrent matrix into TensorBoard's log,
+resumes from a checkpoint to the same bits, and exports a model that runs without this library.
 
-The recurrent network is an ordinary :class:`torch.nn.RNN`. Its matrix may have a spectral radius of at most 1.
+The recurrent network is an ordinary :class:`torch.nn.RNN`. The spectral radius of its recurrent matrix is
+constrained to be at most 1.
 """
 
 # %%
 # The model
 # ---------
 #
-# The constraint is registered in ``__init__``. So Lightning's ``configure_optimizers``, which is called later,
-# finds the parameters behind the constraint, and ``load_from_checkpoint`` builds the constraint before it loads.
+# The constraint is registered in ``__init__``. Lightning calls ``configure_optimizers`` later, so the
+# optimizer gets the parameters behind the constraint; and ``load_from_checkpoint`` builds the constraint
+# before it loads.
 #
-# One line logs the spectra: :func:`spectral_param.analysis.spectral_summary` returns a dictionary of numbers
-# for all constrained weights of a model, and ``self.log_dict`` takes it. Once in an epoch is enough, since each
-# call computes all eigenvalues.
+# One line logs the spectra: :func:`spectral_param.analysis.spectral_summary` returns a dictionary with the
+# spectral radius and the departure from normality of each constrained weight, and ``self.log_dict`` takes it.
+# Each call computes all eigenvalues, so the model logs once in an epoch.
 import logging
 import tempfile
 import warnings
@@ -47,7 +49,8 @@ class Classifier(nn.Module):
         self.readout = nn.Linear(64, 10)
         sp.constrain(self.rnn, "weight_hh_l0", sp.SpectralRadiusNorm(mode="at_most"))
 
-    def forward(self, images):  # (batch, 8 rows, 8 pixels)
+    def forward(self, images):
+        """Return logits ``(batch, 10)`` for images ``(batch, 8, 8)``."""
         output, _ = self.rnn(images)
         return self.readout(output[:, -1])
 
@@ -60,17 +63,21 @@ class Training(lightning.LightningModule):
         self.model = Classifier()
 
     def configure_optimizers(self):
+        """Return Adam with a smaller learning rate behind the constraint."""
         return torch.optim.Adam(sp.param_groups(self.model, lr=3e-3, constrained_lr=1e-3))
 
     def training_step(self, batch):
+        """Return the loss of a batch."""
         images, labels = batch
         return cross_entropy(self.model(images), labels)
 
     def validation_step(self, batch):
+        """Log the accuracy."""
         images, labels = batch
         self.log("accuracy", (self.model(images).argmax(dim=-1) == labels).float().mean())
 
     def on_train_epoch_end(self):
+        """Log the spectra."""
         self.log_dict(sp.analysis.spectral_summary(self.model))
 
 
@@ -80,7 +87,7 @@ class Training(lightning.LightningModule):
 #
 # 1,797 images of 8 × 8 pixels, which come with scikit-learn. The batches have the same order in each epoch: a
 # checkpoint of Lightning does not hold the state of the random number generator, so with ``shuffle=True`` a
-# resumed run would see another order than one that was not interrupted.
+# resumed run would see the images in another order than a run that was not interrupted.
 digits = load_digits()
 order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
 images = torch.tensor(digits.images, dtype=torch.float32)[order] / 16
@@ -96,7 +103,8 @@ validation = DataLoader(TensorDataset(images[1400:], labels[1400:]), batch_size=
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # Less to read on this page.
 warnings.filterwarnings("ignore", module="lightning")
 warnings.filterwarnings("ignore", "The tensor attributes self.rnn._flat_weights")  # torch.export, of any RNN
-folder = Path(tempfile.mkdtemp())
+directory = tempfile.TemporaryDirectory()  # deleted at the end
+folder = Path(directory.name)
 
 
 def trainer(epochs, name):
@@ -121,10 +129,10 @@ log = EventAccumulator(str(folder / "whole")).Reload()
 print(*log.Tags()["scalars"], sep="\n")
 
 # %%
-# ``tensorboard --logdir <folder>`` shows these curves in a browser. Here they are read back and drawn. Training
-# raises the spectral radius, until the constraint keeps it from exceeding 1. Nothing bounds the departure from
-# normality, which goes on rising.
-# :doc:`Another tutorial </tutorials/plot_7_radius_norm_growth>` shows what that means for the network's memory.
+# ``tensorboard --logdir <folder>`` shows these curves in a browser. Here they are read back and drawn.
+# Training raises the spectral radius to 1, which it cannot exceed. Nothing bounds the departure from
+# normality, which goes on rising. :doc:`/tutorials/plot_7_radius_norm_growth` shows what a matrix can do that
+# has a small spectral radius and a large departure.
 curves = {
     "accuracy": "accuracy",
     "spectral radius": "spectral_radius/rnn.weight_hh_l0",
@@ -151,9 +159,8 @@ figure, axis = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
 axis.plot(angle.cos(), angle.sin(), color="gray", linewidth=1)
 axis.scatter(start.real, start.imag, s=16, label="before")
 axis.scatter(end.real, end.imag, s=16, label="after")
-axis.set(
-    title="eigenvalues of the recurrent matrix", xlabel="real part", ylabel="imaginary part", aspect="equal"
-)
+axis.set(title="eigenvalues of the recurrent matrix", xlabel="real part", ylabel="imaginary part")
+axis.set_aspect("equal")
 axis.legend()
 plt.show()
 
@@ -178,8 +185,8 @@ assert all(torch.equal(value, expected[name]) for name, value in resumed.state_d
 # ------
 #
 # :func:`torch.nn.utils.parametrize.remove_parametrizations` leaves the constrained weight as an ordinary
-# parameter. ``torch.export`` then writes a program that runs where this library is not installed. Here it takes
-# any number of images.
+# parameter. ``torch.export`` then writes a program that runs where this library is not installed. The
+# program takes any number of images.
 model = resumed.model.eval()
 with torch.no_grad():
     before = model(images[1400:])
@@ -197,16 +204,18 @@ print(f"{(folder / 'classifier.pt2').stat().st_size / 1000:.0f} kB, no operator 
 # Without Lightning
 # -----------------
 #
-# In a loop of your own, the same dictionary goes to TensorBoard's writer:
+# In a training loop of your own, pass the same numbers to TensorBoard's writer:
 #
 # .. code-block:: python
 #
-#     writer = torch.utils.tensorboard.SummaryWriter()
+#     from torch.utils.tensorboard import SummaryWriter
+#
+#     writer = SummaryWriter()
 #     for name, value in sp.analysis.spectral_summary(model).items():
 #         writer.add_scalar(name, value, epoch)
 #
-# `skorch <https://skorch.readthedocs.io>`__ gives a model the interface of scikit-learn. The constraint is again
-# in the model's ``__init__``, and a callback logs:
+# `skorch <https://skorch.readthedocs.io>`__ gives a model the interface of scikit-learn. The ``Classifier``
+# from above works as it is, and a callback logs:
 #
 # .. code-block:: python
 #
@@ -225,15 +234,15 @@ print(f"{(folder / 'classifier.pt2').stat().st_size / 1000:.0f} kB, no operator 
 #     )
 #     net.fit(images.numpy(), labels.numpy())
 #
-# Save a skorch model by ``net.save_params(f_params="weights.pt")``. PyTorch does not pickle modules that are
-# parametrized, so ``pickle.dump(net)`` raises an error.
+# Save a skorch model with ``net.save_params(f_params="weights.pt")``. PyTorch does not pickle a parametrized
+# ``torch.nn.RNN``, so ``pickle.dump(net, file)`` raises an error.
 #
 # What to try next
 # ----------------
 #
-# - ``sp.SpectralRadiusNorm()`` instead of ``mode="at_most"`` in ``Classifier``: the radius is 1 from the start.
+# - ``sp.SpectralRadiusNorm()`` without ``mode="at_most"``: the radius is 1 from the start.
 # - ``sp.ScaledCayley()``: the matrix is orthogonal, and its departure from normality stays 0.
-# - ``lightning.Trainer(devices=2)``: two processes, each with the same constrained weight.
+# - ``lightning.Trainer(devices=2)``: two processes, which hold the same constrained weight.
 #   :doc:`/processes` says what they exchange.
 # - Several layers, or an LSTM: ``sp.constrain(self.rnn, "weight_hh_l*", ...)``. The summary then has an entry
 #   for each layer.
