@@ -10,6 +10,8 @@ The recurrent network is an ordinary :class:`torch.nn.RNN`. The spectral radius 
 constrained to be at most 1.
 """
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # The model
 # ---------
@@ -100,7 +102,8 @@ validation = DataLoader(TensorDataset(images[1400:], labels[1400:]), batch_size=
 # -------------
 #
 # After twelve epochs more than nine of ten images that were not trained on are recognised.
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # Less to read on this page.
+for library in ("lightning.pytorch", "tensorboard"):  # Less to read on this page.
+    logging.getLogger(library).setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
 warnings.filterwarnings("ignore", "The tensor attributes self.rnn._flat_weights")  # torch.export, of any RNN
 directory = tempfile.TemporaryDirectory()  # deleted at the end
@@ -161,7 +164,7 @@ axis.scatter(start.real, start.imag, s=16, label="before")
 axis.scatter(end.real, end.imag, s=16, label="after")
 axis.set(title="eigenvalues of the recurrent matrix", xlabel="real part", ylabel="imaginary part")
 axis.set_aspect("equal")
-axis.legend()
+figure.legend(loc="outside upper right")
 plt.show()
 
 # %%
