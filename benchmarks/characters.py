@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 import spectral_param as sp
+from examples.papers import data
 
-TEXTS = (Path("ptb/ptb.train.txt"), Path("shakespeare/input.txt"))
+TEXTS = ("ptb/ptb.train.txt", "shakespeare/input.txt")
 SYMBOLS = 65  # of the second; the first has 50
 
 
@@ -21,18 +19,15 @@ def characters(count: int) -> Tensor:
         count: How many.
 
     Raises:
-        FileNotFoundError: If neither is there.
+        DataError: If neither is there.
     """
-    folder = Path(os.environ.get("SPECTRAL_PARAM_DATA", "../shared/data"))
+    folder = data.folder()
     for path in (folder / text for text in TEXTS):
         if path.is_file():
             text = path.read_text()
             symbols = {symbol: i for i, symbol in enumerate(sorted(set(text)))}
             return torch.tensor([symbols[symbol] for symbol in text[:count]])
-    raise FileNotFoundError(
-        f"{folder}: expected {TEXTS[0]} (Penn Treebank, Mikolov's preprocessing, word level) or {TEXTS[1]}. "
-        "Put one there, or name another folder with SPECTRAL_PARAM_DATA."
-    )
+    raise data.DataError(f"{folder}: expected {' or '.join(TEXTS)}, got neither. {data.remedy(TEXTS[1])}.")
 
 
 def model(long: int, short: int, solver: str) -> nn.ModuleDict:

@@ -14,6 +14,7 @@ import spectral_param as sp
 from benchmarks import characters, costs_table, dynamics_table, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
+from examples.papers import data
 from examples.papers.networks import BASELINES
 
 ROOT = Path(__file__).parent.parent
@@ -272,5 +273,5 @@ def test_recurrences_keep_to_their_memory() -> None:
 
 def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", os.fspath(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"expected ptb/ptb.train.txt.*or name another folder"):
+    with pytest.raises(data.DataError, match=r"expected ptb/ptb.train.txt.* download shakespeare"):
         characters.characters(10)

@@ -1,11 +1,16 @@
-"""Two processes with DistributedDataParallel train to the same weights as one process."""
+"""Two processes train to the same weights as one process, replicated (DDP) or sharded (FSDP2)."""
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
+from spectral_param.testing import Case, Holder
+from tests.cases import CASES
+from tests.launch import ROOT, torchrun
 
 STEPS, BATCH = 10, 8
 
@@ -62,3 +67,32 @@ def test_two_processes_equal_one(tmp_path) -> None:
         assert torch.equal(first[name], second[name]), "both processes hold the same model"
         torch.testing.assert_close(first[name], value, atol=1e-10, rtol=1e-10)
     assert any(not torch.equal(before[name], value) for name, value in alone.state_dict().items())
+
+
+def test_example_of_several_processes() -> None:
+    # It asserts by itself: DDP, FSDP2, a checkpoint of the shards, mixed precision.
+    done = torchrun(ROOT / "examples" / "several_processes.py")
+    assert done.returncode == 0, done.stderr
+    assert "a restored run has the same losses: True" in done.stdout
+    assert "Warning" not in done.stderr
+
+
+# PyTorch never resizes memory again that numpy has seen, and the eigenvalues of small matrices are numpy's.
+SEEN_BY_NUMPY = ("SpectralRadiusNorm", "SpectralAbscissa", "BlockTriangular")
+
+
+def marked(case: Case):
+    reason = "the eigenvalues are computed by numpy in the memory of the parameter"
+    marks = [pytest.mark.xfail(reason=reason)] if case.name.startswith(SEEN_BY_NUMPY) else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES if not case.variant])
+def test_memory_of_parameters_can_be_freed_after_a_read(case: Case) -> None:
+    """FSDP2 frees the memory of gathered parameters between uses."""
+    dtype = case.dtypes[0]
+    layer = Holder(case.member((4, 4), dtype))
+    register_parametrization(layer, "weight", case.make((4, 4)))
+    layer(torch.ones(4, 1, dtype=dtype)).abs().sum().backward()
+    for parameter in layer.parameters():
+        parameter.untyped_storage().resize_(0)

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 # Import name and the name on the package index.
-REQUIRED = {"tqdm": "tqdm"}
+REQUIRED = {"pooch": "pooch", "tqdm": "tqdm"}
 if sys.version_info < (3, 11):
     REQUIRED["tomli"] = "tomli"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from examples.papers import config, record, runs, scores, table
+from examples.papers import config, data, record, runs, scores, table
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list()
         if options.command == "table":
             table.write()
+            return 0
+        if options.command == "download":
+            data.download(options.names)
             return 0
         return _run(options)
     except InterruptedRunError as interruption:
@@ -121,6 +124,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all rows, and which have been run")
     commands.add_parser("table", help="write docs/results.md from the results")
+    download = commands.add_parser("download", help="download what is missing into the data folder")
+    download.add_argument("names", nargs="*", help=f"{', '.join(data.DOWNLOADS)} (all)")
     run = commands.add_parser("run", help="train one row and write its result")
     run.add_argument("row", help="name of a row, or path of a TOML file")
     run.add_argument("--seed", type=seed, default=0, help="(%(default)s)")

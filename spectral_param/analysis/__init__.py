@@ -27,7 +27,12 @@ from spectral_param.analysis.schur_structure import (
     schur_eigenvalues,
     subdiagonal_magnitudes,
 )
-from spectral_param.analysis.spectra import departure_from_normality, eigenvalues, singular_values
+from spectral_param.analysis.spectra import (
+    departure_from_normality,
+    eigenvalues,
+    singular_values,
+    spectral_summary,
+)
 from spectral_param.analysis.transient import TransientGrowth, kreiss_constant, transient_growth
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
     "plot_transient_growth",
     "schur_eigenvalues",
     "singular_values",
+    "spectral_summary",
     "subdiagonal_magnitudes",
     "transient_growth",
 ]

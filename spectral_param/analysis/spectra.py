@@ -1,9 +1,10 @@
-"""Eigenvalues, singular values, and the departure from normality."""
+"""Eigenvalues, singular values, the departure from normality, and a summary of a model for its log."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
 
@@ -117,3 +118,47 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     departure = torch.where(direct_error > squares_error, by_squares, direct)
     departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale
     return torch.where(finite, departure, torch.nan)
+
+
+@torch.no_grad()
+def spectral_summary(model: nn.Module) -> dict[str, float]:
+    """Return spectral radius and departure from normality of each constrained weight, for a logger.
+
+    A weight is constrained if it has a parametrization, of this library or another one. Weights that are
+    neither square nor stacks of square blocks are left out.
+
+    Each weight costs two decompositions in double precision: log once in an epoch, not in each step. Training
+    goes on to the same bits as without.
+
+    Args:
+        model: Any model. Where its parameters are sharded, they have to be gathered first.
+
+    Returns:
+        Numbers by names such as ``spectral_radius/lstm.weight_hh_l0`` and
+        ``departure_from_normality/lstm.weight_hh_l0``: TensorBoard draws a section for what stands before
+        the slash. Of a weight of several matrices, such as the gates of an LSTM, the largest number; NaN
+        where a weight is not finite. For ``self.log_dict`` of Lightning, for ``add_scalar`` of TensorBoard,
+        or to print.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 4))
+        >>> _ = spectral_param.constrain(model[1], "weight", spectral_param.ScaledCayley())
+        >>> for name, value in spectral_param.analysis.spectral_summary(model).items():
+        ...     print(f"{name}: {value:.3f}")
+        spectral_radius/1.weight: 1.000
+        departure_from_normality/1.weight: 0.000
+    """
+    found: dict[str, float] = {}
+    for path, weight in model.named_modules():
+        if not isinstance(weight, ParametrizationList):
+            continue
+        # Read as the module's attribute, so that torch's cache of parametrized tensors serves here, too.
+        owner, _, name = path.rpartition("parametrizations.")
+        W = getattr(model.get_submodule(owner.removesuffix(".")), name)
+        if W.ndim >= 2 and W.numel() and W.shape[-2] % W.shape[-1] == 0:
+            values = {
+                "spectral_radius": eigenvalues(W).abs(),
+                "departure_from_normality": departure_from_normality(W),
+            }
+            found |= {f"{key}/{owner}{name}": value.amax().item() for key, value in values.items()}
+    return found

@@ -4,8 +4,15 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.parametrizations import weight_norm
 
-from spectral_param.analysis import departure_from_normality, eigenvalues, singular_values
+import spectral_param as sp
+from spectral_param.analysis import (
+    departure_from_normality,
+    eigenvalues,
+    singular_values,
+    spectral_summary,
+)
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from tests import matrices
 
@@ -147,3 +154,42 @@ def test_departure_of_the_largest_and_smallest_entries(dtype) -> None:
         assert departure_from_normality(W).item() == pytest.approx(size, rel=1e-12)
         assert departure_from_normality(W, normalized=True).item() == pytest.approx(3**-0.5)
         assert departure_from_normality(W - W.triu(1)).item() == 0
+
+
+def test_summary_names_each_constrained_weight() -> None:
+    model = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(3, 8), "norm": torch.nn.Linear(3, 5)})
+    sp.constrain(model["rnn"], "weight_hh_l0", sp.SpectralRadiusNorm(torch.tensor([0.2, 0.5, 0.9, 0.4])))
+    weight_norm(model["norm"])  # Not square.
+    found = spectral_summary(model)
+    W = model["rnn"].weight_hh_l0.detach()
+    assert found == {
+        "spectral_radius/rnn.weight_hh_l0": pytest.approx(0.9),
+        "departure_from_normality/rnn.weight_hh_l0": departure_from_normality(W).max().item(),
+    }
+    alone = spectral_summary(model["rnn"])
+    assert list(alone) == ["spectral_radius/weight_hh_l0", "departure_from_normality/weight_hh_l0"]
+    assert spectral_summary(torch.nn.Linear(4, 4)) == {}
+
+
+def test_summary_of_complex_weights_and_of_those_that_are_not_finite() -> None:
+    assert list(spectral_summary(sp.nn.ScuRNN(2, 6)).values()) == pytest.approx([1, 0], abs=1e-5)
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm())
+    layer.parametrizations.weight.original.data[0, 0] = math.nan
+    assert all(math.isnan(value) for value in spectral_summary(layer).values())
+
+
+@pytest.mark.parametrize("short_size", [6, 100])  # The radius of the second is followed from step to step.
+def test_summary_does_not_change_the_training(short_size) -> None:
+    def trained(is_logged):
+        torch.manual_seed(0)
+        rnn = sp.nn.ENRNN(2, 6, short_size)
+        optimizer = torch.optim.SGD(rnn.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            rnn(torch.randn(9, 4, 2))[0].square().mean().backward()
+            optimizer.step()
+            if is_logged:
+                spectral_summary(rnn)
+        return rnn.parameters()
+
+    assert all(map(torch.equal, trained(True), trained(False)))

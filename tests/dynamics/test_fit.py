@@ -1,7 +1,5 @@
-import os
 import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits, texture
+from examples.papers import data
 from spectral_param.dynamics import fit_stable
 
-DATA = Path(os.environ.get("SPECTRAL_PARAM_DATA") or Path(__file__).parents[3] / "shared" / "data")
-ARM = DATA / "franka" / "Franka_TrainingData.mat"
+ARM = data.folder() / "franka" / "Franka_TrainingData.mat"
 
 
 def check_fit(X, Y, U, bound, continuous=False):

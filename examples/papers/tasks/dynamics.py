@@ -27,7 +27,7 @@ def load_arm(folder: Path) -> tuple[Any, Any, Any]:
     """
     path = folder / FILE
     if not path.is_file():
-        raise data.DataError(f"{path} is missing. Put it there; it is part of {SOURCE}.")
+        raise data.DataError(f"{path} is missing: part of {SOURCE}. {data.remedy(str(FILE))}")
     try:
         content = scipy.io.loadmat(path)
     except Exception as error:  # A damaged file raises whatever its bytes happen to lead to.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.server
 import io
-import os
+import sys
+import threading
 import wave
 from pathlib import Path
 
@@ -45,8 +48,15 @@ def put(folder: Path, relative: str, content: bytes) -> None:
     ],
 )
 def test_missing_data_says_what_to_put_where(read, what, folder) -> None:
-    with pytest.raises(data.DataError, match=rf"{what}.*Put it there, or name the folder"):
+    with pytest.raises(data.DataError, match=rf"{what}.*, or set SPECTRAL_PARAM_DATA to the folder"):
         read()
+
+
+def test_missing_data_names_the_command_that_downloads_it(folder) -> None:
+    with pytest.raises(data.DataError, match=r"Run python -m examples\.papers download mnist, or set"):
+        mnist.read("train")
+    with pytest.raises(data.DataError, match=r"Put it there, or set"):
+        corpora.timit()
 
 
 @pytest.mark.parametrize(
@@ -188,6 +198,83 @@ def test_real_speech_is_split_by_speakers() -> None:
     assert all(float(sound.abs().max()) <= 1 for sound in audio["test"])
 
 
-def test_default_folder_is_beside_the_repository(monkeypatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the cache is elsewhere")
+def test_default_folder_is_in_the_cache(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("SPECTRAL_PARAM_DATA", raising=False)
-    assert data.folder() == Path(os.path.abspath(__file__)).parents[4] / "shared" / "data"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data.folder() == tmp_path / "spectral_param"
+
+
+@pytest.mark.parametrize(
+    ("relative", "sha256"),
+    [(f"{name}/{file}", sha) for name, one in data.DOWNLOADS.items() for file, sha in one.files.items()],
+)
+def test_real_files_have_the_checksums(relative, sha256) -> None:
+    path = REAL / relative
+    if not path.exists():
+        pytest.skip(f"needs {relative} in $SPECTRAL_PARAM_DATA")
+    if path.name == "train-images-idx3-ubyte.gz":
+        # Some mirrors compress it anew. The checksum of its content is widely published.
+        assert (
+            hashlib.md5(gzip.decompress(path.read_bytes())).hexdigest() == "6bbc9ace898e44ae57da46a324031adb"
+        )
+    else:
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+CONTENT = {"first.txt": b"one", "second.txt": b"two"}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server on this machine with two files; yields the list of what it was asked for."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            content = CONTENT.get(self.path[1:])
+            self.send_response(404 if content is None else 200)
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{running.server_port}/"
+        files = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+        monkeypatch.setattr(data, "DOWNLOADS", {"texts": data.Download("free", url, files)})
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield asked
+        running.shutdown()
+
+
+def test_download_gets_what_is_missing_and_leaves_the_rest(server, folder, capsys) -> None:
+    put(folder, "texts/first.txt", b"another edition")
+    assert cli.main(["download"]) == 0
+    assert (folder / "texts" / "first.txt").read_bytes() == b"another edition"
+    assert (folder / "texts" / "second.txt").read_bytes() == b"two"
+    assert server == ["/second.txt"]
+    said = capsys.readouterr().out
+    assert "texts: free" in said
+    assert "first.txt is there with another checksum, and left as it is" in said
+    assert cli.main(["download", "texts"]) == 0
+    assert server == ["/second.txt"]
+
+
+@pytest.mark.parametrize("wrong", ["content", "name"])
+def test_download_leaves_nothing_behind_that_is_wrong(wrong, server, folder, capsys, monkeypatch) -> None:
+    download = data.DOWNLOADS["texts"]
+    files = {"first.txt": "0" * 64} if wrong == "content" else {"third.txt": download.files["first.txt"]}
+    monkeypatch.setattr(data, "DOWNLOADS", {"texts": download._replace(files=files)})
+    assert cli.main(["download", "texts"]) == 1
+    (name, sha256), *_ = files.items()
+    assert f"{download.url}{name}: expected a file with SHA-256 {sha256}" in capsys.readouterr().err
+    assert list((folder / "texts").iterdir()) == []
+
+
+def test_download_of_an_unknown_name_is_an_error(folder, capsys) -> None:
+    assert cli.main(["download", "timit"]) == 1
+    assert "expected names out of mnist, ptb, franka, shakespeare, got timit" in capsys.readouterr().err

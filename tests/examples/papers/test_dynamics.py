@@ -1,8 +1,5 @@
 """The recordings of the robot arm, and the three fits of them."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.io
@@ -10,7 +7,7 @@ import scipy.io
 from examples.papers import data
 from examples.papers.tasks import dynamics
 
-RECORDINGS = Path(os.environ.get("SPECTRAL_PARAM_DATA") or data.DEFAULT)
+RECORDINGS = data.folder()
 BAD_ARRAYS = {
     "missing key": ({"U": None}, "array U of finite real numbers, got no such array"),
     "NaN": ({"Y": np.full((30, 4), np.nan)}, "array Y of finite real numbers, got something else"),
@@ -35,7 +32,7 @@ def test_bad_arrays_are_named(monkeypatch, tmp_path, case):
 
 
 def test_missing_or_damaged_file_is_named(tmp_path):
-    with pytest.raises(data.DataError, match=r"mat is missing. Put it there; it is part of https://"):
+    with pytest.raises(data.DataError, match=r"mat is missing: part of https://.* download franka"):
         dynamics.load_arm(tmp_path)
     (tmp_path / "franka").mkdir()
     (tmp_path / dynamics.FILE).write_bytes(b"not a MATLAB file" * 20)

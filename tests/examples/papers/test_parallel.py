@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-
 import pytest
 
 from examples.papers import cli
+from tests.launch import torchrun
 
-from .helpers import CHARACTERS, ROOT, arguments, read_curve, write_row
+from .helpers import CHARACTERS, arguments, read_curve, write_row
 
 # Utterances of different lengths, so that each process has another number of frames, and a complex network.
 SPEECH = """
@@ -67,39 +61,6 @@ assert main([*characters, "--resume"]) == 0
 TEXTS = {"characters": CHARACTERS, "speech": SPEECH}
 
 
-def free_ports(count: int) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [str(each.getsockname()[1]) for each in sockets]
-
-
-def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the command with three free ports; once more if one was taken before its use, and all wait."""
-    for last in (False, True):
-        process = subprocess.Popen(
-            [*command, *free_ports(3)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, errors = process.communicate(timeout=150 if last else 90)
-        except subprocess.TimeoutExpired:
-            # torchrun's children are in sessions of their own; they end with their agent.
-            os.killpg(process.pid, signal.SIGTERM)
-            process.communicate()
-            if last:
-                raise
-        else:
-            return subprocess.CompletedProcess(command, process.returncode, output, errors)
-    raise AssertionError
-
-
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     """What torchrun printed, and the curves of one process and of two."""
@@ -113,9 +74,8 @@ def curves(tmp_path_factory):
         assert cli.main(arguments(one, row, "--dtype", dtypes[name])) == 0
         given[name] = arguments(two, row, "--dtype", dtypes[name])
     (folder / "script.py").write_text(SCRIPT)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     both = ["|".join(given[name]) for name in ("speech", "characters")]
-    done = finished([*start, str(folder / "script.py"), *both])
+    done = torchrun(folder / "script.py", *both, ports=3)
     assert done.returncode == 0, done.stderr
     return done, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
 
