@@ -154,12 +154,14 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     size = torch.linalg.vector_norm(T, math.inf).item()
     if not 0 < size < math.inf:
         return None
-    A = T.resolve_conj().resolve_neg().cpu().numpy()
+    # A copy: FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
+    A = T.resolve_conj().resolve_neg().to("cpu", copy=True).numpy()
     # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided
     # separately, because a complex division by a subnormal number gives NaN.
     real = A.real.dtype
     scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
-    A = (np.ascontiguousarray(A).view(real) / scale).view(A.dtype)
+    A = np.ascontiguousarray(A)
+    A.view(real)[:] /= scale
     found = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
     if found is None:
         return None

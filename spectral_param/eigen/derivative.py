@@ -256,7 +256,8 @@ def _small(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
 ) -> Tensor:
     """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
-    matrix, right, left, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, u, v, G))
+    # A copy of T, as in eigen.dense.
+    matrix, right, left, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T.clone(), u, v, G))
     value = eigenvalue.item()
     size = abs(value)
     f = radius / (size + eps)

@@ -262,6 +262,6 @@ def _(T: Tensor, right: Tensor, left: Tensor, numbers: Tensor) -> tuple[Tensor, 
 def _digest(T: Tensor) -> Tensor:
     """Return the SHA-256 of T's bytes, as float64 numbers."""
     entries = (torch.view_as_real(T.resolve_conj()) if T.is_complex() else T).detach().cpu().contiguous()
-    digest = hashlib.sha256(entries.numpy().tobytes()).digest()
+    digest = hashlib.sha256(entries.clone().numpy().tobytes()).digest()  # A copy, as in eigen.dense.
     numbers = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(8)]
     return torch.tensor(numbers, dtype=torch.float64)
