@@ -16,26 +16,26 @@ NETWORKS_HEAD = """# The networks
 
 <!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
 
-All of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so one is swapped for another by
-its name; [Recurrent networks](rnn.md) shows how. $n$ is the number of hidden units. ENRNN has $q = 3n/5$ of
-them in the orthogonal block and $s = 2n/5$ in the other one, EUNN is `EUNN(..., layers=2)`, its authors'
-default (ours is all $n$ layers, with $n^2$ parameters and more to compute), and ORNN and SpectralRNN have
-$k = n$ reflections. ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states. Those with an asterisk
-are what these are compared with, in `examples/papers/networks`.
+All networks of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so a model can [swap one
+for another](rnn.md). $n$ is the number of hidden units. In the table, ENRNN has $q = 3n/5$ units in the
+orthogonal block and $s = 2n/5$ in the other block. EUNN has 2 layers of rotations, its authors' default
+(`EUNN(..., layers=2)`; the default here is all $n$ layers). ORNN and SpectralRNN have $k = n$ reflections.
+ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states. An asterisk marks networks for comparison,
+from `examples/papers/networks`.
 
-- **Parameters**: independent real numbers in the recurrent matrices, gates included, as
-  {{py:func}}`~spectral_param.num_free_parameters` counts.
-- **W**: order of the operations that make the recurrent matrix from its parameters, once in each forward
-  pass. **A step**: order of those of one time step of one sequence. "Without W" is what
-  {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary` costs. On
-  a CPU the networks take it from $n = 512$ on with $k ≤ n/4$ reflections or Fourier transforms, and from
-  $n = 1024$ on with up to 8 layers of rotations or the FFT's order.
-- **Training step**: forward and backward pass of {batch} sequences of {steps} steps with {inputs} inputs,
-  the recurrent matrix from its parameters, and the optimizer's step (SGD, or `StiefelRMSprop` for
-  FullCapacityURNN), divided by the time of `torch.nn.RNN` with as many units. Where that was measured
-  stands below the table.
-- **What holds** for the recurrent matrix after every optimizer step. What an activation makes of it is
-  another question: [Choosing a constraint](choosing.md#relu).
+- **Parameters**: independent real numbers in the recurrent matrices and gates, as
+  {{py:func}}`~spectral_param.num_free_parameters` counts them.
+- **W**: order of the number of operations to compute the recurrent matrix, once in each forward pass.
+- **A step**: order of the number of operations for one time step of one sequence. "Without W" means
+  {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary`, which
+  multiplies by the factors of W. On a CPU the networks use it from $n = 512$ on with at most $n/4$
+  reflections or with Fourier transforms, and from $n = 1024$ on with at most 8 layers of rotations or the
+  FFT's order.
+- **Training step**: time of a forward pass, a backward pass and an optimizer step for {batch} sequences of
+  {steps} steps with {inputs} inputs, relative to `torch.nn.RNN` with as many units. The optimizer is SGD,
+  or `StiefelRMSprop` for FullCapacityURNN. The machine is named below the table.
+- **What holds** for the recurrent matrix after every optimizer step. An activation [can change
+  this](choosing.md#relu) for the network.
 """
 
 Result = dict[str, Any]

@@ -67,7 +67,9 @@ def constrain(
         >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
         tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
     """
-    chain = list(constraint) if isinstance(constraint, Sequence) else [constraint]
+    # A string is a Sequence, too: it is one wrong link, not a list of letters.
+    is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
+    chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
     _check_chain(chain, init)
     _check_gates(chain, gates)
     targets = _targets(module, tensor_name)

@@ -67,7 +67,8 @@ def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator |
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
-        negative_ones: Number of -1s at the end of D. With n/2 the eigenvalues spread over the whole circle.
+        negative_ones: Number of -1s at the end of D. 0, the default, is D = I. With n/2, the start of the
+            networks of :mod:`spectral_param.nn`, the eigenvalues spread over the whole circle.
         generator: Source of randomness.
 
     Returns:
@@ -237,6 +238,12 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
         >>> spectral_param.init.spectral_radius_(cycle, radius=0.5).values()
         tensor([0.5000, 0.2500, 1.0000])
     """
+    if not isinstance(tensor, Tensor) and not scipy.sparse.issparse(tensor):
+        raise TypeError(
+            "spectral_radius_: expected a tensor or a scipy sparse matrix first, then the radius, got "
+            f"{type(tensor).__name__}. Scale a dense array by radius / "
+            "spectral_param.functional.spectral_radius(torch.from_numpy(array)).item()."
+        )
     if not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
@@ -254,8 +261,6 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
     """Scale a sparse tensor in place, or return a scaled copy of a scipy matrix."""
     name = "spectral_radius_"
     is_tensor = isinstance(weight, Tensor)
-    if not is_tensor and not scipy.sparse.issparse(weight):
-        raise TypeError(f"{name}: expected a tensor or a scipy sparse matrix, got {type(weight).__name__}.")
     if generator is not None:
         raise ValueError(
             f"{name}: expected no generator with a sparse weight, whose entries are only scaled, got one. "
