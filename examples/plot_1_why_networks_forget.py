@@ -2,11 +2,11 @@ r"""
 Why networks forget, and one that does not
 ==========================================
 
-A recurrent network reads a sequence one step at a time. To learn that the answer depends on something it read
-a hundred steps ago, training needs a gradient that survives a hundred steps back. In ordinary networks this
-gradient vanishes. This tutorial measures how fast, shows the reason in the eigenvalues of the recurrent matrix,
-and trains :class:`spectral_param.nn.ENRNN`, whose recurrent matrix has an orthogonal block that keeps the
-gradient, beside an LSTM.
+A recurrent network reads a sequence one step at a time. To learn that the answer depends on something it
+read a hundred steps ago, training needs a gradient that survives a hundred steps back. In ordinary networks
+this gradient vanishes. This tutorial measures how fast, shows the reason in the eigenvalues of the recurrent
+matrix, and trains :class:`spectral_param.nn.ENRNN`, whose recurrent matrix has an orthogonal block that
+keeps the gradient, beside an LSTM.
 """
 
 # %%
@@ -47,9 +47,9 @@ plt.show()
 # Three networks
 # --------------
 # ``ENRNN`` is used like ``torch.nn.RNN``, except that its hidden units come in two blocks. The *long-term*
-# block has an orthogonal recurrent matrix, so it neither shrinks nor stretches what it holds. The *short-term*
-# block has a given spectral radius (the largest modulus of an eigenvalue), here at most 0.9, and forgets.
-# The sizes give the LSTM about as many free parameters as the ENRNN has.
+# block has an orthogonal recurrent matrix, so it neither shrinks nor stretches what it holds. The
+# *short-term* block has a given spectral radius (the largest modulus of an eigenvalue), here at most 0.9,
+# and forgets. The sizes give the LSTM about as many free parameters as the ENRNN has.
 
 
 class Adder(nn.Module):
@@ -61,6 +61,7 @@ class Adder(nn.Module):
         self.head = nn.Linear(size, 1)
 
     def forward(self, x):
+        """Return one number for each sequence, (batch,)."""
         output, _ = self.rnn(x)
         return self.head(output[-1]).squeeze(-1)
 
@@ -78,16 +79,19 @@ for name, model in models.items():
 # %%
 # How far back does the gradient reach?
 # -------------------------------------
-# :func:`spectral_param.analysis.loss_gradient_norms` returns the norm of the gradient of the loss with respect
-# to the state :math:`h_t`, for every ``t``. The loss is taken at the end, so the gradient travels from right to
-# left in the picture. Nothing is trained yet.
+# :func:`spectral_param.analysis.loss_gradient_norms` returns the norm of the gradient of the loss with
+# respect to the state :math:`h_t`, for every ``t``. The loss is taken at the end, so the gradient travels
+# from right to left in the picture. Nothing is trained yet.
 
 
 def reach(model):
     """Return the norms of the gradient of the loss at the last step by h_t, (T,), for the whole state."""
     size = model.head.in_features
     norms = sp.analysis.loss_gradient_norms(
-        model.rnn, x, lambda output: (model.head(output[-1])[:, 0] - target).square().sum(), block_sizes=[size]
+        model.rnn,
+        x,
+        lambda output: (model.head(output[-1])[:, 0] - target).square().sum(),
+        block_sizes=[size],
     )
     return norms[0].mean(dim=0)  # the mean over the 8 sequences
 
@@ -112,10 +116,11 @@ assert lost["ENRNN"] > 0.1
 # %%
 # The reason: eigenvalues
 # -----------------------
-# The gradient at step ``t`` is the gradient at the end multiplied by one Jacobian matrix for each step between.
-# Near the zero state this is, for the RNN and the ENRNN, the recurrent matrix itself, again and again: eigenvalues
-# inside the unit circle decay geometrically. PyTorch starts an RNN with all of them inside. The orthogonal block
-# of the ENRNN has its eigenvalues *on* the circle, at the start and after every optimizer step.
+# The gradient at step ``t`` is the gradient at the end multiplied by one Jacobian matrix for each step
+# between. Near the zero state this is, for the RNN and the ENRNN, the recurrent matrix itself, again and
+# again: eigenvalues inside the unit circle decay geometrically. PyTorch starts an RNN with all of them
+# inside. The orthogonal block of the ENRNN has its eigenvalues *on* the circle, at the start and after every
+# optimizer step.
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
 recurrent = {
@@ -129,8 +134,8 @@ figure.suptitle("Eigenvalues of the recurrent matrices before training, and the 
 plt.show()
 
 # %%
-# An LSTM has no single matrix to look at. In it the forget gate multiplies the memory at each step. PyTorch starts
-# the gate near 1/2, so the memory is halved at each step.
+# An LSTM has no single matrix to look at. In it the forget gate multiplies the memory at each step. PyTorch
+# starts the gate near 1/2, so the memory is halved at each step.
 #
 # Training
 # --------
@@ -177,15 +182,15 @@ assert final["ENRNN"] < 0.05
 assert final["LSTM"] > 0.12
 
 # %%
-# The LSTM is not unable to do it. It stays at 1/6 until it has moved its forget gate far enough for a gradient to
-# arrive, and that takes the longer, the longer the sequence is.
+# An LSTM can solve this problem too, given more steps. The longer the sequence, the longer it stays at 1/6.
 #
 # What the ENRNN has learned
 # --------------------------
-# Training has moved the eigenvalues, and the constraint holds: those of the long-term block are on the unit circle,
-# those of the short-term block inside the circle of radius 0.9. In the heat maps, each row is a time
-# :math:`τ` and each column an earlier time ``t``; the colour says how much the state at :math:`τ` changes with the
-# input at ``t``. The short-term block sees a band of recent inputs. The long-term block sees everything.
+# Training has moved the eigenvalues, and the constraint holds: those of the long-term block are on the unit
+# circle, those of the short-term block inside the circle of radius 0.9. In the heat maps, each row is a time
+# :math:`τ` and each column an earlier time ``t``; the colour says how much the state at :math:`τ` changes
+# with the input at ``t``. The short-term block sees a band of recent inputs. The long-term block sees
+# everything.
 
 enrnn = models["ENRNN"].rnn
 W = enrnn.cells[0].weight_hh.detach()
@@ -211,7 +216,8 @@ assert sp.functional.spectral_radius(short) < 0.9 + 1e-4
 # %%
 # What to try next
 # ----------------
-# - Train with ``steps=1200``: the LSTM leaves 1/6 too, some hundreds of steps after the ENRNN. Then double ``T``.
+# - Train with ``steps=1200``: the LSTM leaves 1/6 too, some hundreds of steps after the ENRNN. Then double
+#   ``T``.
 # - Take ``sp.nn.ScoRNN(2, 60)``, orthogonal altogether, or ``sp.nn.ExpRNN``: every network of
 #   :mod:`spectral_param.nn` fits into ``Adder``.
 # - Keep your LSTM and constrain its gates: :doc:`plot_2_constrain_your_lstm`.

@@ -36,6 +36,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(hidden, 10)
 
     def forward(self, x):
+        """Return logits (batch, 10) for pixels (batch, 64, 1)."""
         output, _ = self.lstm(x)
         return self.head(output[:, -1])
 
@@ -48,8 +49,8 @@ x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random
 # %%
 # The one line
 # ------------
-# ``weight_hh_l*`` is a pattern of names: the recurrent weights of both layers. Each holds four square matrices, one
-# for each gate, and :func:`spectral_param.constrain` constrains each of the four by itself.
+# ``weight_hh_l*`` is a pattern of names: the recurrent weights of both layers. Each holds four square
+# matrices, one for each gate, and :func:`spectral_param.constrain` constrains each of the four by itself.
 # :class:`spectral_param.ScaledCayley` makes them orthogonal: all eigenvalues have modulus 1.
 
 
@@ -74,14 +75,14 @@ print("free parameters:", sp.num_free_parameters(Classifier()), "->", sp.num_fre
 assert sp.analysis.orthogonality_error(gates(model)).max() < 1e-4
 
 # %%
-# The optimizer gets ``parametrizations.weight_hh_l0.original``, from which ``weight_hh_l0`` is computed. So the
-# optimizer has to be made *after* the constraint.
+# The optimizer gets ``parametrizations.weight_hh_l0.original``, from which ``weight_hh_l0`` is computed. So
+# the optimizer has to be made *after* the constraint.
 #
 # Train
 # -----
-# The training loop stays as it was. Only the learning rates may differ: an orthogonal matrix often trains better when it
-# moves more slowly than the rest, and :func:`spectral_param.param_groups` makes the two groups for the optimizer.
-# For a model without constraints it returns one group with all parameters.
+# The training loop stays as it was. Only the learning rates may differ: an orthogonal matrix often trains
+# better when it moves more slowly than the rest, and :func:`spectral_param.param_groups` makes the two
+# groups for the optimizer. For a model without constraints it returns one group with all parameters.
 
 
 def make_optimizer(model):
@@ -130,11 +131,11 @@ print({name: round(value, 3) for name, value in late.items()})
 assert late["orthogonal gates"] > late["unconstrained"]
 
 # %%
-# In these first epochs the orthogonal gates learn faster on average. Five epochs are the start of a training: this says
-# nothing about which model is better at its end.
+# In these first epochs the orthogonal gates learn faster on average. Five epochs are the start of a
+# training: this says nothing about which model is better at its end.
 #
-# What is certain is the constraint. The optimizer moved every entry, and each gate's eigenvalues are on the unit circle.
-# Those of the unconstrained LSTM went where the loss took them.
+# What is certain is the constraint. The optimizer moved every entry, and each gate's eigenvalues are on the
+# unit circle. Those of the unconstrained LSTM went where the loss took them.
 
 titles = ("input gate", "forget gate", "cell gate", "output gate")
 # sphinx_gallery_thumbnail_number = 2
@@ -146,7 +147,9 @@ for name, color in colors.items():
 for ax, title in zip(axes, titles, strict=True):
     ax.set_title(title)
     ax.label_outer()
-figure.suptitle("Eigenvalues of the trained recurrent matrices of the first layer's gates, and the unit circle")
+figure.suptitle(
+    "Eigenvalues of the trained recurrent matrices of the first layer's gates, and the unit circle"
+)
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
 plt.show()
 
@@ -155,8 +158,8 @@ assert sp.analysis.orthogonality_error(gates(trained["orthogonal gates"])).max()
 # %%
 # Save, load, resume
 # ------------------
-# A checkpoint is the ``state_dict`` of the model and of the optimizer, as always. To load it, build the model with
-# the same constraint first. ``torch.save(model)`` does not work: PyTorch pickles no module with a
+# A checkpoint is the ``state_dict`` of the model and of the optimizer, as always. To load it, build the
+# model with the same constraint first. ``torch.save(model)`` does not work: PyTorch pickles no module with a
 # parametrization.
 
 model = trained["orthogonal gates"]
@@ -174,19 +177,21 @@ torch.manual_seed(1)
 uninterrupted = train_epoch(model, optimizer)
 torch.manual_seed(1)
 after_loading = train_epoch(resumed, resumed_optimizer)
-print(f"accuracy after one more epoch: {uninterrupted:.3f} without a break, {after_loading:.3f} after loading")
+print(
+    f"accuracy after one more epoch: {uninterrupted:.3f} without a break, {after_loading:.3f} after loading"
+)
 
 assert torch.allclose(model(x_test), resumed(x_test), atol=1e-3)
 
 # %%
-# A checkpoint from *before* you had the constraint goes the other way round: load it into the plain model, then call
-# ``sp.constrain``. Training starts from the loaded weight, or from an orthogonal matrix near to it where the weight is not
-# orthogonal.
+# A checkpoint from *before* you had the constraint goes the other way round: load it into the plain model,
+# then call ``sp.constrain``. Training starts from the loaded weight, or from an orthogonal matrix near to it
+# where the weight is not orthogonal.
 #
 # What it costs
 # -------------
-# The orthogonal matrices are computed once per optimizer step, however long the sequence is. The plain and the
-# constrained model take turns here, so that both are timed under the same conditions.
+# The orthogonal matrices are computed once per optimizer step, however long the sequence is. The plain and
+# the constrained model take turns here, so that both are timed under the same conditions.
 
 
 def step_time(model):
@@ -201,13 +206,13 @@ def step_time(model):
 pair = [Classifier(), constrained_classifier()]
 times = [[step_time(model) for model in pair] for _ in range(21)]
 plain, constrained = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
-print(f"median training step: {plain:.1f} ms plain, {constrained:.1f} ms with four orthogonal gates in two layers")
+print(f"median training step: {plain:.1f} ms plain, {constrained:.1f} ms constrained")
 
 # %%
 # Take the constraint off
 # -----------------------
-# ``remove_parametrizations`` leaves the weight as an ordinary parameter with its present value. The model needs no
-# ``spectral_param`` any more, and ``torch.save``, ``torch.export`` and the rest see a plain LSTM.
+# ``remove_parametrizations`` leaves the weight as an ordinary parameter with its present value. The model
+# needs no ``spectral_param`` any more, and ``torch.save``, ``torch.export`` and the rest see a plain LSTM.
 
 before = model(x_test)
 for name in list(model.lstm.parametrizations):
@@ -220,9 +225,9 @@ assert torch.allclose(model(x_test), before, atol=1e-5)
 # %%
 # What to try next
 # ----------------
-# - ``sp.SpectralRadiusNorm(0.95)`` in place of ``sp.ScaledCayley()`` sets the spectral radius of each gate and leaves
-#   its singular values free. :doc:`Choosing a constraint </choosing>` compares all constraints, and says what
-#   a radius means inside a gate.
+# - ``sp.SpectralRadiusNorm(0.95)`` in place of ``sp.ScaledCayley()`` sets the spectral radius of each gate
+#   and leaves its singular values free. :doc:`Choosing a constraint </choosing>` compares all constraints,
+#   and says what a radius means inside a gate.
 # - The same line works for ``nn.GRU`` (three gates), ``nn.RNN`` (one matrix), and any square ``nn.Linear``.
 # - Put a network with an orthogonal recurrence in the place of the LSTM: :doc:`plot_1_why_networks_forget`.
 # - Log the spectra while training, with Lightning and TensorBoard: :doc:`plot_8_train_log_deploy`.

@@ -4,9 +4,9 @@ An echo-state network on the Mackey-Glass series
 
 An echo-state network predicts a time series with a recurrent network that is never trained: a large, sparse,
 random *reservoir*. Only the linear map that reads it out is fitted, by ridge regression. One number decides
-whether the reservoir is of any use, its spectral radius ρ (the largest modulus of an eigenvalue of its recurrent
-matrix). This tutorial gives a sparse reservoir exactly the radius that is asked for, and measures how the
-prediction error depends on ρ.
+whether the reservoir is of any use, its spectral radius ρ (the largest modulus of an eigenvalue of its
+recurrent matrix). This tutorial gives a sparse reservoir exactly the radius that is asked for, and measures
+how the prediction error depends on ρ.
 """
 
 # %%
@@ -57,9 +57,9 @@ plt.show()
 # %%
 # A sparse reservoir with a given spectral radius
 # -----------------------------------------------
-# 500 units, each connected to 2 per cent of the others. :func:`spectral_param.init.spectral_radius_` scales the
-# entries of a sparse matrix so that its spectral radius is the given one. There is no parametrization, since
-# nothing trains the matrix.
+# 500 units, each connected to 2 per cent of the others. :func:`spectral_param.init.spectral_radius_` scales
+# the entries of a sparse matrix so that its spectral radius is the given one. There is no parametrization,
+# since nothing trains the matrix.
 
 UNITS = 500
 
@@ -89,15 +89,15 @@ plt.show()
 assert abs(np.abs(eigenvalues).max() - 0.9) < 1e-6
 
 # %%
-# Many eigenvalues crowd at the edge. Where the matrix is too large for all eigenvalues, the usual way, one call of
-# ``scipy.sparse.linalg.eigs(k=1)``, can return another of them than the largest. ``spectral_radius_``
-# proves that its value is the largest, or raises an error.
+# Many eigenvalues crowd at the edge. Where the matrix is too large for all eigenvalues, the usual way, one
+# call of ``scipy.sparse.linalg.eigs(k=1)``, can return another of them than the largest.
+# ``spectral_radius_`` proves that its value is the largest, or raises an error.
 #
 # Fit the readout
 # ---------------
-# The reservoir runs over the series, :math:`h_t = \tanh(W h_{t-1} + w\,x_t + b)`. The readout is a linear map of
-# :math:`h_t` fitted to :math:`x_{t+1}`. The first 200 states still depend on the zero state before them and are
-# left out.
+# The reservoir runs over the series, :math:`h_t = \tanh(W h_{t-1} + w\,x_t + b)`. The readout is a linear
+# map of :math:`h_t` fitted to :math:`x_{t+1}`. The first 200 states still depend on the zero state before
+# them and are left out.
 
 
 def drive(reservoir, inputs):
@@ -125,8 +125,8 @@ def fit(reservoir, ridge=1e-6):
 # %%
 # Predict in closed loop
 # ----------------------
-# To predict further than one step, the network reads its own prediction as the next input. It gets 200 true values
-# to arrive at the right state, then none.
+# To predict further than one step, the network reads its own prediction as the next input. It gets 200 true
+# values to arrive at the right state, then none.
 
 
 def predict(reservoir, readout, start, steps):
@@ -158,9 +158,9 @@ plt.show()
 # %%
 # The radius decides
 # ------------------
-# The usual measure is the error after 84 steps in closed loop (dotted lines above), as a root mean square over
-# many starts, relative to the standard deviation of the series: 1 means no better than the mean of the series.
-# Three reservoirs with each radius, eight starts each.
+# The usual measure is the error after 84 steps in closed loop (dotted lines above), as a root mean square
+# over many starts, relative to the standard deviation of the series: 1 means no better than the mean of the
+# series. Three reservoirs with each radius, eight starts each.
 
 radii = np.array([0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6])
 starts = range(TRAIN + WASHOUT, TRAIN + WASHOUT + 8 * 400, 400)
@@ -170,7 +170,9 @@ for seed in range(3):
     for i, radius in enumerate(radii):
         scaled = (radius * W, w_in, bias)
         readout = fit(scaled)
-        misses = [predict(scaled, readout, start, HORIZON)[-1] - series[start + HORIZON - 1] for start in starts]
+        misses = [
+            predict(scaled, readout, start, HORIZON)[-1] - series[start + HORIZON - 1] for start in starts
+        ]
         errors[seed, i] = np.sqrt(np.mean(np.square(misses))) / series.std()
 typical = np.exp(np.log(errors).mean(axis=0))  # the geometric mean
 
@@ -191,16 +193,16 @@ assert errors[:, radii <= 0.4].min() > 3 * good.max()
 assert errors[:, radii >= 1.4].min() > 3 * good.max()
 
 # %%
-# With a small radius the reservoir forgets the past within a few steps, and the delay of 17 is out of its reach.
-# With a large radius the reservoir has a life of its own: its state no longer follows from the inputs, so the
-# same inputs do not give the same state. The best radius lies where memory is long and the inputs still rule.
-# ρ < 1 is a rule of thumb, no law: the inputs push the units into the flat parts of tanh, so that here
-# ρ = 1.1 works, too.
+# With a small radius the reservoir forgets the past within a few steps, and the delay of 17 is out of its
+# reach. With a large radius the reservoir has a life of its own: its state no longer follows from the
+# inputs, so the same inputs do not give the same state. The best radius lies where memory is long and the
+# inputs still rule. ρ < 1 is a rule of thumb, no law: the inputs push the units into the flat parts of tanh,
+# so that here ρ = 1.1 works, too.
 #
 # The attractor
 # -------------
-# Left to itself for 3,000 steps, the network cannot follow the truth point by point; nothing can, of a chaotic
-# series. But it should draw the same figure: x(t) against x(t - 17).
+# Left to itself for 3,000 steps, the network cannot follow the truth point by point; nothing can, of a
+# chaotic series. But it should draw the same figure: x(t) against x(t - 17).
 
 W, w_in, bias = reservoir(seed=0)
 scaled = (0.9 * W, w_in, bias)
