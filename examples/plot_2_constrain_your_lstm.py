@@ -80,9 +80,9 @@ assert sp.analysis.orthogonality_error(gates(model)).max() < 1e-4
 #
 # Train
 # -----
-# The training loop stays as it was. Only the learning rates may differ: an orthogonal matrix often trains
-# better when it moves more slowly than the rest, and :func:`spectral_param.param_groups` makes the two
-# groups for the optimizer. For a model without constraints it returns one group with all parameters.
+# The training loop stays as it was. Only the learning rates may differ: the papers train an orthogonal
+# matrix more slowly than the rest, and :func:`spectral_param.param_groups` makes the two groups for the
+# optimizer. For a model without constraints it returns one group with all parameters.
 
 
 def make_optimizer(model):
@@ -162,7 +162,7 @@ assert sp.analysis.orthogonality_error(gates(trained["orthogonal gates"])).max()
 # model with the same constraint first. ``torch.save(model)`` does not work: PyTorch pickles no module with a
 # parametrization.
 
-model = trained["orthogonal gates"]
+model = trained["orthogonal gates"]  # the last one trained, so ``optimizer`` is its optimizer
 file = io.BytesIO()
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
 

@@ -91,7 +91,7 @@ assert abs(np.abs(eigenvalues).max() - 0.9) < 1e-6
 # %%
 # Many eigenvalues crowd at the edge. Where the matrix is too large for all eigenvalues, the usual way, one
 # call of ``scipy.sparse.linalg.eigs(k=1)``, can return another of them than the largest.
-# ``spectral_radius_`` proves that its value is the largest, or raises an error.
+# ``spectral_radius_`` proves its value, or takes all eigenvalues, or raises an error.
 #
 # Fit the readout
 # ---------------
