@@ -78,26 +78,6 @@ def test_pendulum_loses_energy_slowly_and_small_swings_are_those_of_the_linear_o
     torch.testing.assert_close(x[0, :, 0], 0.01 * exact, rtol=0, atol=1e-6)
 
 
-def test_existing_model_keeps_the_constraint_through_training_saving_and_removal(monkeypatch, capsys):
-    run_script("existing_model.py", ["--steps", "3"], monkeypatch)
-    lines = capsys.readouterr().out.splitlines()
-    radii = {line.split()[0]: list(map(float, line.split()[1:])) for line in [*lines[1:3], lines[4]]}
-    assert max(radii["before"]) < 0.9
-    assert radii["constrained"] == radii["trained"] == [0.95] * 4
-    first, second = lines[3].removeprefix("outputs:").split("  ")[1:]
-    assert first == second == "(64, 4) torch.float32"
-    assert "ms before" in lines[5]
-    assert lines[6] == "loaded, same outputs: True"
-    assert lines[7].startswith("deployed, same outputs: True")
-    assert "Parametrized" not in lines[7]
-
-
-def test_existing_model_names_a_bad_number_of_steps(monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run_script("existing_model.py", ["--steps", "0"], monkeypatch)
-    assert "--steps: expected at least 1, got 0" in capsys.readouterr().err
-
-
 def test_orthogonality_drift_of_the_full_capacity_urnn_alone(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit_info:
         run_script("orthogonality_drift.py", ["--steps", "40", "--output", tmp_path / "new"], monkeypatch)
