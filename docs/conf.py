@@ -39,8 +39,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
     ("py:class", r"spectral_param\.recurrence\..*"),  # Records that only layers see.
-    # What the options of the networks are made of; Sphinx does not resolve names in an unpacked TypedDict.
-    ("py:class", r"Angles|CheckpointEvery|Form|Init|InputMap|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
+    # Sphinx does not resolve names in the signatures of networks, which are made from a TypedDict.
+    ("py:class", r"Angles|Form|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
 
 # The inventories hold only the names that these pages use, so that a build needs no network.
@@ -83,6 +83,7 @@ autosummary_generate = False  # The pages of docs/api are written by hand; the t
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"  # Not once more for each option of a network.
 # The short format leaves its mark, a tilde, in types that have a Literal in them.
 autodoc_typehints_format = "fully-qualified"
 napoleon_numpy_docstring = False
