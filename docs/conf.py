@@ -63,7 +63,9 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "ignore_repr_types": "Generator|matplotlib",  # Of torch.manual_seed and of what draws.
     "image_srcset": ["2x"],
+    "thumbnail_size": (600, 400),
     "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
