@@ -2,6 +2,7 @@
 
 import doctest
 import html
+import importlib
 import inspect
 import textwrap
 import typing
@@ -9,7 +10,9 @@ from importlib.metadata import version as installed_version
 
 import matplotlib.axes
 from docutils import nodes
+from docutils.statemachine import StringList
 from sphinx.addnodes import desc_content
+from sphinx.ext.autosummary import Autosummary
 
 import spectral_param.analysis.plot
 
@@ -125,6 +128,20 @@ plot_rcparams = {
 }
 
 
+class ModuleSummary(Autosummary):
+    """The table of all public names of a module, each with the first line of its docstring."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Return the table."""
+        module = self.arguments[0]
+        names = importlib.import_module(module).__all__
+        self.content = StringList([f"~{module}.{name}" for name in names])
+        self.options["nosignatures"] = None
+        return super().run()
+
+
 def resolve_annotations(app, function, bound_method):
     """Replace annotations, which are strings in this package, by what they stand for.
 
@@ -145,6 +162,7 @@ def describe(app, page, template, context, doctree):
 
 
 def setup(app):
-    """Connect the handlers."""
+    """Add the directive and the handlers."""
+    app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)
