@@ -136,8 +136,8 @@ class ModuleSummary(Autosummary):
     def run(self):
         """Return the table."""
         module = self.arguments[0]
-        names = importlib.import_module(module).__all__
-        self.content = StringList([f"~{module}.{name}" for name in names])
+        self.env.ref_context["py:module"] = module  # As `.. currentmodule::` does.
+        self.content = StringList(importlib.import_module(module).__all__)
         self.options["nosignatures"] = None
         return super().run()
 
