@@ -46,8 +46,8 @@ nitpick_ignore_regex = [
     ("py:class", r"Angles|Form|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
 
-# The inventories hold only the names that these pages use, so that a build needs no network.
-# A reference to a name that is missing there fails the build: add a line "name type page" to the file.
+# The inventories, with a small part of each package's names, lie here, so that a build needs no network.
+# A reference to a name that is missing fails the build: add "name type page" to the file of its package.
 intersphinx_mapping = {
     name: (url, f"inventories/{name}.txt")
     for name, url in {
@@ -66,7 +66,8 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
-    "ignore_repr_types": "Generator|matplotlib",  # Of torch.manual_seed and of what draws.
+    # What torch.manual_seed and plotting return is not shown.
+    "ignore_repr_types": "Generator|matplotlib",
     "image_srcset": ["2x"],
     "thumbnail_size": (600, 400),
     "remove_config_comments": True,
@@ -88,7 +89,8 @@ autosummary_generate = False  # The pages of docs/api are written by hand; the t
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented_params"  # Not once more for each option of a network.
+# The options of a network are described once.
+autodoc_typehints_description_target = "documented_params"
 # The short format leaves its mark, a tilde, in types that have a Literal in them.
 autodoc_typehints_format = "fully-qualified"
 napoleon_numpy_docstring = False
