@@ -165,8 +165,8 @@ plt.show()
 # The same as a model
 # -------------------
 #
-# :class:`~spectral_param.dynamics.StableLinearModel` is the same fit with the methods of scikit-learn. It takes
-# the recordings themselves, so nobody has to cut pairs, and it knows frequencies, growth rates and modes.
+# :class:`~spectral_param.dynamics.StableLinearModel` is the same fit with the methods of scikit-learn. It
+# takes whole recordings, so that no pairs have to be made, and it has frequencies, growth rates and modes.
 # ``radius="cv"`` chooses a radius: it fits with several and keeps the one whose roll-outs predict recordings
 # best that were left out of the fit.
 

@@ -2,12 +2,12 @@ r"""
 A network that obeys Dale's law, in continuous time
 ===================================================
 
-A neuron of the cortex excites all the neurons that it reaches, or inhibits all of them: this is Dale's law. For
-a model with the connections :math:`W` it means that each *column* of :math:`W` has one sign. A rhythm needs a
-second property: the rest state must be unstable, or the activity dies out.
+A neuron of the cortex excites all the neurons that it reaches, or inhibits all of them: this is Dale's law.
+For a model with the connections :math:`W` it means that each *column* of :math:`W` has one sign. For a rhythm
+we want a second property: an unstable rest state, so that the activity does not die out.
 
-This tutorial trains a network of 40 excitatory and 10 inhibitory neurons to draw a figure eight, over and over.
-Two constraints, one after the other, keep both properties through the whole training: signs by
+This tutorial trains a network of 40 excitatory and 10 inhibitory neurons to draw a figure eight, over and
+over. Two constraints, one after the other, keep both properties through the whole training: signs by
 :class:`~spectral_param.SignPattern`, and the growth rate about the rest state by
 :class:`~spectral_param.SpectralAbscissa`.
 """
@@ -220,9 +220,9 @@ assert fading[-turn:].std(dim=0).max() < 0.05
 # ----------------
 #
 # - Missing connections: a 0 in the pattern. Take the sign of a connectome, or let only neighbours connect.
-# - ``SpectralAbscissa(-0.1, mode="at_most")``: a network that always returns to rest, for reflexes and
-#   filters.
-# - In discrete time ``[SignPattern(pattern), SpectralRadiusNorm(0.9)]`` has the signs and a spectral radius, the
-#   diagonal included. See :doc:`/choosing`.
+# - ``SpectralAbscissa(-0.1, mode="at_most")``: a network whose rest state stays stable, for reflexes and
+#   filters. This is a statement about small activity; large activity may do something else.
+# - In discrete time ``[SignPattern(pattern), SpectralRadiusNorm(0.9)]`` has the signs and a spectral radius,
+#   the diagonal included. See :doc:`/choosing`.
 # - Stable matrices with excitation and inhibition are far from normal and amplify before they decay:
 #   :doc:`plot_7_radius_norm_growth`.
