@@ -125,9 +125,9 @@ phase = 2 * math.pi * torch.arange(20 * turn) / turn
 target = torch.stack([phase.sin(), phase.cos()], dim=-1)
 
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 120)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 160)
 losses = []
-for _ in range(120):
+for _ in range(160):
     drawn, _ = net(2 * turn, noise=0.1)
     loss = (drawn - target[: 2 * turn])[:, 20:].square().mean()  # The first two units of time are free.
     losses.append(loss.item())
@@ -171,8 +171,8 @@ plt.show()
 # The activity
 # ------------
 #
-# Rates over the first four turns, neurons sorted by the time at which they fire most. Excitatory neurons and
-# inhibitory ones fire in groups, one group after the other.
+# Rates over the first four turns, neurons sorted by the time at which they fire most. Most excitatory neurons
+# fire together. The inhibitory ones follow a moment later, and silence them.
 
 with torch.no_grad():
     drawn, rates = net(20 * turn)
@@ -188,6 +188,13 @@ for ax, (name, group) in zip(axes, groups.items(), strict=True):
 axes[-1].set_xlabel("time")
 fig.colorbar(image, ax=axes, label="firing rate", shrink=0.8)
 plt.show()
+
+last = rates[-4 * turn :] - rates[-4 * turn :].mean(dim=0)
+excited, inhibited = last[:, :excitatory].mean(dim=1), last[:, excitatory:].mean(dim=1)
+correlation = torch.stack([excited[: -turn // 2] @ inhibited[k : k - turn // 2] for k in range(turn // 2)])
+lag = dt * correlation.argmax().item()
+print(f"inhibition follows excitation after {lag:.1f} units of time, in a turn of {dt * turn:.0f}")
+assert 0 < lag < 3
 
 # %%
 # The rhythm goes on
