@@ -96,7 +96,8 @@ plt.show()
 # Colour each point :math:`z` of the plane by :math:`\varepsilon = \sigma_{\min}(zI - W)`: the distance from
 # :math:`W` to the nearest matrix that has the eigenvalue :math:`z`. Around the eigenvalues of a normal matrix
 # these regions are discs of radius :math:`\varepsilon`. For the shear, a change of 0.01 moves an eigenvalue
-# out of the unit disc, although both eigenvalues are well inside.
+# out of the unit disc, although both eigenvalues are well inside. The white lines are :math:`\varepsilon =
+# 0.01` and :math:`\varepsilon = 0.1`.
 
 fig, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), sharey=True, layout="constrained")
 x, y = np.meshgrid(np.linspace(-1.6, 1.9, 141), np.linspace(-1.6, 1.6, 129))
