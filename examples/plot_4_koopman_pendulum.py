@@ -120,12 +120,13 @@ def train(model, learning_rate, steps=300):
 
 # %%
 # Both models start from the same functions, and from the :math:`A` that ``fit_stable`` finds for them before
-# they are trained. One is left free. The other one has a constraint: all eigenvalues in the unit disc. The
-# bound on the departure from normality also limits how much a motion may grow before it decays; see
+# they are trained. One is left free. The other one has a constraint, which first moves this :math:`A` into
+# its set: all eigenvalues in the unit disc. The bound on the departure from normality also limits how much a
+# motion may grow before it decays; see
 # :doc:`plot_7_radius_norm_growth`.
 #
 # The free model gets a smaller learning rate. With 0.01 its first steps increase the loss more than a
-# hundredfold, and it does not recover.
+# hundredfold, and training does not recover from that.
 
 free, stable = Koopman(), Koopman()
 stable.load_state_dict(free.state_dict())
