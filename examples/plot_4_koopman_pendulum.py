@@ -221,9 +221,10 @@ plt.show()
 # What to try next
 # ----------------
 #
-# - ``SpectralRadiusNorm(mode="at_most")`` keeps the radius at most 1 by scaling :math:`A` as a whole. Once
-#   the radius has reached the bound, the gradient does not see the scale any more, and the radius stays at
-#   the bound: such a model does not come to rest. ``SchurForm`` moves each eigenvalue by itself.
+# - ``SpectralRadiusNorm(mode="at_most")`` keeps the radius at most 1 by dividing :math:`A` as a whole. Once
+#   training has pushed the undivided matrix beyond the bound, its size has no effect and so no gradient: the
+#   radius tends to stay at the bound, and the model does not come to rest. ``SchurForm`` moves each
+#   eigenvalue by itself.
 # - No friction: replace 0.2 by 0, and use the orthogonal :class:`~spectral_param.ScaledCayley`, with which
 #   nothing grows and nothing decays.
 # - A fit without learned functions: :doc:`plot_3_stable_dynamics`, and ``to_module()`` to train on from it.
