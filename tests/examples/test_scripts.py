@@ -2,12 +2,10 @@ import runpy
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import spectral_param
-from examples import deep_koopman, stable_dynamics
 from examples.papers import networks
 
 ROOT = Path(__file__).parents[2]
@@ -26,56 +24,6 @@ def run_script(name, arguments, monkeypatch):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     finally:
         torch.set_num_threads(threads)
-
-
-def test_stable_dynamics_prints_its_table_and_draws(tmp_path, monkeypatch, capsys):
-    run_script("stable_dynamics.py", ["--output", tmp_path / "new"], monkeypatch)
-    _, *lines, _ = capsys.readouterr().out.splitlines()
-    rows = {line[:20].strip(): tuple(map(float, line[20:].split())) for line in lines}
-    least, rescaled, stable = rows.values()
-    assert list(rows) == ["least squares", "rescaled, A / ρ(A)", "fit_stable"]
-    assert least[1] > 1.001
-    assert least[2] > 1e6
-    assert rescaled[0] > 1.01
-    assert 1 < stable[0] <= 1.0002
-    assert stable[1] <= 1
-    assert stable[2] < 2
-    assert (tmp_path / "new" / "stable_dynamics.png").stat().st_size > 10_000
-
-
-def test_fits_of_the_example_are_what_they_are_called():
-    X, Y, U = stable_dynamics.simulate_chain(masses=3, recordings=2, steps=60)
-    fits = stable_dynamics.three_fits(X, Y, U)
-    XU = np.hstack([X, U])
-    least = np.linalg.norm(Y - XU @ np.linalg.lstsq(XU, Y, rcond=None)[0])
-    assert stable_dynamics.residual(fits["least squares"], X, Y, U) == pytest.approx(least, rel=1e-9)
-    radius = np.abs(np.linalg.eigvals(fits["least squares"])).max()
-    assert stable_dynamics.spectral_radius(fits["least squares"]) == radius
-    np.testing.assert_array_equal(fits["fit_stable"], spectral_param.dynamics.fit_stable(X, Y, U).A)
-    norms = stable_dynamics.roll_out(fits["fit_stable"], X[0])
-    assert norms[:2] == pytest.approx([np.linalg.norm(X[0]), np.linalg.norm(fits["fit_stable"] @ X[0])])
-
-
-def test_deep_koopman_learns_stays_stable_and_draws(tmp_path, monkeypatch, capsys):
-    run_script("deep_koopman.py", ["--steps", 25, "--output", tmp_path], monkeypatch)
-    *lines, last, _ = capsys.readouterr().out.splitlines()
-    losses = [float(line.split()[3]) for line in lines]
-    radii = [float(line.split()[-1]) for line in [*lines, last]]
-    assert len(losses) == 5
-    assert max(losses) < 0.1
-    assert max(radii) <= 0.995
-    assert float(last.split()[6].rstrip(",")) < 2  # bounded after 300 steps
-    assert (tmp_path / "deep_koopman.png").stat().st_size > 10_000
-
-
-def test_pendulum_loses_energy_slowly_and_small_swings_are_those_of_the_linear_one():
-    starts = torch.tensor([[0.01, 0.0], [1.5, 0.0]], dtype=torch.float64)
-    x = deep_koopman.pendulum(starts, 100)
-    energy = 1 - torch.cos(x[..., 0]) + x[..., 1].square() / 2
-    assert (energy.diff(dim=1) < 1e-9).all()
-    t, frequency = deep_koopman.DT * torch.arange(101, dtype=torch.float64), (1 - 0.1**2) ** 0.5
-    exact = torch.exp(-0.1 * t) * (torch.cos(frequency * t) + 0.1 / frequency * torch.sin(frequency * t))
-    torch.testing.assert_close(x[0, :, 0], 0.01 * exact, rtol=0, atol=1e-6)
 
 
 def test_orthogonality_drift_of_the_full_capacity_urnn_alone(tmp_path, monkeypatch, capsys):

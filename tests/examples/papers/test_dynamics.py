@@ -51,3 +51,16 @@ def test_robot_arm_is_fitted_with_hardly_more_error_and_no_instability(monkeypat
     assert found["residual ratio, rescaled"] > 1.01
     assert found["residual ratio, constrained"] < 1.00001
     assert found["spectral radius, constrained"] <= 1 + 1e-12
+
+
+def test_three_fits_are_what_they_are_called():
+    X, Y, U = pairs = dynamics.simulate()
+    fits = dynamics.three_fits(*pairs)
+    XU = np.hstack([X, U])
+    least = np.linalg.norm(Y - XU @ np.linalg.lstsq(XU, Y, rcond=None)[0])
+    assert dynamics.residual(fits["least squares"], *pairs) == pytest.approx(least, rel=1e-9)
+    assert dynamics.spectral_radius(fits["least squares"]) > 1
+    assert dynamics.spectral_radius(fits["rescaled"]) == pytest.approx(1)
+    assert dynamics.spectral_radius(fits["constrained"]) <= 1 + 1e-12
+    residuals = [dynamics.residual(A, *pairs) for A in fits.values()]
+    assert residuals[0] < residuals[2] <= residuals[1]
