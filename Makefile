@@ -33,6 +33,8 @@ lint: $(VENV)/.dev  ## check style, docstrings and formatting
 types: $(VENV)/.dev  ## check the types
 	$(BIN)/mypy
 
+# One thread: the tutorials are small, and a second thread would wait for whatever else the machine does.
+docs: export OMP_NUM_THREADS = 1
 docs: $(VENV)/.dev  ## build the documentation and run its examples
 	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
