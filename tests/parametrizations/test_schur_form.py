@@ -454,7 +454,7 @@ def test_real_eigenvalues_of_an_annulus_keep_their_sign() -> None:
 
 
 def test_both_kinds_of_bounds() -> None:
-    with pytest.raises(ValueError, match="radius, abscissa: expected one of them"):
+    with pytest.raises(ValueError, match="radius, abscissa: expected at most one of them"):
         sp.SchurForm(radius=0.9, abscissa=0.0)
     with pytest.raises(ValueError, match="radius: expected a finite positive number, a pair"):
         sp.SchurForm(radius=(0.9, 0.5))

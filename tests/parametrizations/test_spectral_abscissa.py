@@ -86,8 +86,8 @@ def test_nan_in_nan_out(mode) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"abscissa": float("inf")}, "abscissa: expected finite numbers"),
-        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: expected finite numbers that are not"),
+        ({"abscissa": float("inf")}, "abscissa: expected a finite number"),
+        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: .* of finite numbers, not a Parameter"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, got 'below'"),
     ],
 )

@@ -147,7 +147,7 @@ def test_eps_is_the_papers() -> None:
         ({"radius": -1.0}, "radius: expected finite positive"),
         ({"radius": float("nan")}, "radius: expected finite positive"),
         ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
-        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. It is not trained"),
+        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. The radius is not trained"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
         ({"solver": "power"}, "solver: expected one of auto, dense, tracking, got 'power'"),
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
