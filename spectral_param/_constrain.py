@@ -252,7 +252,7 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         )
     if isinstance(owner, nn.LSTM) and owner.proj_size and name.startswith("weight_hh"):
         raise ValueError(
-            f"LSTM: expected recurrent weights with {owner.hidden_size} columns, got {owner.proj_size}, the "
+            f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, the "
             "size of the projected state, so that the gates are not square. Take proj_size=0."
         )
     if isinstance(init, Tensor) and init.shape != weight.shape:
