@@ -234,7 +234,7 @@ def test_rows_are_gates_only_where_it_is_said() -> None:
     for module, name in ((torch.nn.Linear(5, 20), "weight"), (torch.nn.LSTM(5, 5), "weight_ih_l0")):
         with pytest.raises(sp.errors.NotSquareError, match=r"\(20, 5\).*a stack of 4 gates.*gates=4"):
             sp.constrain(module, name, sp.ScaledCayley())
-        with pytest.raises(sp.errors.NotSquareError, match="are 4 gates"):
+        with pytest.raises(sp.errors.NotSquareError, match="a stack of 4 gates"):
             parametrize.register_parametrization(module, name, sp.ScaledCayley())
     layer = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=4)
     assert orthogonality_defect(layer.weight).max() < 1e-5
