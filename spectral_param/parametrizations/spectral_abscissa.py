@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal, get_args
 
 import torch
@@ -13,12 +12,13 @@ from spectral_param.context import is_plain
 from spectral_param.eigen import dominant_eigentriple
 from spectral_param.eigen.derivative import is_degenerate, known_value
 from spectral_param.eigen.follower import Follower
-from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.spectral_radius import (
     broadcast_to_matrices,
     readable,
     rounding_tolerance,
+    warn_degenerate,
 )
 
 Mode = Literal["equal", "at_most"]
@@ -89,7 +89,12 @@ class SpectralAbscissa(Parametrization):
             shift = torch.where(active, shift, 0)
         if triple is not None and not self._warned and not self.rightmost.is_regular:
             defective = is_degenerate(triple.right, triple.left)
-            self._warn(defective if active is None else defective & active)
+            if bool((defective if active is None else defective & active).any()):
+                self._warned = True
+                warn_degenerate(
+                    "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
+                    "real part as constant"
+                )
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -127,14 +132,3 @@ class SpectralAbscissa(Parametrization):
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"abscissa={self.abscissa}, mode={self.mode!r}"
-
-    def _warn(self, defective: Tensor) -> None:
-        if not bool(defective.any()):
-            return
-        self._warned = True
-        warnings.warn(
-            "SpectralAbscissa: the rightmost eigenvalue is defective and has no derivative: its real part is "
-            "taken for a constant in this precision, until T moves away from such matrices.",
-            DegenerateEigenvalueWarning,
-            stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
-        )

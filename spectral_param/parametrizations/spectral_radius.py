@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from typing import Literal, get_args
@@ -157,7 +158,16 @@ class SpectralRadiusNorm(Parametrization):
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / radius
         if triple is not None and not self._warned:
-            self._warn(active & nilpotent, active & is_degenerate(triple.right, triple.left))
+            reason = ""
+            if bool((active & nilpotent).any()):
+                reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
+            elif bool((active & is_degenerate(triple.right, triple.left)).any()):
+                reason = (
+                    "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
+                )
+            if reason:
+                self._warned = True
+                warn_degenerate(f"SpectralRadiusNorm: {reason}")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -249,25 +259,6 @@ class SpectralRadiusNorm(Parametrization):
             self.latched = torch.zeros_like(rho)
         return self.latched
 
-    def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
-        if not is_plain(nilpotent):
-            return
-        if bool(nilpotent.any()):
-            reason = "the spectral radius is zero, so no multiple of T has the given radius: W = T"
-        elif bool(defective.any()):
-            reason = (
-                "the dominant eigenvalue is defective and has no derivative: the gradient treats its modulus "
-                "as a constant"
-            )
-        else:
-            return
-        self._warned = True
-        warnings.warn(
-            f"SpectralRadiusNorm: {reason} in this precision, until T moves away from such matrices.",
-            DegenerateEigenvalueWarning,
-            stacklevel=6,  # the line that reads the weight: behind constrain, forward and two calls of torch
-        )
-
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
         raise InManifoldError(
@@ -276,6 +267,16 @@ class SpectralRadiusNorm(Parametrization):
             "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
             "set the weight and register a new instance, which projects it."
         )
+
+
+def warn_degenerate(message: str) -> None:
+    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads the weight."""
+    # That line is in the innermost caller outside of this library and torch.
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
+        level, frame = level + 1, frame.f_back
+    message += " in this precision, until T has moved away from such matrices."
+    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
 
 
 def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor:  # -> () or (...)
