@@ -395,7 +395,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
 
     def _check_shape(self, W: Tensor) -> None:
-        """Raise unless W holds the square blocks that ``gates`` says."""
+        """Raise unless W is a stack of ``gates`` square blocks."""
         name = type(self).__name__
         rows, n = W.shape[-2:]
         if n == 1 and W.ndim > 2:

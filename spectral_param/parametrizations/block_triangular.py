@@ -150,7 +150,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *couplings
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that the blocks of the matrix stand for, and its couplings."""
+        """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
         self._check_size(X)
         found = [nested_from_matrix(block, self._part(X, i, i)) for i, block in enumerate(self.blocks)]
         if not self._counts:

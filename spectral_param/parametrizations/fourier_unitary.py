@@ -113,7 +113,7 @@ class FourierUnitary(Parametrization):
         return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
 
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
-        """Return 7n for each matrix, as the paper counts: what is trained.
+        """Return 7n for each matrix, the number of trained parameters, as in the paper.
 
         Only 7n - 7 of them are independent (from n = 6 on): the length and the phase of each v have no
         effect, constant phases can move between D₁, D₂ and D₃, and turning both vectors together in their

@@ -235,7 +235,7 @@ class Householder(Parametrization):
         if moved > 10 * n * eps:
             raise InManifoldError(
                 f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "
-                f"{count} or less, got one whose singular value number {count + 1} is {moved:.1e}. Take more "
-                "reflections, or remove the parametrization, set the weight and register a new instance, "
-                "which projects it."
+                f"{count} or less, got one where singular value {count + 1} of I - W is {moved:.1e}. Take "
+                "more reflections, or remove the parametrization, set the weight and register a new "
+                "instance, which projects it."
             )

@@ -153,7 +153,7 @@ class ScaledCayley(Parametrization):
         if isinstance(count, float):
             count = round(count * n)
         if count is not None and count > n:
-            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}.")
+            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}. Take a fraction of n.")
         return count
 
     def _check_no_count(self) -> None:

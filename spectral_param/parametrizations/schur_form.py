@@ -42,9 +42,9 @@ Form = Literal["exact", "paper"]
 
 _COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Registration moves what is outside a bound to this fraction of it. Several eigenvalues exactly on the bound
-# can become a nearly defective one, which rounding moves beyond the bound. The bound of the departure is
-# reached only in the limit.
+# Registration moves values from outside a bound to this fraction of the bound. Several eigenvalues exactly on
+# the bound can become a nearly defective one, which rounding moves beyond the bound. The bound of the
+# departure is reached only in the limit.
 _INSIDE = 0.995
 
 

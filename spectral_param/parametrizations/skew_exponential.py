@@ -1,4 +1,4 @@
-"""Orthogonal matrices by the exponential of a skew-symmetric one (expRNN, dtriv)."""
+"""Orthogonal matrices by the exponential of a skew-symmetric matrix (expRNN, dtriv)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Angles = Literal["henaff", "cayley"]
 
 
 class SkewExponential(Parametrization):
-    r"""Orthogonal weight :math:`W = B\, e^A`, A skew-symmetric, B a fixed orthogonal base.
+    r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"

@@ -71,7 +71,7 @@ class SpectralAbscissa(Parametrization):
                 f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
                 f"{abscissa!r}. For stable dynamics take a negative number."
             )
-        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        # A tensor is kept in float64 on the host, so that converting the module does not round it.
         self.abscissa = values.clone() if values.ndim > 0 else values.item()
         self.mode = mode
         self.rightmost = Follower("dense", "real")

@@ -111,7 +111,7 @@ class SpectralRadiusNorm(Parametrization):
                 f"radius: expected finite positive numbers, got {radius!r}. "
                 "If the state should decay fast, take a small radius instead of 0."
             )
-        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        # A tensor is kept in float64 on the host, so that converting the module does not round it.
         self.radius = values.clone() if values.ndim > 0 else values.item()
         self.mode = mode
         self.eps = eps
@@ -227,7 +227,7 @@ class SpectralRadiusNorm(Parametrization):
         return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
     def _active(self, rho: Tensor, radius: Tensor | float) -> Tensor:
-        """Return which matrices are scaled. Those with ρ = NaN are, so that W becomes NaN."""
+        """Return which matrices are scaled. ρ = NaN counts as active, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
         limit = radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))

@@ -171,8 +171,8 @@ def _is_compiled() -> bool:
 
 
 def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Return whether neither a tracer nor a transform nor forward-mode AD sees these tensors."""
-    # torch.jit.trace records in-place steps wrongly.
+    """Return whether no tracer, transform or forward-mode AD is active on these tensors."""
+    # torch.jit.trace records in-place operations wrongly.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():

@@ -32,7 +32,7 @@ STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
 def exponent(cell: Cell, rows: Rows) -> int | None:
-    """Return log2 of the number of steps to take at a time, or None if one after the other is faster."""
+    """Return log2 of the number of steps to compute at a time, or None if step by step is faster."""
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
@@ -45,7 +45,7 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
 
 
 def fastest_exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
-    """Return the exponent for sequences of one length."""
+    """Return :func:`exponent` for sequences of equal length."""
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
