@@ -36,7 +36,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     A subclass defines :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
     These get square matrices ``(..., n, n)`` in float32 or better, with autocast off; the gates of an LSTM
-    or GRU are a batch dimension. ``forward`` and ``right_inverse`` are not overridden.
+    or GRU are a batch dimension. A subclass does not override ``forward`` and ``right_inverse``.
 
     Attributes:
         gates: Number k of square blocks in a weight ``(..., k·n, n)``, each constrained separately. The
@@ -94,7 +94,7 @@ class Parametrization(nn.Module, abc.ABC):
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight, without those of frozen originals.
 
-        At least one original is trained.
+        Called only if at least one original is trained.
         """
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:

@@ -40,9 +40,9 @@ class Householder(Parametrization):
     - k < n reaches every orthogonal (unitary) weight with rank(I - W) ≤ k; such a weight keeps n - k
       dimensions fixed. Here H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
 
-    Real weight: d_i = ±1 is the buffer ``signs``. Only registration and assignment choose it. Training does
-    not change it, nor the determinant, which it decides. For k = n, D replaces the paper's last reflection,
-    which is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
+    Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
+    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection, which
+    is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
 
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.

@@ -66,9 +66,9 @@ class SpectralRadiusNorm(Parametrization):
             ``"at_most"`` and ``"latched"`` scale T if ρ(T) + ε > r.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant
             eigenvalue from step to step, proves each result, and calls LAPACK if a proof fails (see "How it
-            is followed from step to step" in the derivation). λ is then exact to working precision
-            ε, and the eigenvectors in the gradient to √ε. ``"auto"``, the default, is ``"tracking"`` from
-            n = 96 on, where it is faster. The ``state_dict`` has the state of the tracking under
+            is followed from step to step" in the derivation). λ is then exact to working
+            precision, and the eigenvectors in the gradient to its square root. ``"auto"``, the default, is
+            ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the tracking under
             ``tracking``: two n × 16 matrices.
 
     Raises:
