@@ -41,8 +41,8 @@ class Householder(Parametrization):
       dimensions fixed. Here H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
 
     Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
-    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection, which
-    is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
+    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
+    which is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
 
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.

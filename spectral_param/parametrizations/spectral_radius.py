@@ -68,8 +68,8 @@ class SpectralRadiusNorm(Parametrization):
             eigenvalue from step to step, proves each result, and calls LAPACK if a proof fails (see "How it
             is followed from step to step" in the derivation). λ is then exact to working
             precision, and the eigenvectors in the gradient to its square root. ``"auto"``, the default, is
-            ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the tracking under
-            ``tracking``: two n × 16 matrices.
+            ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the
+            tracking under ``tracking``: two n × 16 matrices.
 
     Raises:
         ValueError: If an argument is outside its range.
