@@ -1,4 +1,4 @@
-"""The one door: a constraint on a tensor of any module, with checks, a start, patterns and chains."""
+"""``constrain``: a constraint on tensors of any module."""
 
 from __future__ import annotations
 
@@ -32,33 +32,34 @@ def constrain(
     init: Init = None,
     gates: int | None = None,
 ) -> M:
-    """Constrain a tensor of a module, as :func:`torch.nn.utils.parametrize.register_parametrization` does.
+    """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
-    Beside that, it takes several tensors by a pattern, knows the gates of LSTM and GRU, chooses where to
-    start, chains, and refuses tensors whose constraint would not hold.
+    In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU, chooses
+    the initial weight, takes a list of constraints, and refuses tensors on which the constraint would not
+    hold.
 
     Args:
         module: The module that has the tensor. It is changed.
-        tensor_name: Name of a parameter or buffer, ``"weight_hh_l0"`` or ``"encoder.weight"`` for instance,
-            or a pattern of names, ``"weight_hh_l*"``. Each match gets a copy of the constraint.
-        constraint: A constraint of this library, a manifold of geotorch, or any module with a
-            ``right_inverse``, as PyTorch's parametrizations have it; or a list of these, the inner one first:
-            the weight is what the last one returns. It is copied, so the given instance stays unused. Where
-            the tensor has a parametrization already, the constraint acts behind that.
-        init: ``None``: start from the tensor as it is. ``"paper"``: start as the constraint's paper
-            does; of another library's, from its ``sample()``. A tensor, or a function that fills one in
-            place as those of ``torch.nn.init`` do: start from that. What lies outside the set is projected
-            onto it; a manifold of geotorch that refuses it starts from its ``sample()``.
-        gates: Number k of square blocks in a weight ``(k·n, n)``, each constrained by itself. ``None``, the
-            default: 4 for the recurrent weights of an LSTM, 3 for those of a GRU, 1 elsewhere.
+        tensor_name: Name of a parameter or buffer, such as ``"weight_hh_l0"`` or ``"encoder.weight"``, or a
+            pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
+        constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
+            a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
+            result of the last one. Constraints are copied; the given instance is not changed. If the tensor
+            already has a parametrization, the constraint acts behind it.
+        init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
+            initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
+            or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
+            set is projected onto it; if a manifold of geotorch refuses the weight, its ``sample()`` is taken.
+        gates: Number k of square blocks in a weight ``(k·n, n)``, each constrained separately. ``None``, the
+            default: 4 for recurrent weights of an LSTM, 3 for those of a GRU, 1 for other tensors.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: If there is no such tensor; if it is registered elsewhere in the module, too, has no
-            shape yet, holds the kernels of a convolution, or is not square and of a module without gates; if
-            ``init`` or ``gates`` do not fit; and what the constraint raises.
+        ValueError: If no tensor has this name; if the tensor is also registered elsewhere in the module, has
+            no shape yet, holds the kernels of a convolution, or is not square in a module without gates; if
+            ``init`` or ``gates`` does not fit; or if the constraint raises it.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -87,7 +88,7 @@ def constrain(
 
 
 class _Snapshot:
-    """A module and one of its tensors as they are before a constraint is registered."""
+    """The state of a module and one of its tensors before a constraint is registered."""
 
     def __init__(self, owner: nn.Module, name: str) -> None:
         self._owner, self._class = owner, owner.__class__
@@ -101,7 +102,7 @@ class _Snapshot:
             self._data, self._values = self._tensor.data, self._tensor.detach().clone()
 
     def restore(self) -> None:
-        """Put everything back: the same tensor in the same memory, and the links that there were."""
+        """Restore the module, and the same tensor in the same memory or its chain of parametrizations."""
         if self._tensor is None:
             del self._links[self._count :]
             return
@@ -134,7 +135,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
 
 
 def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
-    """Fill the weight with a member of another library's set, unless it is one."""
+    """Replace the weight by a member of another library's set, unless it is a member."""
     if weight.is_meta:
         return
     if from_sample:
@@ -142,7 +143,7 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         if sample is None:
             raise ValueError(
                 f"init: expected None, a tensor or a function for {type(link).__name__}, which has no "
-                "sample(), got 'paper'. Fill the weight with a start of your own."
+                "sample(), got 'paper'. Pass the initial weight as a tensor."
             )
         weight.copy_(sample())
         return
@@ -161,12 +162,12 @@ def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -
 
 
 def _plain_class(module: nn.Module) -> type[nn.Module]:
-    """Return the class of torch.nn that a module is of, also where it is parametrized."""
+    """Return the class of a module in torch.nn, which a parametrized module has as a base class."""
     return next((c for c in type(module).__mro__ if c in _GATES), type(module))
 
 
 def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
-    """Return the modules and names of the tensors that a pattern means."""
+    """Return the modules and names of the tensors that a pattern matches."""
     found, names = [], []
     for path, owner in module.named_modules():
         for name in _tensor_names(owner):
@@ -197,21 +198,21 @@ def _tensor_names(owner: nn.Module) -> Iterator[str]:
 def _check_chain(chain: list[nn.Module], init: Init) -> None:
     if not chain or not all(isinstance(link, nn.Module) for link in chain):
         raise ValueError(
-            f"constraint: expected a constraint or a list of constraints, got {chain!r}. "
-            "spectral_param.SpectralRadiusNorm() is one: an instance, not the class."
+            f"constraint: expected a constraint or a list of constraints, got {chain!r}. Pass an instance, such "
+            "as spectral_param.SpectralRadiusNorm(), not a class or a name."
         )
     for link in chain:
         if isinstance(link, Parametrization) and link._shape is not None:
             raise ValueError(
-                f"constraint: expected a new instance, got a {type(link).__name__} that is registered. "
-                "Construct one for each call."
+                f"constraint: expected a new instance, got a {type(link).__name__} that is already "
+                "registered. Construct one for each call."
             )
     if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
     if isinstance(init, str) and len(chain) > 1:
         raise ValueError(
-            "init: expected None, a tensor or a function for a chain of constraints, got 'paper'. Their "
-            "papers start one constraint; constrain the first one with init='paper', then the others."
+            "init: expected None, a tensor or a function for a list of constraints, got 'paper'. Call "
+            "constrain with the first one and init='paper', then with the others."
         )
 
 
@@ -223,36 +224,36 @@ def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
     foreign = [link for link in chain if not isinstance(link, Parametrization)]
     if gates > 1 and foreign:
         raise ValueError(
-            f"gates: expected None or 1 for {type(foreign[0]).__name__}, which knows nothing of gates, got "
+            f"gates: expected None or 1 for {type(foreign[0]).__name__}, which does not support gates, got "
             f"{gates}. Take a constraint of this library."
         )
 
 
 def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) -> None:
-    """Raise for tensors on which a constraint would not hold, or not mean what it says."""
+    """Raise for tensors on which a constraint would not hold or would be meaningless."""
     kind = type(owner).__name__
     weight = owner._parameters.get(name, owner._buffers.get(name))
-    if weight is None:  # It has a parametrization.
+    if weight is None:  # The tensor already has a parametrization.
         if init is not None:
             raise ValueError(
-                f"init: expected None, since {name!r} has a parametrization whose original is trained, got "
-                f"{init if isinstance(init, str) else type(init).__name__!r}. Set the weight before."
+                f"init: expected None, because {name!r} already has a parametrization, got "
+                f"{init if isinstance(init, str) else type(init).__name__!r}. Assign the weight before."
             )
         return
     if is_lazy(weight):
         raise ValueError(
-            f"{kind}: expected a tensor with a shape, got the lazy {name!r}. Run the module once on an "
-            "input, then constrain it."
+            f"{kind}: expected a tensor with a shape, got the lazy parameter {name!r}. Run the module once "
+            "on an input, then constrain it."
         )
     if isinstance(owner, nn.modules.conv._ConvNd) and name == "weight":
         raise ValueError(
             f"{kind}: expected a module with a weight matrix, got the kernels of a convolution, whose last "
-            "dimensions are positions. Constrain a recurrent or a linear layer."
+            "dimensions are spatial positions. Constrain a recurrent or a linear layer."
         )
     if isinstance(owner, nn.LSTM) and owner.proj_size and name.startswith("weight_hh"):
         raise ValueError(
-            f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, "
-            "those of the projected state, so the gates are not square. Take proj_size=0."
+            f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, the "
+            "size of the projected state, so that the gates are not square. Take proj_size=0."
         )
     if isinstance(init, Tensor) and init.shape != weight.shape:
         raise ValueError(
@@ -266,7 +267,7 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
     ]
     if aliases:
         raise ValueError(
-            f"{kind}: expected a tensor that is registered once, but {name!r} is {aliases[0]!r}, too, which "
-            "would stay unconstrained and might be the name that the forward pass reads. Delete the name "
-            "that it does not read, with del, then constrain the other one."
+            f"{kind}: expected a tensor with one name, got {name!r}, which is also registered as "
+            f"{aliases[0]!r}. The second name would stay unconstrained, and the forward pass may read it. "
+            "Delete the name that the forward pass does not read, with del, then constrain the other one."
         )

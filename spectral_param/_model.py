@@ -1,4 +1,4 @@
-"""What can be asked of a model: its constraints, parameter groups, free parameters, penalties, new bases."""
+"""Functions of a whole model: constraints, parameter groups, free parameters, penalties, bases."""
 
 from __future__ import annotations
 
@@ -14,23 +14,16 @@ from spectral_param.parametrizations.base import nested_parts, real_entries
 
 
 def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
-    """Return the tensors that a parametrized weight is computed from, be they parameters or buffers.
-
-    Args:
-        weight: The list of its parametrizations.
-    """
+    """Return the parameters or buffers from which a parametrized weight is computed."""
     if weight.is_tensor:
         return (weight.original,)
     return tuple(getattr(weight, f"original{i}") for i in range(weight.ntensors))
 
 
 def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Yield each constraint in a model, nested ones too, with the originals that it reads.
+    """Yield each constraint in a model, also nested ones, with the originals that it reads.
 
-    Of one that acts behind another parametrization, what that returns stands for the original.
-
-    Args:
-        model: Any model.
+    Behind another parametrization, these are computed from the matrix that the other one returns.
     """
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):
@@ -55,24 +48,24 @@ def param_groups(
     *,
     weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return optimizer groups with a learning rate of its own for constrained weights.
+    """Return optimizer groups with a separate learning rate for constrained weights.
 
-    The papers train the orthogonal block ten to a hundred times slower than everything else.
+    The papers train orthogonal weights with a tenth to a hundredth of the learning rate of the others.
 
     Args:
         model: Any model.
-        lr: Learning rate of everything else.
-        constrained_lr: Learning rate of the tensors behind the constraints. ``None``, the default, is a tenth
-            of ``lr``, as in the expRNN paper.
-        constrained: Which parametrizations count, by class: all of this library by default.
-            ``ScaledCayley`` alone is what the ENRNN paper does.
-        weight_decay: Weight decay of everything else. The tensors behind the constraints then have none:
-            they are not the weight, and decay of them does not shrink it. ``None``, the default, leaves both
-            groups to the optimizer; ``AdamW`` then decays both by 0.01.
+        lr: Learning rate of the other parameters.
+        constrained_lr: Learning rate of the originals of constrained weights. ``None``, the default, is a
+            tenth of ``lr``, as in the expRNN paper.
+        constrained: Class or classes of the parametrizations that get ``constrained_lr``. The default is all
+            of this library. The ENRNN paper has ``ScaledCayley`` alone.
+        weight_decay: Weight decay of the other parameters. The originals of constrained weights then get 0,
+            because decay of the originals does not shrink the weight. With ``None``, the default, the
+            optimizer decides for both groups; ``AdamW`` takes 0.01.
 
     Returns:
-        Two groups for the constructor of an optimizer, each parameter in exactly one of them. A
-        group that would be empty is left out.
+        Two groups for the constructor of an optimizer, with each parameter in one of them. An empty group is
+        left out.
 
     Example:
         >>> rnn = spectral_param.nn.ENRNN(input_size=2, long_size=6, short_size=4)
@@ -94,12 +87,7 @@ def param_groups(
 def split_parameters(
     model: nn.Module, constrained: type[nn.Module] | tuple[type[nn.Module], ...]
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters behind the given parametrizations, and the others.
-
-    Args:
-        model: Any model.
-        constrained: Classes of parametrizations.
-    """
+    """Return the parameters that parametrizations of the given classes read, and all others."""
     found: dict[int, nn.Parameter] = {}
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):
@@ -113,11 +101,10 @@ def split_parameters(
 
 
 def num_free_parameters(module: nn.Module) -> int:
-    """Return how many independent real numbers a model trains.
+    """Return the number of independent real numbers that a model trains.
 
-    Tensors constrained by this library count as what their set has, as the papers count: an
-    orthogonal n x n matrix as n(n-1)/2. Everything else counts its entries. Frozen parameters and
-    shared ones do not count again.
+    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2. All
+    other parameters count their entries. Frozen parameters do not count, and shared ones count once.
 
     Args:
         module: Any model.
@@ -145,8 +132,8 @@ def penalty(model: nn.Module) -> Tensor:
     r"""Return the sum of the penalties :math:`δ\, ‖1 - |γ|‖_2^2` of a model, to be added to the loss.
 
     Args:
-        model: Any model. Each :class:`spectral_param.SchurForm` in it adds its own, with its own δ; without
-            one, the sum is zero.
+        model: Any model. The sum is over all :class:`spectral_param.SchurForm` in the model, each with its
+            own δ; it is zero if there is none.
 
     Example:
         >>> rnn = spectral_param.nn.NNRNN(1, 16, delta=0.1)
@@ -162,22 +149,21 @@ def penalty(model: nn.Module) -> Tensor:
 
 
 def rebase(model: nn.Module) -> None:
-    r"""Move the base of every :class:`spectral_param.SkewExponential` to its present weight.
+    r"""Make the present weight of every :class:`spectral_param.SkewExponential` its base B.
 
-    Dynamic trivialisation (Lezcano-Casado 2019): W = B e^A is trained through A for K optimizer steps;
-    then W becomes the new B and A = 0, where the derivative of the exponential is the identity. K = 1
-    is Riemannian gradient descent; K = ∞, never to call this function, the static parametrization. The
+    This is dynamic trivialization (Lezcano-Casado 2019): A in W = B e^A is trained for K optimizer steps.
+    Then W becomes the new B, and A = 0, where the derivative of the exponential is the identity. K = 1 is
+    Riemannian gradient descent. K = ∞, without any call of this function, is the static parametrization. The
     paper compares K = 1, 100 and ∞.
 
-    Call it between an optimizer step and the next forward pass. Every weight stays what it is, to
-    rounding. The optimizer does not know: moments that it has gathered were directions at the old base.
-    They fade within a few steps (ten for a momentum of 0.9) and differ from those at the new base by
-    terms of the size of A; the author's code keeps them. To drop them, remove the entry of the original
-    tensor from ``optimizer.state``.
+    Call ``rebase`` between an optimizer step and the next forward pass. The weights change only by rounding.
+    The optimizer's moments are not changed, although they are directions at the old base. They differ from
+    directions at the new base by terms of the size of A and fade within a few steps (ten for a momentum of
+    0.9). The author's code keeps them, too. To drop them, remove the original from ``optimizer.state``.
 
     Args:
-        model: Any model; those inside :class:`spectral_param.SchurForm` and
-            :class:`spectral_param.BlockTriangular` are found, too.
+        model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
+            :class:`spectral_param.BlockTriangular` are included.
 
     Example:
         >>> rnn = spectral_param.nn.ExpRNN(1, 16)

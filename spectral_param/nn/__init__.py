@@ -1,4 +1,4 @@
-"""Layers: used like those of ``torch.nn``."""
+"""Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
 from spectral_param.nn.block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn.goru import GORU, GORUCell

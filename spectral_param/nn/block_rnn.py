@@ -31,7 +31,7 @@ InputMap = Literal["linear", "identity"]
 
 
 class LayerOptions(TypedDict, total=False):
-    """Options of :class:`BlockRNN` that all networks made of it have."""
+    """Options of :class:`BlockRNN` that all its subclasses have."""
 
     bias: bool
     batch_first: bool
@@ -45,13 +45,13 @@ class LayerOptions(TypedDict, total=False):
 
 
 class ComplexOptions(LayerOptions, total=False):
-    """Those of networks with defaults of their own for a complex dtype."""
+    """Options of the subclasses that define ``real_output`` and ``dtype`` themselves."""
 
     nonlinearity: Nonlinearity
 
 
 class Options(ComplexOptions, total=False):
-    """Those of the other networks."""
+    """Options of the other subclasses."""
 
     real_output: bool
     dtype: torch.dtype | None
@@ -60,23 +60,26 @@ class Options(ComplexOptions, total=False):
 class BlockRNNCell(ConstrainedCell):
     r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
 
-    Eq. (1) and (3) of Helfrich and Ye (2020) for any number of blocks. Used like
+    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. The interface is that of
     :class:`torch.nn.RNNCell`.
 
     Args:
         input_size: Number of features m of the input.
         blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
             :class:`spectral_param.BlockTriangular`.
-        coupling: Which blocks above the diagonal are trained instead of zero.
-        nonlinearity: ``"modrelu"`` (the papers' and the default), ``"relu"``, ``"tanh"``,
-            ``"identity"``, or any callable; a module is trained with the cell.
-        bias: Whether to train b, which starts at zero. With modReLU it is the bias of the modulus.
-        input_map: ``"linear"``: U is trained, from a Glorot uniform start. ``"identity"``: U is the
-            identity and not trained; m has to be the hidden size.
-        init: Where W starts: ``"paper"``, a tensor, or a function that fills W in place. Blocks of other
-            libraries, free blocks, and all blocks with ``None``, start from random rotations.
+        coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
+            default: none. ``True``: all. Or pairs ``(row, column)`` of block numbers.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
+            or any callable. A module is trained with the cell.
+        bias: Whether to train b, which is zero at the start. With modReLU it is added to the modulus.
+        input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
+            U is the identity and not trained; m must be the hidden size.
+        init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations,
+            which blocks of other libraries and unconstrained blocks have in any case. Or a tensor, or a
+            function that fills W in place.
         device: Device of the parameters.
-        dtype: Their dtype. Complex ones give a complex state; real input is converted.
+        dtype: Dtype of the parameters. With a complex dtype the state is complex, and real input is
+            converted.
 
     Attributes:
         weight_ih: U, shape ``(n, m)``, or None.
@@ -119,7 +122,7 @@ class BlockRNNCell(ConstrainedCell):
         if input_map == "identity" and input_size != n:
             raise ValueError(
                 f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
-                "Embed the input in that many dimensions, or take 'linear'."
+                f"Embed the input in {n} dimensions, or take 'linear'."
             )
         if input_map == "linear":
             self.weight_ih = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
@@ -133,7 +136,7 @@ class BlockRNNCell(ConstrainedCell):
         self.constrain_weight_hh(blocks, coupling, init, device, dtype)
 
     def reset_parameters(self) -> None:
-        """Start anew: W as ``init`` says, U Glorot uniform, b zero."""
+        """Initialize again: W according to ``init``, U Glorot uniform, b zero."""
         self._reset_rest()
         self._reset_weight_hh()
 
@@ -160,16 +163,16 @@ class BlockRNNCell(ConstrainedCell):
         check_real("input", input, weight.dtype)
         check_real("hx", hx, weight.dtype)
         x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
-        with autocast_off(x):  # as in the layer: with W rounded to bfloat16 an orthogonal recurrence grows
+        with autocast_off(x):  # W in bfloat16 would not be orthogonal, and the state would grow
             z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
             if h is not None:
                 z = z + nn.functional.linear(h, weight)
             return activate(z, self.bias, self.nonlinearity)
 
     def recurrence(self) -> tuple[Cell, torch.dtype]:
-        """Return what a whole sequence is run with, and the dtype of its states.
+        """Return the recurrence of a whole sequence, and the dtype of its states.
 
-        W is the matrix, or the function h -> h Wᵀ where its constraint has a faster one.
+        Its W is a matrix, or a function h -> h Wᵀ if the constraint has a faster one.
         """
         constraint = self._constraint()
         product = None if constraint is None else self._fast_product(constraint)
@@ -186,7 +189,7 @@ class BlockRNNCell(ConstrainedCell):
         return Cell(self.weight_ih, W, bias, self.nonlinearity, support), dtype
 
     def _constraint(self) -> BlockTriangular | None:
-        """Return the constraint of W, None where it has been removed or another one follows it."""
+        """Return the constraint of W; None if it has been removed or is not the only one."""
         if is_parametrized(self, "weight_hh"):
             chain: Any = self.parametrizations["weight_hh"]  # type: ignore[index]
             if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
@@ -197,8 +200,8 @@ class BlockRNNCell(ConstrainedCell):
         if len(constraint.sizes) > 1:
             return None
         originals = originals_of(self._chain())
-        # Half precisions, and real originals that Module.double converted beside a complex weight,
-        # are left to the matrix, which has the state's dtype whatever theirs is.
+        # The function's result has the precision of the originals. In half precision, or after Module.double
+        # has converted only the real originals of a complex weight, W is used, which has the state's dtype.
         eps = finfo_eps(constraint.dtype)
         if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
             return None
@@ -214,37 +217,40 @@ class BlockRNNCell(ConstrainedCell):
 class BlockRNN(SequenceLayer):
     r"""Sequence layer with the interface of :class:`torch.nn.RNN` and constrained recurrent matrices.
 
-    Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is
-    built once in each forward pass.
+    Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is computed
+    once in each forward pass.
 
     Args:
         input_size: Number of features m of the input.
         blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
             :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies.
-        num_layers: Number of layers, each reading the states of the one before.
-        coupling: Which blocks above the diagonal are trained instead of zero.
-        nonlinearity: ``"modrelu"``, ``"relu"``, ``"tanh"``, ``"identity"``, or any callable. The named
-            ones are several times faster. Each layer and direction has its own copy of a module.
+        num_layers: Number of layers. Each layer reads the states of the layer before.
+        coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
+            default: none. ``True``: all, as in :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)``
+            of block numbers.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
+            or any callable. The names are several times faster than callables. Each layer and direction has
+            its own copy of a module.
         bias: Whether to train a bias.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.
         dropout: Probability of dropout between layers.
         bidirectional: Whether a second cell for each layer reads the sequence backwards.
-        input_map: ``"linear"`` or ``"identity"``: the first layer's input map. Later layers of an
-            identity one read theirs through the identity, too.
-        init: Where the recurrent matrices start: ``"paper"``, a tensor, or a function.
-        real_output: For a complex dtype: whether the output has the real parts of the states and, after
-            them, the imaginary parts, twice as many real features. The states h_n stay complex.
-        checkpoint_every: For long sequences: keep one state in so many steps for the backward pass, which
-            computes the others again, so many steps at a time. ``"auto"`` takes the number that needs
-            least memory; None, the default, keeps all. See :func:`spectral_param.functional.rnn`, and
-            ``return_output``.
-        return_output: Whether forward returns the last layer's states at all times. A network that is
-            read out at the end needs h_n only, and with False gets None for the output: together with
-            ``checkpoint_every``, one layer then never holds all states, and without an activation it takes
-            many steps at a time.
+        input_map: The input map of all layers, ``"linear"`` or ``"identity"``; see
+            :class:`spectral_param.nn.BlockRNNCell`.
+        init: The initial recurrent matrices: ``"paper"``, the default, ``None``, a tensor, or a function; see
+            :class:`spectral_param.nn.BlockRNNCell`.
+        real_output: For a complex dtype: whether the output consists of the real parts of the states followed
+            by the imaginary parts, twice as many real features. h_n stays complex.
+        checkpoint_every: For long sequences, to save memory: store only one state in every k steps, and
+            compute the others again in the backward pass. An integer k, or ``"auto"`` for the k that needs
+            least memory. ``None``, the default, stores all states. See
+            :func:`spectral_param.functional.rnn`.
+        return_output: Whether forward returns the last layer's states at all times, or ``None`` instead. With
+            False a network of one layer and ``checkpoint_every`` never holds all states, and one without
+            an activation computes many steps at a time. Take False if only h_n is used.
         device: Device of the parameters.
-        dtype: Their dtype; complex ones give complex states.
+        dtype: Dtype of the parameters. With a complex dtype the states are complex.
 
     Attributes:
         cells: One cell for each layer and direction, in the order of h_n.
@@ -295,13 +301,13 @@ class BlockRNN(SequenceLayer):
         check_checkpoint_every(checkpoint_every)
         if input_map == "identity" and bidirectional and num_layers > 1:
             raise ValueError(
-                "input_map: 'identity' expects one direction or one layer; two directions give the next "
-                "layer twice as many features as it has states. Take 'linear'."
+                "input_map: 'identity' expects one direction or one layer, got several bidirectional layers, "
+                "whose output has twice as many features as the next layer has units. Take 'linear'."
             )
         if real_output and not (dtype is not None and dtype.is_complex):
             raise ValueError(
-                f"real_output: expected a complex dtype, got {dtype}. Real states are real as they are; "
-                "leave it False, or take dtype=torch.complex64."
+                f"real_output: expected a complex dtype, got {dtype}. Take real_output=False for real "
+                "states, or dtype=torch.complex64."
             )
         self.block_sizes = tuple(size for size, _ in blocks)
         self.checkpoint_every = checkpoint_every
@@ -321,7 +327,7 @@ class BlockRNN(SequenceLayer):
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Spell the options that a subclass passes on, for ``help`` and ``inspect.signature``."""
+        """Give a subclass a signature with all options by name, for ``help`` and ``inspect.signature``."""
         super().__init_subclass__(**kwargs)
         own = inspect.signature(cls.__init__)
         *parameters, last = own.parameters.values()
@@ -334,7 +340,7 @@ class BlockRNN(SequenceLayer):
     def run_cell(
         self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> Result:
-        """Run one layer in one direction; see :class:`spectral_param.nn.sequence_layer.SequenceLayer`."""
+        """Run one layer in one direction; see :class:`spectral_param.nn.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
         recurrence, dtype = cell.recurrence()
         check_real("input", rows, dtype)

@@ -1,4 +1,4 @@
-"""What cells share: a constrained recurrent matrix, how it starts anew, and how it is pickled."""
+"""The base class of recurrent cells: a constrained recurrent matrix, its initialization and pickling."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spectral_param.parametrizations.block_triangular import Blocks, BlockTriang
 class ConstrainedCell(nn.Module, abc.ABC):
     """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks.
 
-    Pickle and ``torch.save`` take it as it is. Of other parametrized modules PyTorch saves the ``state_dict``
-    alone: it gives them a class of their own, which a pickle cannot name.
+    ``pickle`` and ``torch.save`` can save the whole cell. For other parametrized modules they can save only
+    the ``state_dict``, because PyTorch changes the class of the module to one that pickle cannot find.
     """
 
     weight_hh: Tensor
@@ -32,21 +32,16 @@ class ConstrainedCell(nn.Module, abc.ABC):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Make ``weight_hh``; for the constructor of a subclass.
+        """Create and constrain ``weight_hh``, for a subclass's constructor.
 
-        Args:
-            blocks: Pairs of size and parametrization.
-            coupling: Which blocks above the diagonal are trained.
-            init: Where W starts; see :func:`spectral_param.constrain`.
-            device: Device of W.
-            dtype: Its dtype.
+        The arguments are those of :class:`spectral_param.nn.BlockRNNCell`.
         """
         self._start = (blocks, coupling, init)
         _constrain_weight(self, *self._start, device, dtype)
 
     @abc.abstractmethod
     def reset_parameters(self) -> None:
-        """Start anew, as the constructor does: after ``to_empty`` of a network of the meta device, say."""
+        """Initialize again as in the constructor, for instance after ``to_empty``."""
 
     @torch.no_grad()
     def _reset_weight_hh(self) -> None:
@@ -61,11 +56,11 @@ class ConstrainedCell(nn.Module, abc.ABC):
         blocks = chain[0]
         assert isinstance(blocks, BlockTriangular)
         _constrain_weight(fresh, *self._start, originals_of(chain)[0].device, blocks.dtype)
-        # Buffers, too, such as the D of the scaled Cayley transform. What has been chained behind stays.
+        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints behind it stay.
         chain.load_state_dict(fresh.parametrizations["weight_hh"].state_dict(), strict=False)  # type: ignore[index, union-attr]
 
     def _chain(self) -> parametrize.ParametrizationList:
-        """Return the parametrizations of W, of which there are some."""
+        """Return the parametrizations of W, which must have some."""
         chain = self.parametrizations["weight_hh"]  # type: ignore[index]
         assert isinstance(chain, parametrize.ParametrizationList)
         return chain
@@ -85,14 +80,14 @@ def _constrain_weight(
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> None:
-    # Where a block's parametrization has no start of its own: a rotation, which is in most sets.
+    # Random rotations, for blocks whose parametrization defines no start: most sets contain rotations.
     rotations = [init_.henaff_(torch.empty(size, size, dtype=dtype)) for size, _ in blocks]
     module.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
     constrain(module, "weight_hh", BlockTriangular(blocks, coupling), init=init)
 
 
 def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
-    """Return a module without attributes yet, of a class that computes the tensors of these names."""
+    """Return a module without attributes, whose class computes the tensors of these names."""
     module = kind.__new__(kind)
     parametrize._inject_new_class(module)
     for name in names:

@@ -13,7 +13,7 @@ from spectral_param.recurrence.goru import goru
 
 
 class GORUCell(ConstrainedCell):
-    r"""One step of the gated orthogonal recurrent unit. Used like :class:`torch.nn.GRUCell`.
+    r"""One step of the gated orthogonal recurrent unit, with the interface of :class:`torch.nn.GRUCell`.
 
     Jing, Gulcehre, Peurifoy, Shen, Tegmark, Soljačić and Bengio, "Gated Orthogonal Recurrent Units: On
     Learning to Forget" (2017):
@@ -22,23 +22,24 @@ class GORUCell(ConstrainedCell):
         r &= σ(V_r x + R h + b_r), \qquad z = σ(V_z x + Z h + b_z), \\
         h' &= z ⊙ h + (1 - z) ⊙ \mathrm{modReLU}(V x + r ⊙ (U h), b), \qquad U \text{ orthogonal}.
 
-    The start is that of the authors' code: V and gate weights are uniform in ±0.01; b_r = 2, so that
+    The initialization is that of the authors' code: V_r, V_z, V, R and Z uniform in ±0.01; b_r = 2, so that
     the unit rotates its state from the first step on; b_z = 0; b = 0.01.
 
     Args:
         input_size: Number of features m of the input.
         hidden_size: Number of hidden units n.
-        parametrization: Of U, any whose matrices are orthogonal, of this library or another; it is
-            copied. :class:`spectral_param.ScaledCayley` by default. The paper's is a product of Givens
+        parametrization: A parametrization of orthogonal matrices, of this library or another, for U. It is
+            copied. The default is :class:`spectral_param.ScaledCayley`; the paper has a product of Givens
             rotations.
         bias: Whether to train b_r, b_z and b.
-        init: Where U starts: ``"paper"``, a tensor, or a function that fills U in place.
+        init: The initial U: ``"paper"``, the default, that of the parametrization's paper; a tensor; or a
+            function that fills U in place.
         device: Device of the parameters.
-        dtype: Their real dtype.
+        dtype: Real dtype of the parameters.
 
     Attributes:
-        weight_ih: V_r, V_z and V below each other, shape ``(3·n, m)``.
-        weight_gates: R and Z below each other, shape ``(2·n, n)``.
+        weight_ih: V_r, V_z and V stacked, shape ``(3·n, m)``.
+        weight_gates: R and Z stacked, shape ``(2·n, n)``.
         weight_hh: U, shape ``(n, n)``.
         bias: b_r, b_z and b, shape ``(3·n,)``, or None.
 
@@ -66,8 +67,8 @@ class GORUCell(ConstrainedCell):
                 raise ValueError(f"{name}: expected at least 1, got {size}.")
         if dtype is not None and dtype.is_complex:
             raise ValueError(
-                f"dtype: expected a real one, got {dtype}: the gates are real. Take "
-                "spectral_param.nn.ScuRNN for a complex state."
+                f"dtype: expected a real dtype, got {dtype}. The gates are real; for a complex state take "
+                "spectral_param.nn.ScuRNN."
             )
         orthogonal = ScaledCayley() if parametrization is None else parametrization
         super().__init__()
@@ -83,7 +84,7 @@ class GORUCell(ConstrainedCell):
         self.constrain_weight_hh([(n, orthogonal)], False, init, device, dtype)
 
     def reset_parameters(self) -> None:
-        """Start anew, as the authors' code does."""
+        """Initialize again, as in the authors' code."""
         self._reset_rest()
         self._reset_weight_hh()
 
@@ -119,12 +120,12 @@ class GORUCell(ConstrainedCell):
         """Run the cell over a sequence; see :func:`spectral_param.functional.goru`.
 
         Args:
-            rows: Inputs ``(rows, input_size)``, the time steps below each other.
+            rows: Inputs ``(rows, input_size)``, as in a ``PackedSequence``.
             h0: Initial states ``(batch, hidden_size)``.
-            batch_sizes: Rows of each step, not increasing.
+            batch_sizes: Number of rows of each step, not increasing.
 
         Returns:
-            All states ``(rows, hidden_size)`` and the last one of each sequence.
+            All states ``(rows, hidden_size)``, and the last state of each sequence ``(batch, hidden_size)``.
         """
         return goru(rows, h0, self.weight_ih, self.weight_gates, self.weight_hh, self.bias, batch_sizes)
 
@@ -136,23 +137,24 @@ class GORUCell(ConstrainedCell):
 class GORU(SequenceLayer):
     """Gated orthogonal recurrent unit over sequences, with the interface of :class:`torch.nn.RNN`.
 
-    Each layer and direction is a :class:`spectral_param.nn.GORUCell`, where the equations are. There is
-    no fast path: a step is some ten operations of autograd.
+    Each layer and direction is a :class:`spectral_param.nn.GORUCell`; the equations are there. Autograd
+    records about ten operations for each time step, so a step takes longer than in
+    :class:`spectral_param.nn.BlockRNN`.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        parametrization: Of the orthogonal matrices; each layer and direction has its own copy.
-            :class:`spectral_param.ScaledCayley` by default.
+        parametrization: Parametrization of the orthogonal matrices. Each layer and direction has its own
+            copy. The default is :class:`spectral_param.ScaledCayley`.
         bias: Whether to train biases.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.
         dropout: Probability of dropout between layers.
         bidirectional: Whether a second cell for each layer reads the sequence backwards.
-        init: Where the orthogonal matrices start: ``"paper"``, a tensor, or a function.
+        init: The initial orthogonal matrices: ``"paper"``, the default, a tensor, or a function.
         device: Device of the parameters.
-        dtype: Their real dtype.
+        dtype: Real dtype of the parameters.
 
     Attributes:
         cells: One cell for each layer and direction, in the order of h_n.

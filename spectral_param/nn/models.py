@@ -1,4 +1,4 @@
-"""The papers' networks: each a choice of blocks for :class:`spectral_param.nn.BlockRNN`."""
+"""The papers' networks: each is a :class:`spectral_param.nn.BlockRNN` with certain blocks."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 class ScoRNN(BlockRNN):
-    r"""Orthogonal recurrence by the scaled Cayley transform.
+    r"""Orthogonal recurrent network by the scaled Cayley transform.
 
-    Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform"
-    (ICML 2018): modReLU, start of section 4.2.
+    Source: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform"
+    (ICML 2018), with modReLU and the initialization of section 4.2.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        negative_ones: Number or fraction of -1s in D. ``None``, the default, means half of them, which
-            spreads the eigenvalues over the unit circle, or trained phases for a complex dtype; the
-            paper tunes it in steps of a tenth.
+        negative_ones: Number (``int``) or fraction (``float``) of -1s in D. ``None``, the default: half of
+            the entries, which spreads the eigenvalues over the unit circle; for a complex dtype, trained
+            phases. The paper tunes the fraction in steps of a tenth.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -63,25 +63,26 @@ class ScoRNN(BlockRNN):
 
 
 class ENRNN(BlockRNN):
-    r"""Long-term memory in an orthogonal block, short-term memory in one of spectral radius ≤ 1.
+    r"""Recurrent network with an orthogonal block for long-term memory and another for short-term memory.
 
-    Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory" (AAAI
-    2020), eq. (3): the recurrent matrix is
-    :math:`\begin{bmatrix} W^{(L)} & W^{(C)} \\ 0 & W^{(S)} \end{bmatrix}`.
+    Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory" (AAAI
+    2020), eq. (3). The recurrent matrix is
+    :math:`\begin{bmatrix} W^{(L)} & W^{(C)} \\ 0 & W^{(S)} \end{bmatrix}`
+    with an orthogonal :math:`W^{(L)}`, and :math:`W^{(S)}` of spectral radius at most ``radius``.
 
     Args:
         input_size: Number of features of the input.
-        long_size: Size q of the orthogonal block; 0 for none.
-        short_size: Size of the normalised block; 0 for none.
+        long_size: Size of the orthogonal block; 0 for none.
+        short_size: Size of the block of bounded spectral radius; 0 for none.
         num_layers: Number of layers.
-        coupling: Whether the short-term state feeds the long-term one through W^(C). ``True`` as in the
-            paper; :class:`spectral_param.nn.BlockRNN` has no couplings unless they are asked for.
-        negative_ones: Number or fraction of -1s in the D of the orthogonal block, or ``None`` for half of
-            them, or for trained phases with a complex dtype. The paper's are 0.3 (adding, copying),
-            0.6 (characters) and 1.0 (speech).
+        coupling: Whether the short-term state feeds the long-term state through W^(C). The default is
+            ``True``, as in the paper; that of :class:`spectral_param.nn.BlockRNN` is ``False``.
+        negative_ones: Number (``int``) or fraction (``float``) of -1s in the D of the orthogonal block.
+            ``None``, the default: half of the entries; for a complex dtype, trained phases. The paper has 0.3
+            (adding, copying), 0.6 (characters) and 1.0 (speech).
         radius: Spectral radius of the short-term block.
-        mode: ``"latched"``, as the paper trains, or another of
-            :class:`spectral_param.SpectralRadiusNorm`, whose own default is ``"equal"``.
+        mode: How ``radius`` bounds it. The default is ``"latched"``, as in the paper; the default of
+            :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
@@ -111,7 +112,8 @@ class ENRNN(BlockRNN):
     ) -> None:
         if "hidden_size" in options:
             raise TypeError(
-                "hidden_size: expected long_size and short_size, which add up to it. Give these two."
+                "hidden_size: expected long_size and short_size, whose sum is the hidden size, got "
+                "hidden_size. Pass these two."
             )
         blocks = [
             (long_size, ScaledCayley(negative_ones)),
@@ -119,25 +121,26 @@ class ENRNN(BlockRNN):
         ]
         used = [(size, parametrization) for size, parametrization in blocks if size != 0]
         if not used:
-            raise ValueError("long_size, short_size: expected at least one that is not 0.")
+            raise ValueError("long_size, short_size: expected at least one that is not 0, got 0 and 0.")
         super().__init__(input_size, used, num_layers, coupling=coupling, **options)
 
 
 class ScuRNN(BlockRNN):
-    r"""Unitary recurrence by the scaled Cayley transform with trained phases, and a complex state.
+    r"""Unitary recurrent network by the scaled Cayley transform with trained phases; the state is complex.
 
-    Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural Networks using Scaled Cayley
-    Transform" (AAAI 2019): modReLU. A starts as in scoRNN, the phases uniform in [0, 2π). The input may
-    be real. The authors also train the initial state; here it is given as ``hx``.
+    Source: Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural Networks using Scaled Cayley
+    Transform" (AAAI 2019), with modReLU. Initially A is as in scoRNN, and the phases are uniform in [0, 2π).
+    The input may be real. The authors also train the initial state: to do so, pass your own parameter as
+    ``hx``.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units, each a complex number.
         num_layers: Number of layers.
-        real_output: Whether the output has the real parts of the states and, after them, the imaginary
-            parts, ``2·hidden_size`` real features. The states h_n stay complex.
-        dtype: ``torch.complex64`` or ``torch.complex128``; by default that of the default dtype's
-            precision, ``torch.complex64`` as a rule.
+        real_output: Whether the output consists of the real parts of the states followed by the imaginary
+            parts, ``2·hidden_size`` real features. The default is True. h_n stays complex.
+        dtype: ``torch.complex64`` or ``torch.complex128``. The default has the precision of torch's default
+            dtype: usually ``torch.complex64``.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
@@ -165,18 +168,19 @@ class ScuRNN(BlockRNN):
 
 
 class ExpRNN(BlockRNN):
-    r"""Orthogonal recurrence by the exponential map.
+    r"""Orthogonal recurrent network by the exponential map, for real dtypes.
 
-    Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML 2019):
-    modReLU, :math:`W = e^A` with A skew-symmetric, trained more slowly than the rest (by a tenth). With
-    :func:`spectral_param.rebase` every K steps it is dtriv, of Lezcano-Casado, "Trivializations for
-    Gradient-Based Optimization on Manifolds" (NeurIPS 2019). Real dtypes only.
+    Source: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML 2019),
+    with modReLU and :math:`W = e^A` for a skew-symmetric A. The paper trains A with a tenth of the learning
+    rate (:func:`spectral_param.param_groups`). With :func:`spectral_param.rebase` every K steps, the network
+    is dtriv of Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds" (NeurIPS 2019).
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        angles: ``"henaff"`` or ``"cayley"``; see :class:`spectral_param.SkewExponential`.
+        angles: Initial rotation angles, ``"henaff"`` (the default) or ``"cayley"``; see
+            :class:`spectral_param.SkewExponential`.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -198,21 +202,21 @@ class ExpRNN(BlockRNN):
 
 
 class NNRNN(BlockRNN):
-    r"""Recurrence of given eigenvalues that need not be normal, by the real Schur form.
+    r"""Recurrent network with a non-normal matrix of known eigenvalues, by the real Schur form; real dtypes.
 
-    Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019): modReLU, start of section
-    4. The paper adds :func:`spectral_param.penalty` to the loss, and its authors train P more slowly than
-    the rest, and give T a weight decay. Real dtypes only.
+    Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), with modReLU and the
+    initialization of section 4. The paper adds :func:`spectral_param.penalty` to the loss. The authors train
+    P with a lower learning rate than the other parameters, and T with weight decay.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        P: The parametrization of the orthogonal matrix; None for ``SkewExponential("cayley")``.
-        form: ``"exact"``, or ``"paper"`` for its literal form, whose eigenvalues leave γ e^{±iθ} in
-            training.
-        radius: Bound of the spectral radius, or None.
-        departure: Bound of the departure from normality, or None.
+        P: Parametrization of the orthogonal matrix. None, the default, is ``SkewExponential("cayley")``.
+        form: ``"exact"``, the default, or ``"paper"``, where training changes the eigenvalues γ e^{±iθ}; see
+            :class:`spectral_param.SchurForm`, also for the next three.
+        radius: Bound of the spectral radius. None, the default: no bound.
+        departure: Bound of the departure from normality. None, the default: no bound.
         delta: δ of the penalty.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
@@ -243,21 +247,22 @@ class NNRNN(BlockRNN):
 
 
 class EUNN(BlockRNN):
-    r"""Unitary recurrence by layers of rotations, of tunable capacity.
+    r"""Unitary recurrent network by layers of rotations; their number sets the capacity.
 
-    Jing et al., "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs" (ICML
-    2017): modReLU, angles and phases uniform in [-π, π).
+    Source: Jing et al., "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs"
+    (ICML 2017), with modReLU. Initially angles and phases are uniform in [-π, π).
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers of the network.
-        layers: Number L of layers of rotations in each recurrent matrix. ``None``, the default, for all,
-            which reach every unitary matrix; the authors' code takes 2 unless told otherwise.
-        order: ``"rectangular"`` or ``"fft"``; see :class:`spectral_param.Givens`.
-        real_output: Whether the output has the real and the imaginary parts, 2n real features. ``None``, the
-            default, for a complex dtype.
-        dtype: Complex as the paper's, or real. By default complex, in the precision of the default dtype.
+        layers: Number L of layers of rotations in each recurrent matrix. ``None``, the default, is n for
+            ``"rectangular"``, which reaches every unitary matrix. The default of the authors' code is 2.
+        order: ``"rectangular"``, the default, or ``"fft"``; see :class:`spectral_param.Givens`.
+        real_output: Whether the output consists of the real parts of the states followed by the imaginary
+            parts, 2n real features. ``None``, the default, is True for a complex dtype.
+        dtype: Complex, as in the paper, or real. The default is complex, in the precision of torch's default
+            dtype.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
     Example:
@@ -286,20 +291,20 @@ class EUNN(BlockRNN):
 
 
 class URNN(BlockRNN):
-    r"""Unitary recurrence of diagonals, reflections and Fourier transforms.
+    r"""Unitary recurrent network by diagonal matrices, reflections and Fourier transforms.
 
-    Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016): modReLU, and a
-    recurrent matrix of 7n parameters, uniform phases and reflection vectors at the start.
+    Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016), with
+    modReLU. The recurrent matrix has 7n parameters. Initially phases and reflection vectors are uniform.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        real_output: Whether the output has the real and the imaginary parts, 2n real features, as the paper
-            reads the states.
-        dtype: A complex one, by default in the precision of the default dtype.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`, ``init`` excepted: the only
-            start is the paper's.
+        real_output: Whether the output consists of the real parts of the states followed by the imaginary
+            parts, 2n real features. The default is True, as in the paper.
+        dtype: A complex dtype. The default has the precision of torch's default dtype.
+        options: Further arguments of :class:`spectral_param.nn.BlockRNN`. ``init`` has no effect: the start
+            is always the paper's.
 
     Raises:
         ValueError: If the dtype is not complex.
@@ -320,28 +325,28 @@ class URNN(BlockRNN):
         dtype: torch.dtype | None = None,
         **options: Unpack[ComplexOptions],
     ) -> None:
-        dtype = _complex_dtype(dtype, "EUNN and ORNN have few parameters, too, and are real if asked.")
+        dtype = _complex_dtype(dtype, "With a real dtype take EUNN or ORNN with few layers or reflections.")
         blocks = [(hidden_size, FourierUnitary())]
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
 class ORNN(BlockRNN):
-    r"""Orthogonal recurrence by Householder reflections.
+    r"""Orthogonal recurrent network by Householder reflections.
 
-    Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural
-    Networks Using Householder Reflections" (ICML 2017). The activation of a real network is the authors',
-    leaky ReLU of slope 0.1, unless ``nonlinearity`` is given; the named ones of
-    :class:`spectral_param.nn.BlockRNN` are faster. Complex numbers have no sign, so the default of a
-    complex network is modReLU. The authors also train the first state: pass one of your own as ``hx``.
+    Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural
+    Networks Using Householder Reflections" (ICML 2017). The default activation is that of the authors, leaky
+    ReLU of slope 0.1, and modReLU for a complex dtype, because complex numbers have no sign. The activations
+    that :class:`spectral_param.nn.BlockRNN` knows by name are faster. The authors also train the initial
+    state: to do so, pass your own parameter as ``hx``.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        reflections: Number of reflections, ``None`` for as many as hidden units.
-        nonlinearity: As :class:`spectral_param.nn.BlockRNN` has them; None for the default above.
-        real_output: For a complex dtype: whether the output has the real parts of the states and, after them,
-            the imaginary parts.
+        reflections: Number of reflections. ``None``, the default, is ``hidden_size``.
+        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is that above.
+        real_output: For a complex dtype: whether the output consists of the real parts of the states followed
+            by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
@@ -377,22 +382,22 @@ class ORNN(BlockRNN):
 
 
 class SpectralRNN(BlockRNN):
-    r"""Recurrence with singular values close to 1.
+    r"""Recurrent network whose matrix has singular values close to 1.
 
-    Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
+    Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
     Parameterization" (ICML 2018). The defaults are those of the authors' code, ReLU and a margin of 0.01,
-    except that it takes n/4 reflections on each side. Complex numbers have no sign, so the default
-    activation of a complex network is modReLU.
+    except for the number of reflections, which is n/4 in their code. For a complex dtype the default
+    activation is modReLU, because complex numbers have no sign.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        margin: Distance from 1 that no singular value of the recurrent matrix reaches.
-        reflections: Number of reflections on each side, ``None`` for as many as hidden units.
-        nonlinearity: As :class:`spectral_param.nn.BlockRNN` has them; None for the default above.
-        real_output: For a complex dtype: whether the output has the real parts of the states and, after them,
-            the imaginary parts.
+        margin: Largest distance of a singular value of the recurrent matrix from 1, never reached.
+        reflections: Number of reflections on each side. ``None``, the default, is ``hidden_size``.
+        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is that above.
+        real_output: For a complex dtype: whether the output consists of the real parts of the states followed
+            by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.
         options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
 
@@ -431,7 +436,7 @@ class SpectralRNN(BlockRNN):
 
 
 def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
-    """Return the dtype, by default complex in the precision of the default dtype; refuse a real one."""
+    """Return the dtype, by default complex in the precision of torch's default dtype; raise if it is real."""
     dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
     if not dtype.is_complex:
         raise UnsupportedDtypeError(

@@ -11,7 +11,7 @@ from spectral_param.recurrence.activation import activate
 class ModReLU(nn.Module):
     r"""Applies :math:`\frac{z}{|z|}\,\mathrm{ReLU}(|z| + b)` with a trained bias b for each feature.
 
-    Eq. (3) of Helfrich, Willmott and Ye (2018); for real and complex input.
+    Source: Helfrich, Willmott and Ye (2018), eq. (3). The input is real or complex.
 
     Args:
         num_features: Size of the last dimension of the input.

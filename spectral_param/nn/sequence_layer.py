@@ -1,4 +1,4 @@
-"""What sequence layers share: layers, directions, and the shapes of torch.nn.RNN."""
+"""The base class of sequence layers: layers, directions, and the shapes of torch.nn.RNN."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from spectral_param.recurrence.sequence import reversal
 class SequenceLayer(nn.Module, abc.ABC):
     """Abstract recurrent layer with the interface of :class:`torch.nn.RNN`, around cells of any kind.
 
-    A subclass fills ``cells`` with one cell for each entry of :meth:`cell_input_sizes`, and writes
-    :meth:`run_cell`, which runs one of them over a whole sequence.
+    A subclass fills ``cells`` with one cell for each entry of :meth:`cell_input_sizes`, and defines
+    :meth:`run_cell`, which runs a cell over whole sequences.
 
     Args:
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
-        num_layers: Number of layers, each reading the states of the one before.
+        num_layers: Number of layers. Each layer reads the states of the layer before.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.
         dropout: Probability of dropout between layers.
         bidirectional: Whether a second cell for each layer reads the sequence backwards.
-        real_output: Whether the output has the real parts of complex states and, after them, the
-            imaginary parts.
-        return_output: Whether forward returns the last layer's states at all times, or None for them.
+        real_output: Whether the output consists of the real parts of complex states followed by the imaginary
+            parts.
+        return_output: Whether forward returns the last layer's states at all times, or ``None`` instead.
 
     Attributes:
         cells: One cell for each layer and direction, in the order of h_n.
@@ -75,11 +75,10 @@ class SequenceLayer(nn.Module, abc.ABC):
 
         Args:
             cell: One of ``cells``.
-            rows: Its inputs ``(rows, features)``: the time steps below each other, as in a
-                ``PackedSequence``.
+            rows: Inputs ``(rows, features)``, all time steps stacked as in a ``PackedSequence``.
             h0: Initial states ``(batch, hidden_size)``, or None for zeros.
-            sizes: Rows of each step, not increasing.
-            return_output: Whether all states are wanted. A cell that saves nothing by it may ignore it.
+            sizes: Number of rows of each step, not increasing.
+            return_output: Whether all states are needed. If not, they may be returned nevertheless.
 
         Returns:
             All states ``(rows, hidden_size)``, or None, and the last state of each sequence
@@ -106,8 +105,8 @@ class SequenceLayer(nn.Module, abc.ABC):
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
-            ``directions · hidden_size`` features (twice that with ``real_output``), or None without
-            ``return_output``; and the last states h_n, shaped like hx.
+            ``directions · hidden_size`` features (twice as many with ``real_output``), or None with
+            ``return_output=False``; and the last states h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit or the sequence is empty.
@@ -131,12 +130,12 @@ class SequenceLayer(nn.Module, abc.ABC):
         return (output.transpose(0, 1) if self.batch_first else output), h_n
 
     def reset_parameters(self) -> None:
-        """Start anew, as the constructor does: after ``to_empty`` of a network of the meta device, say."""
+        """Initialize again as in the constructor, for instance after ``to_empty``."""
         for cell in self.cells:
             cell.reset_parameters()  # type: ignore[operator]
 
     def flatten_parameters(self) -> None:
-        """Do nothing. Models written for :class:`torch.nn.RNN` call it to lay out its weights for cuDNN."""
+        """Do nothing; models written for :class:`torch.nn.RNN` may call this method."""
 
     def extra_repr(self) -> str:
         """Return the arguments that differ from the defaults, for ``repr``."""
@@ -168,7 +167,7 @@ class SequenceLayer(nn.Module, abc.ABC):
         return PackedSequence(output, x.batch_sizes, x.sorted_indices, x.unsorted_indices), h_n
 
     def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """Run all layers on steps that lie below each other; see ``spectral_param.recurrence``."""
+        """Run all layers on stacked time steps; see ``spectral_param.recurrence.sequence``."""
         cells = list(self.cells)
         count, n = len(cells), self.hidden_size
         states: list[Tensor | None]
@@ -212,37 +211,32 @@ class SequenceLayer(nn.Module, abc.ABC):
         if x.shape[1 if self.batch_first and x.ndim == 3 else 0] == 0:
             raise ValueError(
                 f"input: expected at least one time step, got shape {tuple(x.shape)}. "
-                "Drop empty sequences before the network."
+                "Remove empty sequences before the network."
             )
 
     def _check_features(self, x: Tensor) -> None:
         if x.shape[-1] != self.input_size:
             raise ValueError(
                 f"input: expected {self.input_size} features in the last dimension, got shape "
-                f"{tuple(x.shape)}."
+                f"{tuple(x.shape)}. Change the input, or input_size."
             )
 
 
 def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """Drop entries; complex ones, for which torch has no dropout on CPUs, as a whole."""
+    """Apply dropout; to complex entries as a whole, because torch has no complex dropout on CPUs."""
     if not (x.is_complex() and training):
         return nn.functional.dropout(x, probability, training)
     return x * nn.functional.dropout(torch.ones_like(x.real), probability)
 
 
 def check_real(name: str, x: Tensor | None, dtype: torch.dtype) -> None:
-    """Raise if x is complex where the network is not: torch would drop its imaginary part.
-
-    Args:
-        name: What the message calls x.
-        x: Input or state, or None for none.
-        dtype: Dtype of the network.
+    """Raise if the input or state x is complex and the network real: torch would drop the imaginary part.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If x is complex and the dtype of the network is not.
     """
     if x is not None and x.is_complex() and not dtype.is_complex:
         raise ValueError(
             f"{name}: expected a real tensor for a network of {dtype}, got {x.dtype}. Give the network a "
-            "complex dtype if it can have one, or split the tensor into real and imaginary parts."
+            "complex dtype, or split the tensor into real and imaginary parts."
         )

@@ -1,4 +1,4 @@
-"""Constraints for ``torch.nn.utils.parametrize``, one file each. Their names stand at the top level."""
+"""Constraints for ``torch.nn.utils.parametrize``, one file each; ``spectral_param`` exports all of them."""
 
 from spectral_param.parametrizations.base import Parametrization
 from spectral_param.parametrizations.block_triangular import BlockTriangular

@@ -1,4 +1,4 @@
-"""What the parametrizations of orthogonal and unitary weights share."""
+"""Helpers of the parametrizations of orthogonal and unitary weights."""
 
 from __future__ import annotations
 
@@ -9,33 +9,24 @@ from spectral_param.errors import InManifoldError
 
 
 def polar_factor(W: Tensor) -> Tensor:
-    """Return the orthogonal (unitary) matrix that is nearest to each matrix.
-
-    Args:
-        W: Finite matrices ``(..., n, n)``.
-    """
+    """Return the orthogonal (unitary) matrix nearest to each finite matrix."""
     U, _, Vh = torch.linalg.svd(W)
     nearest: Tensor = U @ Vh
     return nearest
 
 
 def check_orthogonal(W: Tensor, eps: float, name: str) -> None:
-    """Raise unless WᴴW = I, up to rounding.
-
-    Args:
-        W: Matrices ``(..., n, n)``.
-        eps: Relative rounding error that they may have.
-        name: What the message calls the parametrization.
+    """Raise unless WᴴW = I up to rounding; ``name`` is the parametrization.
 
     Raises:
         InManifoldError: If an entry of WᴴW - I is larger than 10·n·eps.
     """
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     defect = float((W.mH @ W - identity).abs().max())
-    # Written this way round, NaN is refused: huge entries make infinities, and these make NaN.
+    # Not `defect > ...`, which is false for NaN, and huge entries make the defect NaN.
     if not defect <= 10 * W.shape[-1] * eps:
         raise InManifoldError(
             f"{name}: expected an orthogonal (unitary) weight, got one with max |WᴴW - I| = {defect:.1e}. "
             "Assign its polar factor, or remove the parametrization, set the weight and register a new "
-            "instance, which takes the nearest one."
+            "instance, which projects it."
         )

@@ -1,4 +1,4 @@
-"""Assignment to a set in which no way is known from a weight back to its originals."""
+"""Assignment for constraints whose originals cannot be computed from the weight."""
 
 from __future__ import annotations
 
@@ -11,30 +11,20 @@ from spectral_param.context import is_plain
 
 
 class Present:
-    """The originals that a weight was evaluated from last: that weight alone can be assigned again."""
+    """The originals of the last evaluation, so that at least the present weight can be assigned."""
 
     def __init__(self) -> None:
         self._originals: tuple[Tensor, ...] = ()
 
     def keep(self, *originals: Tensor) -> None:
-        """Keep copies of the originals of a weight that is being evaluated.
-
-        Args:
-            originals: What the optimizer trains.
-        """
+        """Keep copies of the originals of the weight that is being evaluated."""
         if is_plain(*originals):
             self._originals = tuple(t.detach().clone() for t in originals)
 
     def originals_of(
         self, W: Tensor, constrain: Callable[..., Tensor], atol: float
     ) -> tuple[Tensor, ...] | None:
-        """Return copies of the originals if W is their weight, else None.
-
-        Args:
-            W: The weight that is assigned.
-            constrain: The map from the originals to the weight.
-            atol: How far W may be from it.
-        """
+        """Return copies of the originals if ``constrain`` maps them to W, up to ``atol``, else None."""
         originals = self._originals
         if not originals:
             return None

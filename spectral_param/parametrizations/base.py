@@ -1,4 +1,4 @@
-"""What all constraints share: gates, precision, starts, assignment, and one evaluation per forward pass."""
+"""The base class of all constraints, and helpers for constraints nested in others."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from spectral_param.functional.checks import check_matrix, finfo_eps
 
 
 class _Read(NamedTuple):
-    """The last evaluation of a constraint: what it depended on, and what came out."""
+    """The last evaluation of a constraint: all that it depended on, and the weight."""
 
-    edits: list[int]  # How often attributes have been set, of this constraint and of nested ones.
-    marks: list[tuple[int, int] | None]  # Addresses and versions of the originals and buffers,
-    values: list[Tensor]  # copies of them,
-    weight: Tensor  # and a copy of the weight.
+    edits: list[int]  # How often attributes of this constraint and of nested ones have been set.
+    marks: list[tuple[int, int] | None]  # Addresses and versions of the originals and buffers.
+    values: list[Tensor]  # Copies of the originals and buffers.
+    weight: Tensor  # A copy of the weight.
 
 
 class Parametrization(nn.Module, abc.ABC):
     """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
 
-    Used with :func:`spectral_param.constrain` or with
-    :func:`torch.nn.utils.parametrize.register_parametrization`, one instance for each weight. The first
-    weight that it is given, at registration, is projected onto the set; a weight assigned later has to be
-    in it, and to have the same shape, dtype and device.
+    The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
+    instance for each weight, with :func:`spectral_param.constrain` or
+    :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
+    set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
-    A subclass writes :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
-    They see square matrices ``(..., n, n)`` in float32 or better, with autocast off: the gates of an LSTM or
-    GRU are a batch dimension, made and undone here. What a user calls is final.
+    A subclass defines :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
+    These get square matrices ``(..., n, n)`` in float32 or better, with autocast off; the gates of an LSTM
+    or GRU are a batch dimension. A subclass does not override ``forward`` and ``right_inverse``.
 
     Attributes:
-        gates: Number k of square blocks in a weight ``(..., k·n, n)``, each constrained by itself. 1, the
-            default, for square weights. :func:`spectral_param.constrain` sets it from the module.
+        gates: Number k of square blocks in a weight ``(..., k·n, n)``, each constrained separately. The
+            default is 1, for square weights. :func:`spectral_param.constrain` sets it from the module.
     """
 
     _like: Tensor
@@ -49,9 +49,9 @@ class Parametrization(nn.Module, abc.ABC):
     def __init__(self) -> None:
         super().__init__()
         self.gates = 1
-        # The weight's shape, known from registration on. Its dtype and device are those of an empty
-        # buffer, which Module.to and its kin convert as they do the weight; another one stands for
-        # originals that are real beside a complex weight.
+        # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
+        # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
+        # the real originals of a complex weight.
         self._shape: torch.Size | None = None
         self.register_buffer("_like", torch.empty(0), persistent=False)
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
@@ -62,51 +62,46 @@ class Parametrization(nn.Module, abc.ABC):
         self._edits: int
         # The constraints whose buffers and attributes the weight depends on: this one and nested ones.
         self._members: list[Parametrization] | None = None
-        self._attributes: list[Tensor] | None = None  # Those of this one.
+        self._attributes: list[Tensor] | None = None  # The tensors among the attributes of this constraint.
         self._is_alone = True
 
-    # What a subclass writes ---------------------------------------------------------------------------
+    # A subclass defines -------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def constrain(self, *originals: Tensor) -> Tensor:
-        """Map the unconstrained tensors to the constrained matrices ``(..., n, n)``.
-
-        Args:
-            originals: The tensors the optimizer trains, as :meth:`unconstrain` shaped them.
-        """
+        """Return the constrained matrices ``(..., n, n)`` for originals shaped as by :meth:`unconstrain`."""
 
     @abc.abstractmethod
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return unconstrained tensors that :meth:`constrain` maps to W. They share no memory with W.
+        """Return originals that :meth:`constrain` maps to W. They share no memory with W.
 
         Args:
             W: Matrices ``(..., n, n)``.
-            eps: Relative rounding error that W may have: that of the dtype it was given in.
-            project: Whether to take the nearest weight in the set for one outside it, instead of
+            eps: Relative rounding error of the dtype in which the user gave W.
+            project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
                 raising :class:`~spectral_param.errors.InManifoldError`.
         """
 
     @abc.abstractmethod
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return new unconstrained tensors with the start that the constraint's paper uses.
+        """Return new originals, initialized as in the constraint's paper.
 
         Args:
-            like: Matrices ``(..., n, n)`` with the shape, dtype and device that are wanted.
+            like: Matrices ``(..., n, n)`` of the shape, dtype and device of the weight.
         """
 
     @abc.abstractmethod
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return how many independent real numbers the constrained weight has, frozen originals left out.
+        """Return the number of independent real parameters of the weight, without those of frozen originals.
 
-        Args:
-            originals: The tensors the optimizer trains, at least one of them.
+        Called only if at least one original is trained.
         """
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that a matrix stands for, where the constraint acts behind another one.
+        """Return the originals that a matrix stands for, if the constraint acts behind another one.
 
-        By default the matrix is the only original. A constraint with other originals reads them out of its
-        entries, so that each works behind any parametrization.
+        By default the matrix is the only original. A constraint with more originals takes them from the
+        entries of the matrix. So every constraint works behind every parametrization.
 
         Args:
             X: Matrices ``(..., n, n)``.
@@ -114,61 +109,52 @@ class Parametrization(nn.Module, abc.ABC):
         return (X,)
 
     def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
-        """Return what :meth:`constrain` returns, whose values are W: for its derivatives.
+        """Return ``constrain(*originals)``, with its derivatives, when its value W is known.
 
-        For a map whose derivatives need the weight and not what it was computed from.
+        A subclass overrides this method if the derivatives can be computed from W with less work.
 
         Args:
             W: Matrices ``(..., n, n)``.
-            originals: The tensors the optimizer trains.
+            originals: The tensors that W was computed from.
         """
         return self.constrain(*originals)
 
-    #: Whether a weight can be assigned where the constraint acts behind another one.
+    #: Whether a weight can be assigned if the constraint acts behind another one.
     assignable_behind = False
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return the constraints that this one is made of, itself alone or nested ones, too.
-
-        Args:
-            originals: The tensors the optimizer trains.
-
-        Returns:
-            Pairs of a parametrization and the originals that it reads.
-        """
+        """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
         return [(self, originals)]
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return the function h -> h Wᵀ on rows ``(batch, n)`` where it is faster than a product with W.
+        """Return a function h -> h Wᵀ on rows ``(batch, n)``, or None.
 
-        For a recurrence, where W acts once in each time step. None, the default, where W itself is faster.
-
-        Args:
-            originals: The tensors the optimizer trains.
+        None, the default, means that no function is faster than a product with W. A recurrence uses the
+        function, because W acts in every time step.
         """
         return None
 
-    # What PyTorch and users call ----------------------------------------------------------------------
+    # PyTorch and users call ---------------------------------------------------------------------------
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weight; known from registration on."""
+        """The dtype of the weight, known after registration."""
         return self._like.dtype
 
     def forward(self, *originals: Tensor) -> Tensor:
         """Return the constrained weight, in the dtype and on the device of the originals.
 
-        The constraint is evaluated when the originals have changed since the last read. Otherwise the
-        weight is known, and only its backward pass evaluates the constraint.
+        The constraint is evaluated if the originals have changed since the last read. Otherwise the weight
+        is known, and the constraint is evaluated again only for a backward pass.
 
         Args:
-            originals: The tensors the optimizer trains; or the one weight that another parametrization,
-                registered before, returns.
+            originals: The tensors that the optimizer trains. Behind another parametrization, the one weight
+                X that it returns.
 
         Raises:
-            NotAMatrixError: If it is such a weight, and has fewer than two dimensions or no entries.
-            NotSquareError: If it is such a weight, and not square.
-            UnsupportedDtypeError: If it is such a weight, and not floating point or complex.
+            NotAMatrixError: If X has fewer than two dimensions or no entries.
+            NotSquareError: If X is not square.
+            UnsupportedDtypeError: If X is not floating point or complex.
         """
         if self._shape is None and len(originals) == 1:
             if not self._is_behind:
@@ -193,17 +179,17 @@ class Parametrization(nn.Module, abc.ABC):
 
     @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return unconstrained tensors for the weight W.
+        """Return originals for the weight W.
 
         Args:
             W: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
 
         Raises:
             NotAMatrixError: If W has fewer than two dimensions or no entries.
-            NotSquareError: If W is not square, or not the stack of square blocks that ``gates`` says.
+            NotSquareError: If W is not square, or not a stack of ``gates`` square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
-            InManifoldError: If W is outside the set, except at registration; there only where a part of the
-                set was asked for that nothing near W is in (:class:`spectral_param.ScaledCayley`).
+            InManifoldError: If W is outside the set; at registration, where W is projected, only if
+                :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
             NotImplementedError: If the constraint acts behind another parametrization and its originals
                 cannot be written into one matrix.
             ValueError: If W differs from the weight in shape, dtype or device; if it comes from
@@ -236,13 +222,14 @@ class Parametrization(nn.Module, abc.ABC):
         return tuple(t.to(like[t.is_complex()]).contiguous() for t in originals)
 
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
-        """Return whether X is in the set, up to rounding. The protocol of geotorch.
+        """Return whether X is in the set, up to rounding. geotorch has the same method.
+
+        For :class:`spectral_param.FourierUnitary`, and :class:`spectral_param.Givens` with few layers, the
+        result is False also if the originals of X cannot be found.
 
         Args:
             X: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
-            eps: Relative rounding error that X may have; by default that of its dtype. Of constraints that
-                cannot be inverted (few layers of :class:`spectral_param.Givens`,
-                :class:`spectral_param.FourierUnitary`) only weights whose originals can be found count.
+            eps: Relative rounding error that X may have; by default that of its dtype.
         """
         trial = copy.deepcopy(self)
         try:
@@ -256,7 +243,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def sample(self) -> Tensor:
-        """Return a weight of the set, drawn as the constraint's paper starts. The protocol of geotorch.
+        """Return a weight initialized as in the constraint's paper. geotorch has the same method.
 
         Raises:
             ValueError: Before registration, when the shape is not known yet.
@@ -272,13 +259,13 @@ class Parametrization(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def restart(self, *originals: Tensor) -> None:
-        """Start anew, as the constraint's paper does, in the tensors that the optimizer trains.
+        """Overwrite the originals with the initialization of the constraint's paper.
 
-        For ``reset_parameters`` of a layer, after ``to_empty`` of one that was built on the meta device for
-        instance.
+        For a layer's ``reset_parameters``, for instance after ``to_empty`` of a layer built on the meta
+        device.
 
         Args:
-            originals: The tensors the optimizer trains. Their values are replaced.
+            originals: The tensors that the optimizer trains. Their values are replaced.
 
         Raises:
             ValueError: Before registration, when the shape is not known yet.
@@ -293,21 +280,17 @@ class Parametrization(nn.Module, abc.ABC):
             original.copy_(value)
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that a weight stands for, where the constraint acts behind another one.
-
-        Args:
-            X: The weight that the parametrization before returns.
-        """
+        """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
         return self.from_matrix(self._split(at_least_float32(X)))
 
-    # How ----------------------------------------------------------------------------------------------
+    # Implementation -----------------------------------------------------------------------------------
 
     @full_precision
     def _evaluate(self, *originals: Tensor, known: Tensor | None = None) -> Tensor:
         exact = tuple(map(at_least_float32, originals))
         if self._is_behind and len(exact) == 1:
             exact = self.read_matrix(exact[0])
-        if known is not None and exact[0] is originals[0]:  # A rounded weight says too little.
+        if known is not None and exact[0] is originals[0]:  # Not in half precision, where W is rounded.
             W = self.constrain_known(self._split(known), *exact)
         else:
             W = self.constrain(*exact)
@@ -315,22 +298,22 @@ class Parametrization(nn.Module, abc.ABC):
             W = W.flatten(-3, -2)
         dtype = originals[0].dtype
         if W.is_complex() and not dtype.is_complex:
-            # Originals that are all real do not say which complex dtype the weight has: Module.double
-            # converts them, but not a complex weight.
+            # All originals are real, and their dtype does not determine the weight's: Module.double converts
+            # real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W.to(dtype)
 
     def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
-        """Remember the weight, and what it depends on: evaluating may have changed that, a latch for one."""
+        """Remember the weight and its dependencies, read after the evaluation, which may change a latch."""
         tensors, edits, marks = self._dependencies(originals)
         values = [t.detach().clone() for t in tensors]
         vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
 
     def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
-        """Return the weight if it has been evaluated for these originals last, with a graph of its own."""
+        """Return the remembered weight, with a new graph, if nothing that it depends on has changed."""
         last = self._last
-        # Another version or address says that the values may be new: evaluating again is always right. The
-        # same ones do not say that they are old, since edits through `.data` leave them alone.
+        # If a version or address differs, evaluate again, which is always right. If they are equal, compare
+        # the values, too: writes through `.data` leave the version alone.
         if last is None or last.marks[0] != self._mark(originals[0]):  # An optimizer has stepped.
             return None
         tensors, edits, marks = self._dependencies(originals)
@@ -344,9 +327,9 @@ class Parametrization(nn.Module, abc.ABC):
     def _is_remembered(self) -> bool:
         """Return whether the last weight may be used again.
 
-        Not with parameters beside the originals, nor around a module of another library, of which nobody
-        knows what its result depends on; nor where the tensors of a graph are saved by hooks, as
-        ``torch.utils.checkpoint`` does, which has to find the same graph again.
+        It may not if there are parameters beside the originals; if a module of another library is nested,
+        whose dependencies are not known; or if hooks save the tensors of the graph, as in
+        ``torch.utils.checkpoint``, which needs the same graph in its second forward pass.
         """
         if self._members is None:
             modules = [part for part in self.modules() if not getattr(part, "is_memory", False)]
@@ -370,8 +353,8 @@ class Parametrization(nn.Module, abc.ABC):
         return tensors, edits, list(map(self._mark, tensors))
 
     def _mark(self, t: Tensor) -> tuple[int, int] | None:
-        """Return the address and version of a tensor that has them from one read to the next."""
-        # What another parametrization returns is a new tensor each time.
+        """Return the address and version of a tensor, if they can be compared between reads."""
+        # The parametrization before this one returns a new tensor at each read.
         return None if self._is_behind or t.is_inference() else (t.data_ptr(), t._version)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -382,7 +365,7 @@ class Parametrization(nn.Module, abc.ABC):
         return W if self.gates == 1 else W.unflatten(-2, (self.gates, W.shape[-1]))
 
     def _start_on_meta(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals without values, of the shapes that a start has; see :meth:`restart`."""
+        """Return originals on the meta device; :meth:`restart` gives them values later."""
         originals = self.start(self._split(at_least_float32(torch.zeros_like(W, device="cpu"))))
         self.to("meta")
         if isinstance(originals, Tensor):
@@ -393,8 +376,8 @@ class Parametrization(nn.Module, abc.ABC):
         name = type(self).__name__
         if not self.assignable_behind:
             raise NotImplementedError(
-                f"{name}: expected a weight to be read, got an assignment, which cannot be undone through a "
-                f"parametrization before {name}. Assign the original tensors instead, or register {name} "
+                f"{name}: expected no assignment behind another parametrization, got one: {name} cannot "
+                f"compute the other one's originals. Assign the original tensors instead, or register {name} "
                 "first."
             )
         originals = self.unconstrain(
@@ -404,7 +387,7 @@ class Parametrization(nn.Module, abc.ABC):
         return originals.reshape(W.shape).to(W.dtype)
 
     def _check_no_gates(self) -> None:
-        """Raise where there is no product with one matrix."""
+        """Raise if the weight is a stack of gates: there is no product with one square matrix."""
         if self.gates > 1:
             raise ValueError(
                 f"{type(self).__name__}.operator: expected a square weight, got one of stacked gates of "
@@ -412,11 +395,11 @@ class Parametrization(nn.Module, abc.ABC):
             )
 
     def _check_shape(self, W: Tensor) -> None:
-        """Raise unless W holds the square blocks that ``gates`` says."""
+        """Raise unless W is a stack of ``gates`` square blocks."""
         name = type(self).__name__
         rows, n = W.shape[-2:]
         if n == 1 and W.ndim > 2:
-            # Read as a batch, each number would be constrained by itself.
+            # As a batch of 1 x 1 matrices each number would be constrained separately.
             raise NotSquareError(
                 f"{name}: expected square weights (..., n, n), got shape {tuple(W.shape)}, as a convolution "
                 "of kernel size 1 has. Constrain a recurrent or a linear layer."
@@ -424,33 +407,33 @@ class Parametrization(nn.Module, abc.ABC):
         if self.gates > 1 and rows != self.gates * n:
             raise NotSquareError(
                 f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*n, n), got shape "
-                f"{tuple(W.shape)}. Pass the number of rows over the number of columns as gates."
+                f"{tuple(W.shape)}. Pass gates = number of rows / number of columns."
             )
         if self.gates == 1 and rows != n:
             remedy = (
-                f"If its rows are {rows // n} gates, as those of weight_hh of LSTM and GRU are, use "
-                "spectral_param.constrain, which knows them, or pass it gates=" + f"{rows // n}."
+                f"If the weight is a stack of {rows // n} gates, as weight_hh of LSTM and GRU is, use "
+                f"spectral_param.constrain, which knows the gates, or pass gates={rows // n} to it."
                 if rows % n == 0
-                else "Eigenvalues exist for square matrices only; constrain the recurrent weight, not the "
-                "input weight."
+                else "Only square matrices have eigenvalues; constrain the recurrent weight, not the input "
+                "weight."
             )
             raise NotSquareError(
                 f"{name}: expected a square weight (..., n, n), got shape {tuple(W.shape)}. {remedy}"
             )
 
     def _check_same_kind(self, W: Tensor) -> None:
-        """Raise before anything changes, where PyTorch would only notice afterwards."""
+        """Raise before anything changes; PyTorch would notice these errors only afterwards."""
         name = type(self).__name__
         if torch._C._functorch.is_functorch_wrapped_tensor(W):
             raise ValueError(
-                f"{name}: expected the tensors behind the weight, got the weight itself inside a transform "
-                f"of torch.func.{_FUNCTIONAL_CALL}"
+                f"{name}: expected the original tensors, got the weight itself inside a transform of "
+                f"torch.func.{_FUNCTIONAL_CALL}"
             )
         if self._shape is None and (W.is_conj() or W.is_neg()):
-            # register_parametrization exchanges the storage of the parameter, not these marks.
+            # register_parametrization replaces the parameter's data, but not its conjugate and negative bits.
             raise ValueError(
                 f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
-                "view, which PyTorch would conjugate or negate once more. Make the parameter of "
+                "view, which PyTorch would conjugate or negate twice. Make the parameter from "
                 "W.resolve_conj() or W.resolve_neg()."
             )
         if self._shape is not None and W.shape != self._shape:
@@ -470,9 +453,9 @@ class Parametrization(nn.Module, abc.ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
         _give_classes_of_their_own(memo)
-        # torch.nn.RNN keeps the weight that it read last in a list of its own, and a tensor with a
-        # graph cannot be deep-copied. Parametrizations are copied before that list, so it is enough
-        # to say here what the copy of such a weight is: its value, until the next forward pass.
+        # torch.nn.RNN keeps the weight that it read last in a list, and deepcopy refuses a tensor with a
+        # graph. Parametrizations are copied before that list, so the memo can be given a copy of such a
+        # weight's values here. The next forward pass replaces the copy.
         for ref in self._outputs:
             W = ref()
             if W is not None and id(W) not in memo:
@@ -485,13 +468,13 @@ class Parametrization(nn.Module, abc.ABC):
 
 
 _FUNCTIONAL_CALL = (
-    " (torch.func.functional_call takes the tensors behind a constrained weight: name "
+    " (torch.func.functional_call takes the originals of a constrained weight: pass "
     "'parametrizations.weight.original' instead of 'weight'.)"
 )
 
 
 class _ReadAgain(torch.autograd.Function):
-    """The weight of originals for which it is known. Backward evaluates the constraint, once it is needed."""
+    """The known weight of these originals. Only backward evaluates the constraint."""
 
     @staticmethod
     def forward(ctx: Any, constraint: Parametrization, weight: Tensor, *originals: Tensor) -> Tensor:
@@ -505,7 +488,7 @@ class _ReadAgain(torch.autograd.Function):
         needed = ctx.needs_input_grad[2:]
         weight, *saved = ctx.saved_tensors
         with torch.enable_grad():
-            # Aliases: only what goes through this read belongs into its gradient.
+            # Aliases, so that autograd.grad finds only the paths through this read.
             originals = [
                 t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
                 for t, wanted in zip(saved, needed, strict=True)
@@ -521,51 +504,32 @@ def _same(X: Tensor, Y: Tensor) -> bool:
 
 
 def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
-    """Return a weight without values, float32 or better."""
+    """Return zeros of this shape, float32 or better."""
     return at_least_float32(like.new_zeros(shape))
 
 
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return originals as a tuple, a single one too.
-
-    Args:
-        originals: What ``unconstrain``, ``start`` or ``right_inverse`` returned.
-    """
+    """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
     return (originals,) if isinstance(originals, Tensor) else tuple(originals)
 
 
 def at_least_float32(X: Tensor) -> Tensor:
-    """Return X in a precision that LAPACK has: half precisions become single.
-
-    Args:
-        X: A floating point or complex tensor.
-    """
+    """Return X in a precision that LAPACK has: half precision becomes single."""
     if X.dtype in (torch.bfloat16, torch.float16):
         return X.float()
     return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
 def as_real(X: Tensor) -> Tensor:
-    """Undo what Module.to does to the real tensors of a complex module, which it makes complex.
-
-    Args:
-        X: A real tensor, or one that was.
-
-    Returns:
-        The real tensor.
-    """
+    """Return the real part of an original that is real, but that Module.to(complex) has made complex."""
     return X.real if X.is_complex() else X
 
 
 def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Return a product with a matrix as the function that ``operator`` and ``fast_operator`` promise.
+    """Return ``product``, a function h -> h Wᵀ for rows of W's dtype, as a function of rows of any dtype.
 
-    Half precision rows are multiplied in float32, as constrained weights are built, and come back in half
-    precision; real rows are made complex for a complex matrix.
-
-    Args:
-        product: Function h -> h Wᵀ for rows of the matrix's dtype.
-        dtype: That dtype, float32 or better.
+    Rows in half precision are multiplied in float32, and the result is rounded to half precision. Real rows
+    become complex for a complex W.
     """
 
     def apply(h: Tensor) -> Tensor:
@@ -577,37 +541,22 @@ def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable
 
 
 def real_entries(X: Tensor) -> int:
-    """Return the number of real numbers in a tensor: a complex entry is two.
-
-    Args:
-        X: Any tensor.
-    """
+    """Return the number of real numbers in a tensor: a complex entry counts as two."""
     return X.numel() * (2 if X.is_complex() else 1)
 
 
 def is_trained(X: Tensor) -> bool:
-    """Return whether an original counts for ``free_parameters``: all but frozen parameters do.
-
-    Args:
-        X: An original.
-    """
+    """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
     return X.requires_grad or not isinstance(X, nn.Parameter)
 
 
-# A constraint inside another one: a block, a P, a left or right factor. One of another library, of geotorch
-# for instance, has ``forward`` and ``right_inverse``, and if it refuses a matrix, ``sample``.
+# Constraints nested in another one: a block, the P of a Schur form, a left or right factor. ``part`` is the
+# nested constraint. A constraint of another library, such as geotorch, has ``forward`` and ``right_inverse``,
+# and ``sample`` if it refuses matrices outside its set.
 
 
 def nested_originals(part: nn.Module, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-    """Return the originals of a nested constraint for matrices W.
-
-    Args:
-        part: The constraint, of this library or another.
-        W: Matrices ``(..., n, n)``.
-        eps: Relative rounding error that W may have.
-        project: Whether W may be outside the set. One of another library that refuses it then starts from
-            its ``sample()``.
-    """
+    """Return the originals for matrices W ``(..., n, n)``; see :meth:`Parametrization.unconstrain`."""
     found: Any
     if isinstance(part, Parametrization):
         found = part.unconstrain(W, eps=eps, project=project)
@@ -619,10 +568,8 @@ def nested_originals(part: nn.Module, W: Tensor, *, eps: float, project: bool) -
 def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
     """Return ``part.right_inverse(W)`` for a parametrization of another library.
 
-    Args:
-        part: The parametrization. Without ``right_inverse`` W itself is its original, as PyTorch has it.
-        W: The weight.
-        project: Whether W may be outside the set; ``part`` then starts from its ``sample()`` if it refuses W.
+    Without ``right_inverse`` W itself is the original, as in PyTorch. If ``project`` is true and ``part``
+    refuses W, its ``sample()`` takes the place of W.
     """
     inverse: Any = getattr(part, "right_inverse", None)
     if inverse is None:
@@ -637,48 +584,27 @@ def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
 
 
 def nested_weight(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the matrices of a nested constraint.
-
-    Args:
-        part: The constraint.
-        originals: What :func:`nested_originals` returned.
-    """
+    """Return the constrained matrices."""
     W: Tensor = part.constrain(*originals) if isinstance(part, Parametrization) else part(*originals)
     return W
 
 
 def nested_weight_known(part: nn.Module, W: Tensor, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the matrices of a nested constraint, whose values are known, for their derivatives.
-
-    Args:
-        part: The constraint.
-        W: The values.
-        originals: Its originals.
-    """
+    """Return the constrained matrices if W are their values; see :meth:`Parametrization.constrain_known`."""
     if isinstance(part, Parametrization):
         return part.constrain_known(W, *originals)
     return nested_weight(part, originals)
 
 
 def nested_start(part: nn.Module, like: Tensor) -> tuple[Tensor, ...]:
-    """Return the originals with which a nested constraint starts as its paper does.
-
-    Args:
-        part: The constraint. One of another library starts from ``like``.
-        like: Matrices ``(..., n, n)``.
-    """
+    """Return the originals of the paper's initialization; for another library's constraint, of ``like``."""
     if isinstance(part, Parametrization):
         return as_tuple(part.start(like))
     return nested_originals(part, like, eps=finfo_eps(like.dtype), project=True)
 
 
 def nested_count(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
-    """Return the free parameters of a nested constraint, frozen originals left out.
-
-    Args:
-        part: The constraint. Of one of another library all entries count.
-        originals: Its originals.
-    """
+    """Return the number of free parameters; for another library's constraint, of all trained entries."""
     if not any(map(is_trained, originals)):
         return 0
     if isinstance(part, Parametrization):
@@ -689,35 +615,23 @@ def nested_count(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
 def nested_parts(
     part: nn.Module, originals: tuple[Tensor, ...]
 ) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Return the parametrizations that a nested constraint is made of.
-
-    Args:
-        part: The constraint.
-        originals: Its originals.
-    """
+    """Return pairs of a constraint and its originals; see :meth:`Parametrization.parts`."""
     return part.parts(*originals) if isinstance(part, Parametrization) else [(part, originals)]
 
 
 def nested_from_matrix(part: nn.Module, X: Tensor) -> tuple[Tensor, ...]:
-    """Return the originals that a matrix stands for.
-
-    Args:
-        part: The constraint.
-        X: Matrices ``(..., n, n)``.
-    """
+    """Return the originals that a matrix stands for; see :meth:`Parametrization.from_matrix`."""
     return part.from_matrix(X) if isinstance(part, Parametrization) else (X,)
 
 
 def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give the parametrized modules that are being copied classes apart from those of the originals.
+    """Give the parametrized modules that deepcopy is creating a class of their own.
 
-    PyTorch puts the property that computes a weight into a class made for the one module, which deepcopy
-    then shares with the copy. To remove a parametrization from the copy takes it from the original, too,
-    whose weight in ``torch.nn.RNN`` stays as it is from then on, without a word; and ``parametrize.cached``
-    gives the copy the weight of the original.
-
-    Args:
-        memo: That of the copy. A module on its way into it has a class and no attributes yet.
+    PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
+    shares this class between module and copy. Removing a parametrization from the copy would then remove it
+    from the module, too, whose weight in ``torch.nn.RNN`` would silently stay constant; and
+    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in it
+    that has no attributes yet is being created.
     """
     for module in list(memo.values()):
         if isinstance(module, nn.Module) and not vars(module):

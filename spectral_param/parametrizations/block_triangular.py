@@ -31,26 +31,26 @@ class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
     Eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), for any number of blocks: its spectrum is that of the blocks together, whatever the
-    couplings are. In a recurrence, block i reads block j through the coupling (i, j).
+    (AAAI 2020), for any number of blocks. The eigenvalues of W are those of the blocks, for all couplings C.
+    In a recurrence, block i of the state receives block j through the coupling (i, j).
 
-    The originals are ``original0``, ``original1``, …: those of the blocks from top to bottom, then the
-    couplings row by row. So each block can have its own learning rate, and the zeros take no memory
-    in the optimizer.
+    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
+    couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
+    the zeros.
 
-    Registration takes the blocks from the weight, projects each onto its set, and drops what stands
-    where a zero has to be.
+    Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
+    below the diagonal, and those without a coupling, to zero.
 
     Args:
-        blocks: Pairs of size and parametrization, from top to bottom. Any parametrization works, of
-            this library or another (which may refuse a block that is outside its set instead of
-            projecting it); it is copied, so the given instance stays unused. ``None`` leaves the
-            block free.
-        coupling: ``True`` for all blocks above the diagonal, or pairs ``(row, column)`` of block
-            numbers with row < column. ``False``, the default, for none.
+        blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
+            library, which may refuse a block outside its set instead of projecting it. It is copied; the
+            given instance is not changed. ``None`` leaves the block unconstrained.
+        coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
+            paper and the default of :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)`` of block
+            numbers with row < column.
 
     Raises:
-        ValueError: If a size is not a positive integer or a coupling names no pair of blocks.
+        ValueError: If a size is not a positive integer, or a coupling is not such a pair.
 
     Example:
         >>> rnn = torch.nn.RNN(2, 10)
@@ -74,12 +74,12 @@ class BlockTriangular(Parametrization):
             nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
         )
         self.coupling = self._check_coupling(coupling)
-        # Known after registration: how many originals each block has.
+        # The number of originals of each block, known after registration.
         self._counts: tuple[int, ...] = ()
 
     @property
     def support(self) -> list[tuple[slice, slice]]:
-        """Rows and columns outside of which the block matrix is zero, for :func:`functional.rnn`."""
+        """Pairs of rows and columns outside of which W is zero, for :func:`spectral_param.functional.rnn`."""
         starts = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
         last = [
             max([i, *(column for row, column in self.coupling if row == i)]) for i in range(len(self.sizes))
@@ -95,7 +95,7 @@ class BlockTriangular(Parametrization):
         return self._assemble(diagonal, couplings)
 
     def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
-        """Return the block matrix, from blocks whose values are those of W."""
+        """Return the block matrix, whose value W is known."""
         own, couplings = self._divide(originals)
         diagonal = [
             nested_weight_known(block, self._part(W, i, i), each)
@@ -125,7 +125,7 @@ class BlockTriangular(Parametrization):
         self._check_size(W)
         if not project:
             self._check_zeros(W)
-        # A block that accepts its part changes state (D, a latch). If a later block refuses, undo it.
+        # A block that accepts its part changes its state (D, a latch). If a later block refuses, restore it.
         before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
         try:
             found = [
@@ -139,7 +139,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *self._couplings(W)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Start each block as its paper does; couplings Glorot uniform (ENRNN, section 4)."""
+        """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
         self._check_size(like)
         found = [nested_start(block, self._part(like, i, i)) for i, block in enumerate(self.blocks)]
         self._counts = tuple(map(len, found))
@@ -150,7 +150,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *couplings
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return what the blocks of the matrix stand for."""
+        """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
         self._check_size(X)
         found = [nested_from_matrix(block, self._part(X, i, i)) for i, block in enumerate(self.blocks)]
         if not self._counts:
@@ -158,26 +158,19 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *self._couplings(X)
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the sum over the blocks and couplings, frozen ones left out."""
+        """Return the sum over the blocks and couplings that are trained."""
         own, couplings = self._divide(originals)
         total = sum(nested_count(block, each) for block, each in zip(self.blocks, own, strict=True))
         return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return the parametrizations of the blocks, each with its originals; couplings have none.
-
-        Args:
-            originals: The tensors the optimizer trains.
-
-        Returns:
-            Pairs of a parametrization and the originals that it reads.
-        """
+        """Return pairs of a block's constraint and its originals, without the couplings."""
         own, _ = self._divide(originals)
         pairs = zip(self.blocks, own, strict=True)
         return list(itertools.chain.from_iterable(nested_parts(block, each) for block, each in pairs))
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return that of the block, if there is only one."""
+        """Return the function of the only block; None if there are more."""
         block = self.blocks[0]
         if len(self.blocks) > 1 or self.gates > 1 or not isinstance(block, Parametrization):
             return None
@@ -197,7 +190,8 @@ class BlockTriangular(Parametrization):
             if pair not in pairs:
                 raise ValueError(
                     f"coupling: expected pairs (row, column) of block numbers with 0 <= row < column < "
-                    f"{count}, got {pair}. Couplings below the diagonal would change the spectrum."
+                    f"{count}, got {pair}. Remove this pair, or exchange its numbers if row > column: blocks "
+                    "below the diagonal would change the eigenvalues."
                 )
         if len(set(chosen)) != len(chosen):
             raise ValueError(f"coupling: expected each pair once, got {chosen}.")
@@ -214,7 +208,7 @@ class BlockTriangular(Parametrization):
         if W.shape[-1] != n:
             raise ValueError(
                 f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
-                f"{self.sizes}, got {W.shape[-1]} columns. Change the sizes, or the layer's."
+                f"{self.sizes}, got {W.shape[-1]} columns. Change the block sizes or the size of the layer."
             )
 
     def _couplings(self, W: Tensor) -> tuple[Tensor, ...]:
@@ -230,6 +224,6 @@ class BlockTriangular(Parametrization):
             for j in range(len(self.sizes)):
                 if i != j and (i, j) not in self.coupling and bool(self._part(W, i, j).any()):
                     raise InManifoldError(
-                        f"BlockTriangular: expected zeros in block ({i}, {j}), where there is no "
-                        "coupling, got other entries. Set them to zero, or add the coupling if i < j."
+                        f"BlockTriangular: expected zeros in block ({i}, {j}), which has no coupling, got "
+                        "other entries. Set them to zero, or add the coupling if row < column."
                     )

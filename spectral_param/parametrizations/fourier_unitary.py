@@ -24,16 +24,16 @@ class FourierUnitary(Parametrization):
     r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
 
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
-    D: diagonals of phases; R = I - 2vv*/(v*v): reflections; F: the unitary Fourier transform; Π: a
-    permutation, drawn at registration and fixed (buffer ``permutation``, shared by the matrices of a
-    batch). 7n real parameters, of the n² of all unitary matrices, and O(n log n) for a product with a
-    vector.
+    D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
+    and Π a permutation, drawn at registration (buffer ``permutation``, shared by the matrices of a batch).
+    The weight has 7n real parameters, where all unitary matrices have n². A product with a vector costs
+    O(n log n).
 
-    The vectors v (complex, shape ``(..., 2, n)``) are ``original0``, the phases (shape ``(..., 3, n)``)
-    ``original1``. A zero vector reflects nothing. Complex weights ``(..., n, n)``.
+    The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
+    ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
 
-    No way from a matrix back to its parameters is known. *Registration drops the weight for the paper's
-    start*, which is random, and of assignments only the weight that was read last is accepted.
+    No method is known that computes the parameters of a given matrix. *Registration replaces the weight by
+    the paper's start*, which is random, and only the weight of the last evaluation can be assigned.
 
     Example:
         >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
@@ -52,20 +52,20 @@ class FourierUnitary(Parametrization):
         self._present = Present()
 
     def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
-        """Return W; v has shape (..., 2, n), phases (..., 3, n)."""
+        """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         self._present.keep(v, phases)
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
         return fourier_apply(identity, v, phases, self.permutation).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
         v = originals[0]
         pays = v.shape[-1] >= 512 and v.device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.
 
         Args:
             v: Vectors of the reflections.
@@ -80,24 +80,24 @@ class FourierUnitary(Parametrization):
         return on_rows(fourier_operator(v, phases, self.permutation), v.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-        """Return the paper's start at registration, then the tensors that W was read from last."""
+        """Return the paper's start at registration, and later the originals of the last evaluation."""
         if project:
             return self.start(W)
         originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
         if originals is None:
             raise InManifoldError(
                 "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
-                "cannot be found. Copy the trained tensors instead (load_state_dict), or take ScaledCayley "
-                "or Givens, which reach every unitary weight."
+                "cannot be computed. Copy the trained tensors instead (load_state_dict), or take "
+                "ScaledCayley or Givens, which reach every unitary weight."
             )
         return originals
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return reflection vectors uniform in [-1, 1] and phases uniform in [-π, π], as the paper."""
+        """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
         if not like.is_complex():
             raise UnsupportedDtypeError(
-                f"FourierUnitary: expected a complex weight, got {like.dtype}. Use a complex dtype, for "
-                "example dtype=torch.complex64 for the layer; for real weights there is Givens."
+                f"FourierUnitary: expected a complex weight, got {like.dtype}. Give the layer a complex "
+                "dtype, for example torch.complex64, or take Givens for a real weight."
             )
         n = like.shape[-1]
         self.permutation = torch.randperm(n, device=like.device)
@@ -113,10 +113,10 @@ class FourierUnitary(Parametrization):
         return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
 
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
-        """Return 7n for each matrix, as the paper counts: what is trained.
+        """Return 7n for each matrix, the number of trained parameters, as in the paper.
 
-        7n - 7 of them are independent (from n = 6 on): the length and the phase of each v do not matter,
-        constant phases can move between D₁, D₂ and D₃, and two reflections are a rotation in the plane of
-        their vectors, in which both can be turned together.
+        Only 7n - 7 of them are independent (from n = 6 on): the length and the phase of each v have no
+        effect, constant phases can move between D₁, D₂ and D₃, and turning both vectors together in their
+        plane does not change the product of the reflections.
         """
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)

@@ -35,29 +35,29 @@ class Givens(Parametrization):
 
     Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
     Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
-    coordinates, so L sets the capacity: up to n(n-1)/2 rotations, which are all orthogonal (unitary)
-    matrices, at a cost of O(nL) for a product with a vector.
+    coordinates. The number L of layers sets the capacity: L = n layers have n(n-1)/2 rotations and reach
+    every orthogonal (unitary) matrix. A product with a vector costs O(nL).
 
-    - Real weight: rotations by θ, D = diag(±1), fixed between assignments (buffer ``signs``). θ is the
-      weight's ``original``.
-    - Complex weight: rotations by θ with phases φ, D = diag(exp iω). θ, φ and ω are ``original0`` to
-      ``original2``, all real.
+    - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
+      Only registration and assignment choose it.
+    - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
+      ``original1`` and ``original2``, all real.
 
-    Weights of shape ``(..., n, n)``. Registration at full capacity starts from the nearest orthogonal weight,
-    which is found again exactly. A smaller set is not convex, and no way to its nearest member is known. A
-    weight that is in it is found again: always for L ≤ 2 and for ``"fft"``, otherwise as long as no rotation
-    is lost in rounding, which becomes likely from about L = 8 on. *Any other weight is dropped for the
-    paper's start*, which is random.
+    The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
+    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then the
+    angles of a weight of the set are found again, and *every other weight is replaced by the paper's start*,
+    which is random. The angles are always found for L ≤ 2 and for ``"fft"``; from about L = 8 on, rounding
+    errors often prevent it.
 
     Args:
-        layers: Number L of layers, from 1 to n. ``None``, the default, means all: n for
-            ``"rectangular"``, log2 n for ``"fft"``. The authors' code takes 2 unless told otherwise.
-        order: ``"rectangular"``: layers rotate neighbours, (1,2), (3,4), … and (2,3), (4,5), … in turn.
-            ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect every
-            coordinate with every other; n has to be a power of two.
+        layers: Number L of layers, from 1 to n. ``None``, the default, is the largest number: n for
+            ``"rectangular"``, log2 n for ``"fft"``. The default of the authors' code is 2.
+        order: ``"rectangular"``, the default: layers rotate neighbours, alternately (1,2), (3,4), … and
+            (2,3), (4,5), …. ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect
+            every coordinate with every other; n must be a power of two.
 
     Raises:
-        ValueError: If ``layers`` or ``order`` is something else.
+        ValueError: If ``layers`` or ``order`` has another value.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -80,7 +80,7 @@ class Givens(Parametrization):
             raise ValueError(f"layers: expected a positive integer or None, got {layers!r}.")
         if layers is not None and order == "fft":
             raise ValueError(
-                f"layers: expected None for order='fft', whose log2 n layers belong together, got {layers}."
+                f"layers: expected None for order='fft', which always has log2 n layers, got {layers}."
             )
         self.layers = layers
         self.order: Order = order
@@ -90,7 +90,7 @@ class Givens(Parametrization):
     def constrain(  # type: ignore[override]
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Tensor:
-        """Return W; theta and phi have one entry for each rotation, omega one for each row."""
+        """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
         angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
         self._present.keep(*angles)
         theta, phi, d = self._rotations(*angles)
@@ -98,7 +98,7 @@ class Givens(Parametrization):
         return givens_apply(identity, theta, phi, d, order=self.order).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
         diagonal = originals[2] if len(originals) == 3 else self.signs
         n = 0 if diagonal is None else diagonal.shape[-1]
         few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
@@ -108,11 +108,11 @@ class Givens(Parametrization):
     def operator(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Callable[[Tensor], Tensor]:
-        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, for a square weight; W is not formed.
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.
 
         Args:
             theta: Angles of the rotations.
-            phi: Their phases, for a complex weight.
+            phi: Phases of the rotations, for a complex weight.
             omega: Phases of D, for a complex weight.
 
         Raises:
@@ -124,7 +124,7 @@ class Givens(Parametrization):
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return θ, for a complex W also φ and ω."""
+        """Return θ, and for a complex W also φ and ω."""
         check_finite(W, "Givens")
         found = []
         for matrix in W.reshape(-1, *W.shape[-2:]):
@@ -156,9 +156,10 @@ class Givens(Parametrization):
     def free_parameters(  # type: ignore[override]
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> int:
-        """Return one for each rotation of a real weight; two, and the phases of D, for a complex one.
+        """Return one for each rotation of a real weight; two, and n for D, for a complex one.
 
-        All are independent. At full capacity they are n(n-1)/2, and n², the dimensions of the groups.
+        All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
+        unitary matrices.
         """
         return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
 
@@ -179,12 +180,12 @@ class Givens(Parametrization):
         most = max_layers(n, self.order)
         if self.layers is not None and self.layers > most:
             raise ValueError(
-                f"layers: expected at most n = {n}, which reach every matrix, got {self.layers}. Take None."
+                f"layers: expected at most n = {n}, got {self.layers}. Take None, which reaches every matrix."
             )
         return most if self.layers is None else self.layers
 
     def _recover(self, W: Tensor, project: bool, eps: float) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
-        """Return θ, φ and d of one matrix, and how far their product is from it."""
+        """Return θ, φ and d for one matrix, and the largest error of an entry of their product."""
         n = W.shape[-1]
         layers = self._num_layers(n)
         rotations = num_rotations(n, layers, self.order)
@@ -197,7 +198,7 @@ class Givens(Parametrization):
         return (theta, phi, d), float((rebuilt - W).abs().max())
 
     def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the paper's θ, φ and d for matrices ``like``."""
+        """Return the paper's random θ, φ and d."""
         n = like.shape[-1]
         rotations = num_rotations(n, self._num_layers(n), self.order)
         theta, phi = like.real.new_empty((2, *like.shape[:-2], rotations)).uniform_(-math.pi, math.pi)
@@ -208,7 +209,7 @@ class Givens(Parametrization):
         return theta, phi, d
 
     def _originals(self, like: Tensor, theta: Tensor, phi: Tensor, d: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return what is trained, for weights ``like``, and keep the signs, which are not."""
+        """Return the originals, and store the signs of a real weight."""
         batch = like.shape[:-2]
         theta, phi, omega = (
             t.to(like.device, like.real.dtype).reshape(*batch, -1) for t in (theta, phi, d.angle())
@@ -219,17 +220,17 @@ class Givens(Parametrization):
         return theta
 
     def _present_originals(self, W: Tensor, error: float, eps: float) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals that were read last if W is their weight.
+        """Return the originals of the last evaluation if W is their weight.
 
         Raises:
-            InManifoldError: If it is not.
+            InManifoldError: If W is another weight.
         """
         originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
         if originals is None:
             raise InManifoldError(
                 f"Givens: expected an orthogonal (unitary) weight that {self._num_layers(W.shape[-1])} "
-                f"{self.order} layers of rotations make, got one that those found miss by {error:.1e}. Copy "
-                "the trained angles instead (load_state_dict), or take layers=None, which reaches every "
-                "orthogonal weight."
+                f"{self.order} layers of rotations can reach, got one that the angles found miss by "
+                f"{error:.1e}. Copy the trained angles instead (load_state_dict), or take layers=None, which "
+                "reaches every orthogonal weight."
             )
         return originals if W.is_complex() else originals[0]

@@ -32,30 +32,31 @@ class Householder(Parametrization):
     r"""Orthogonal (unitary) weight :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
     Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent
-    Neural Networks Using Householder Reflections" (ICML 2017). The i-th vector has zeros in its first
-    i - 1 entries. The vectors are the columns of the weight's ``original``, of shape ``(..., n, k)``;
-    what stands above its diagonal is not read. Their scale has no effect.
+    Neural Networks Using Householder Reflections" (ICML 2017). The first i - 1 entries of the vector u_i are
+    zero. The vectors are the columns of the weight's ``original``, of shape ``(..., n, k)``; entries above
+    the diagonal are ignored. The length of a vector has no effect.
 
-    - k = n: every orthogonal (unitary) weight, as W = H_1 ⋯ H_n D with a diagonal D.
-    - k < n: every orthogonal (unitary) weight with rank(I - W) ≤ k, which leaves n - k dimensions as they
-      are. H_i multiplies u_i by d_i, and what is orthogonal to it by 1.
+    - k = n reaches every orthogonal (unitary) weight, as W = H_1 ⋯ H_n D with a diagonal D of entries d_i.
+    - k < n reaches every orthogonal (unitary) weight with rank(I - W) ≤ k; such a weight keeps n - k
+      dimensions fixed. Here H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
 
-    Real weight: d_i = ±1, fixed between assignments (buffer ``signs``); they decide the determinant, which
-    training cannot change. For k = n they are in the place of the paper's smallest reflection, ±1. For
-    k < n they are -1, a reflection, except for one +1 where the determinant asks for it. Complex weight:
-    d_i = exp(iθ_i), θ trained, without which reflections would not reach all of these sets. The vectors
-    are then ``original0``, θ is ``original1``.
+    Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
+    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
+    which is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
 
-    Weights of shape ``(..., n, n)``. Registration takes the orthogonal matrix that is
-    nearest (the polar factor), and with k < n the nearest to that one in the set. Costs three products of
-    n × k matrices; with small k a recurrence is cheaper through :meth:`operator`.
+    Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
+    The vectors are ``original0``, θ is ``original1``.
 
-    A vector of zeros stands for no reflection: H = I, and its gradient is zero, so that training leaves
-    it alone. Registration makes none.
+    The weight has shape ``(..., n, n)``. Registration takes the nearest orthogonal (unitary) matrix, the
+    polar factor, and for k < n the matrix of the set nearest to the polar factor. The cost is three products
+    of n × k matrices. For small k a recurrence is cheaper with :meth:`operator`.
+
+    A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
+    create zero vectors.
 
     Args:
-        reflections: Number k of reflections, ``None`` for n. The paper's tables vary it: fewer are fewer
-            parameters and less work.
+        reflections: Number k of reflections. ``None``, the default, is n, which reaches every orthogonal
+            weight. Fewer reflections have fewer parameters and take less time; the paper compares several k.
 
     Raises:
         ValueError: If ``reflections`` is not a positive integer.
@@ -79,34 +80,34 @@ class Householder(Parametrization):
             isinstance(reflections, bool) or not isinstance(reflections, int) or reflections < 1
         ):
             raise ValueError(
-                f"reflections: expected a positive integer, or None for as many as there are rows, got "
+                "reflections: expected a positive integer, or None for one per row of the weight, got "
                 f"{reflections!r}."
             )
         self.reflections = reflections
         self.register_buffer("signs", None)
 
     def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W; the vectors have shape (..., n, k), the angles (complex weights) (..., k)."""
+        """Return W for vectors ``(..., n, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
         W = householder(vectors.tril(), tau)
         return W if d is None else W * d[..., None, :]
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` from the size on at which it was measured to be faster, on CPUs."""
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
         vectors = originals[0]
         n, k = vectors.shape[-2:]
         pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function h -> h Wᵀ on rows, without ever forming W.
+        """Return the function h -> h Wᵀ on rows ``(..., n)``, which does not form W.
 
-        What it needs of the vectors is computed here, once; each call is two products with n × k
-        matrices in place of one with W, which pays for k well below n / 2 where the same W acts many
-        times, as in a recurrence.
+        Each call of the function takes two products with n × k matrices instead of one product with W. For
+        k well below n/2 this is faster if the same W acts many times, as in a recurrence. Factors that
+        depend only on the vectors are computed once, here.
 
         Args:
-            originals: The tensors the optimizer trains.
+            originals: The tensors that the optimizer trains.
 
         Raises:
             ValueError: If the weight consists of gates.
@@ -126,7 +127,7 @@ class Householder(Parametrization):
         U, X = householder_factors(vectors.tril(), tau)
 
         if d is not None and d.ndim > 1:
-            d = d[..., None, :]  # One for each matrix of a batch, not for each row.
+            d = d[..., None, :]  # d belongs to the matrices of the batch, not to the rows of h.
 
         def apply(h: Tensor) -> Tensor:
             return householder_apply(h if d is None else h * d, U, X)
@@ -134,30 +135,27 @@ class Householder(Parametrization):
         return on_rows(apply, U.dtype)
 
     def matvec(self, h: Tensor, *originals: Tensor) -> Tensor:
-        """Return the rows h Wᵀ without forming W. For many h in turn, see :meth:`operator`.
+        """Return the rows h Wᵀ without forming W. If W acts on many h in turn, use :meth:`operator`.
 
         Args:
             h: Shape ``(..., n)``.
-            originals: The tensors the optimizer trains.
+            originals: The tensors that the optimizer trains.
         """
         return self.operator(*originals)(h)
 
     def count(self, n: int) -> int:
-        """Return k for matrices of size n.
-
-        Args:
-            n: The size.
+        """Return k for n × n matrices.
 
         Raises:
-            ValueError: If k is larger.
+            ValueError: If k > n.
         """
         count = n if self.reflections is None else self.reflections
         if count > n:
-            raise ValueError(f"reflections: expected at most n = {n}, got {count}.")
+            raise ValueError(f"reflections: expected at most n = {n}, got {count}. Take None for n.")
         return count
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the vectors, and the angles for a complex W."""
+        """Return the vectors, and for a complex W the angles."""
         n = W.shape[-1]
         count = self.count(n)
         check_finite(W, "Householder")
@@ -175,9 +173,9 @@ class Householder(Parametrization):
         return vectors
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return normally distributed vectors of norm 1, as the authors' code does.
+        """Return normally distributed vectors, scaled to norm 1, as in the authors' code.
 
-        Complex weights start with reflections, too, so θ is 0 for k = n and π otherwise.
+        A complex weight starts with reflections, too: θ = 0 for k = n, and θ = π for k < n.
         """
         n = like.shape[-1]
         count = self.count(n)
@@ -187,13 +185,13 @@ class Householder(Parametrization):
             return vectors, angles
         self.signs = torch.full_like(like[..., 0, :count], -1)
         if count == n:
-            # The smallest reflection is ±1 at random, the others have no sign.
+            # The paper's last reflection is ±1 at random; the others have no sign.
             self.signs = -self.signs
             self.signs[..., -1] = 1 - 2 * torch.randint_like(self.signs[..., -1], 2)
         return vectors
 
     def free_parameters(self, vectors: Tensor, angles: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one, as their sets have."""
+        """Return the dimension of the set: k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one."""
         n, k = vectors.shape[-2:]
         matrices = vectors.numel() // (n * k)
         if angles is None:
@@ -201,7 +199,7 @@ class Householder(Parametrization):
         return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first k columns as vectors; a complex matrix has the phases of :meth:`start`."""
+        """Return the first k columns as vectors, and for a complex X the angles of :meth:`start`."""
         n = X.shape[-1]
         count = self.count(n)
         if not X.is_complex():
@@ -215,7 +213,7 @@ class Householder(Parametrization):
     def _coefficients(
         self, vectors: Tensor, angles: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return τ and the diagonal of D, None for 2 and for ones."""
+        """Return τ (None if all are 2) and the diagonal of D (None if all are 1)."""
         if angles is not None:
             # Module.double converts the angles and leaves the vectors.
             angles = as_real(angles).to(vectors.real.dtype)
@@ -236,8 +234,8 @@ class Householder(Parametrization):
         moved = float(torch.linalg.svdvals(identity - W)[..., count].max())
         if moved > 10 * n * eps:
             raise InManifoldError(
-                f"Householder: expected a weight that {count} reflections can reach, so that I - W has at "
-                f"most {count} singular values above 0, got one where the next is {moved:.1e}. Take more "
-                "reflections, or remove the parametrization, set the weight and register a new instance, "
-                "which takes the nearest one."
+                f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "
+                f"{count} or less, got one where singular value {count + 1} of I - W is {moved:.1e}. Take "
+                "more reflections, or remove the parametrization, set the weight and register a new "
+                "instance, which projects it."
             )

@@ -28,24 +28,25 @@ class ScaledCayley(Parametrization):
     Transform" (ICML 2018), real; Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural
     Networks using Scaled Cayley Transform" (AAAI 2019), complex.
 
-    - Real weight: D = diag(±1), fixed between assignments (buffer ``signs``). T is the weight's
-      ``original``.
-    - Complex weight: D = diag(exp iθ), θ trained. T and θ are ``original0`` and ``original1``.
+    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it. T is
+      the weight's ``original``.
+    - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
 
-    Weights of shape ``(..., n, n)``. Registration starts from the nearest orthogonal weight (the polar
-    factor). D is chosen for the weight so that ``(I + A)`` is far from any trouble: ``|a_ij| ≤ 1`` (Kahan
-    2006) for a real weight when the number of -1s is free; every orthogonal W round-trips, with determinant
-    -1 and eigenvalues -1, too. Costs one linear solve forward, two matrix products backward.
+    The weight has shape ``(..., n, n)``. Registration projects it onto the nearest orthogonal (unitary)
+    matrix, the polar factor, and chooses D so that I + A is well conditioned: for a real weight and
+    ``negative_ones=None``, ``|a_ij| ≤ 1`` (Kahan 2006). Then every orthogonal W can be represented, also with
+    determinant -1 or eigenvalues -1. The cost is one linear solve forward and two matrix products backward.
 
-    W is orthogonal to about eps·‖A‖. ‖A‖ grows without bound as an eigenvalue of WD goes to -1: with
-    entries of A in the hundreds, float32 leaves four digits, and W may then not be assigned to itself.
+    W is orthogonal up to about eps·‖A‖. In training ‖A‖ grows without bound as an eigenvalue of WD tends to
+    -1. If entries of A reach several hundred, W is orthogonal to only four digits in float32, and assigning
+    W to itself can fail.
 
     Args:
-        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` in
-            0 … 1), real weights only. It fixes the determinant, (-1)^count, and in the papers it is
-            tuned: 0.5 for tasks with long memory, 0.1 for local ones. ``None``, the default, takes
-            the number that fits the weight which is registered or assigned, and n/2 with ``init="paper"``,
-            which is how the networks of :mod:`spectral_param.nn` start.
+        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
+            for real weights only. The number fixes the determinant, (-1)^number. The papers tune it: 0.5 for
+            tasks with long memory, 0.1 for tasks with short memory. ``None``, the default, takes the number
+            that fits the registered or assigned weight; with ``init="paper"``, the default of the networks
+            of :mod:`spectral_param.nn`, n/2.
 
     Raises:
         ValueError: If ``negative_ones`` is outside its range.
@@ -75,13 +76,13 @@ class ScaledCayley(Parametrization):
         self.register_buffer("signs", None)
 
     def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W for T ``(..., n, n)`` and, of complex weights, the phases θ ``(..., n)``."""
+        """Return W for T ``(..., n, n)`` and, if complex, the phases θ ``(..., n)``."""
         return skew_cayley(T, self._diagonal(T, theta))
 
     def constrain_known(  # type: ignore[override]
         self, W: Tensor, T: Tensor, theta: Tensor | None = None
     ) -> Tensor:
-        """Return W, whose derivatives need W and D only: no linear system is solved again."""
+        """Return W without a linear solve; the derivatives need only W and D."""
         return skew_cayley(T, self._diagonal(T, theta), W)
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
@@ -112,10 +113,10 @@ class ScaledCayley(Parametrization):
         return A
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return section 4.2's A: rotations by angles uniform in [0, π/2].
+        """Return the A of section 4.2, with rotation angles uniform in [0, π/2].
 
-        The -1s stand at the end of D; ``negative_ones=None`` means n/2 of them, which spreads the
-        eigenvalues over the whole circle. The phases of a complex D are uniform.
+        The -1s are at the end of D. ``negative_ones=None`` means n/2 of them, which spreads the eigenvalues
+        over the whole unit circle. The phases of a complex D are uniform.
         """
         A = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():
@@ -129,9 +130,9 @@ class ScaledCayley(Parametrization):
         return A
 
     def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return n(n-1)/2 for each real matrix, n² + n for each complex one: A and the phases.
+        """Return n(n-1)/2 for each real matrix, n² + n for each complex one (A and the phases).
 
-        That is what is trained; the unitary matrices themselves have dimension n².
+        Although n² + n numbers are trained, the set of unitary matrices has dimension n².
         """
         n = T.shape[-1]
         matrices = T.numel() // n**2
@@ -140,7 +141,7 @@ class ScaledCayley(Parametrization):
         return matrices * (n * n * is_trained(T) + n * is_trained(theta))
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return T; for a complex matrix also phases: the real diagonal, which A does not read."""
+        """Return X as T, and for a complex X its real diagonal as θ, because A does not depend on it."""
         return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
 
     def extra_repr(self) -> str:
@@ -152,22 +153,22 @@ class ScaledCayley(Parametrization):
         if isinstance(count, float):
             count = round(count * n)
         if count is not None and count > n:
-            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}.")
+            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}. Take a fraction of n.")
         return count
 
     def _check_no_count(self) -> None:
         if self.negative_ones is not None:
             raise ValueError(
-                "negative_ones: expected None for a complex weight, whose diagonal is trained, got "
-                f"{self.negative_ones!r}."
+                "negative_ones: expected None for a complex weight, which has trained phases instead of "
+                f"-1s, got {self.negative_ones!r}."
             )
 
     def _nearest_orthogonal(self, W: Tensor) -> Tensor:
-        """Return the polar factor, with the determinant that ``negative_ones`` asks for."""
+        """Return the nearest orthogonal matrix with the determinant that ``negative_ones`` gives."""
         U, _, Vh = torch.linalg.svd(W)
         count = self._count(W.shape[-1])
         if count is not None:
-            # The nearest matrix of the other determinant flips the smallest singular value's vector.
+            # The nearest matrix of the other determinant negates the vector of the smallest singular value.
             wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
             U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
         nearest: Tensor = U @ Vh
@@ -181,10 +182,10 @@ class ScaledCayley(Parametrization):
             reason = (
                 f"of determinant {determinant:+.0f} ((-1)^count is {needed:+d})"
                 if determinant != needed
-                else "for which no D was found that keeps the eigenvalue -1 from WD, as for the identity"
+                else "for which no D was found such that WD has no eigenvalue -1, as for the identity"
             )
             raise InManifoldError(
-                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one {reason}. Use "
-                "negative_ones=None, or spectral_param.constrain with init='paper' to start elsewhere."
+                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one {reason}. "
+                "Use negative_ones=None, or another start: spectral_param.constrain(..., init='paper')."
             )
         return d

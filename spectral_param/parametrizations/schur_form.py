@@ -40,11 +40,11 @@ from spectral_param.parametrizations.skew_exponential import SkewExponential
 
 Form = Literal["exact", "paper"]
 
-_COMPLEX = "Its Schur form is another; take spectral_param.ScaledCayley or SpectralRadiusNorm."
+_COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Where what would be outside a bound starts, relative to it. Of several eigenvalues on the bound itself
-# rounding makes a Jordan block, whose eigenvalues it moves across; and the bound of the departure is reached
-# in the limit only.
+# Registration moves values from outside a bound to this fraction of the bound. Several eigenvalues exactly on
+# the bound can become a nearly defective one, which rounding moves beyond the bound. The bound of the
+# departure is reached only in the limit.
 _INSIDE = 0.995
 
 
@@ -52,44 +52,44 @@ class SchurForm(Parametrization):
     r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
 
     Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
-    orthogonal, Λ block-diagonal, T strictly block lower triangular; the eigenvalues are those of Λ
-    whatever P and T are. The blocks of Λ are
+    orthogonal, Λ block-diagonal, T strictly block lower triangular. So the eigenvalues of V are those of Λ,
+    for all P and T. The blocks of Λ are
 
     .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-    with a shear s > 0, or [γ], a real eigenvalue. The paper has no shear and trains the entry of T
-    inside each block instead, which moves the eigenvalues: of modulus γ they are at the start only.
-    ``form="paper"`` is that.
+    with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
+    inside each block (``form="paper"``). That entry changes the eigenvalues, so γ is their modulus only while
+    the entry is zero, as at the start.
 
-    The originals are T, of the weight's shape; γ, θ and log s, of its shape without columns; and those
-    of P. (``"paper"`` has no log s.) The entry of γ, θ and log s that counts is that of the row where a
-    block starts; the buffer ``pairs`` says where blocks of size 2 do. It is chosen when a weight is
-    registered or assigned and stays fixed in training, so two real eigenvalues do not become a complex
-    pair, nor the other way round: with ``init="paper"`` all are pairs, and for odd n one is real.
+    The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
+    row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
+    rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
+    change it: two real eigenvalues do not become a complex pair, nor the reverse. With ``init="paper"`` all
+    eigenvalues are pairs, and for odd n one is real.
 
-    Weights of shape ``(..., n, n)``, real. Registration and assignment take any real matrix, through LAPACK's
-    real Schur form. Costs what P costs, and two matrix products forward, four backward.
+    The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
+    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
 
     Args:
-        P: The parametrization of P: of this library or another, with a ``right_inverse``. It is copied,
-            so the given instance stays unused. ``None``: ``SkewExponential("cayley")``, the
-            paper's expRNN as its authors start it; ``SkewExponential("henaff")`` is its other start.
-        form: ``"exact"`` or ``"paper"``.
-        radius: Bounds the moduli of the eigenvalues, with ``form="exact"``: a number r for ``|λ| ≤ r``,
-            a pair for ``low ≤ |λ| ≤ high``, memory that neither dies nor explodes. What is trained in place
-            of γ is reflected at the bounds: it is γ itself inside, and its derivative does not vanish on a
-            bound, so that eigenvalues reach it and leave it again. With a pair, real eigenvalues keep their
-            sign (buffer ``negative``). ``None``: no bound. It is a bound up to rounding, to which the
-            eigenvalues of a matrix far from normal are very sensitive: training can take a float32 weight
-            of 64 rows beyond 1 from a bound of 0.9. Where the bound matters, bound the departure, too.
-        abscissa: Bounds the real parts of the eigenvalues, Re λ ≤ abscissa, in the same way and with the same
-            remark: for dynamics in continuous time, dh/dt = V h. γ and θ are then the real and the imaginary
-            part of an eigenvalue. Not together with ``radius``.
-        departure: Bounds the departure from normality, with ``form="exact"``: the Frobenius norm of
-            everything in Λ + T that is not normal, T and the shears. It limits how much a stable weight
-            may grow a state for a while: :math:`‖V‖_2 ≤ ρ + departure`. ``None``: no bound.
-        delta: δ of :meth:`penalty`. 1e-4, the default, is what the authors ran on copying, adding and
-            Penn Treebank; on sequential MNIST they ran 0.1.
+        P: The parametrization of P, of this library or another, with a ``right_inverse``. It is copied; the
+            given instance is not changed. ``None``, the default, is ``SkewExponential("cayley")``, as in the
+            authors' code; ``SkewExponential("henaff")`` is the other start of the expRNN paper.
+        form: ``"exact"``, the default, or ``"paper"``.
+        radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``, or a
+            pair for ``low ≤ |λ| ≤ high``. γ is the trained number, reflected at the bounds. So eigenvalues
+            can reach a bound and leave it, because the derivative does not vanish there. With a pair, real
+            eigenvalues keep their sign (buffer ``negative``). ``None``, the default: no bound. The bound
+            holds up to rounding, but rounding changes the eigenvalues of a matrix far from normal strongly:
+            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
+            bound must hold, bound the departure, too.
+        abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
+            dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
+            imaginary part of an eigenvalue.
+        departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
+            non-normal part of Λ + T, which consists of T and the shears. It bounds transient growth:
+            :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default: no bound.
+        delta: δ of :meth:`penalty`. The default, 1e-4, is that of the authors' experiments on copying, adding
+            and Penn Treebank; on sequential MNIST they use 0.1.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -127,16 +127,16 @@ class SchurForm(Parametrization):
             raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
         if radius is not None and abscissa is not None:
             raise ValueError(
-                f"radius, abscissa: expected one of them, got {radius!r} and {abscissa!r}. radius= is for "
-                "discrete time, abscissa= for continuous time."
+                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
+                "radius in discrete time, abscissa in continuous time."
             )
         if departure is not None and not (math.isfinite(departure) and departure > 0):
             raise ValueError(f"departure: expected a finite positive number or None, got {departure!r}.")
         for name, bound in (("radius", radius), ("abscissa", abscissa), ("departure", departure)):
             if bound is not None and form == "paper":
                 raise ValueError(
-                    f"{name}: expected None with form='paper', whose γ are not the moduli of the eigenvalues "
-                    f"once T is trained, got {bound!r}. Take form='exact'."
+                    f"{name}: expected None with form='paper', where training T changes the eigenvalues, got "
+                    f"{bound!r}. Take form='exact'."
                 )
         if not (math.isfinite(delta) and delta >= 0):
             raise ValueError(f"delta: expected a finite number >= 0, got {delta!r}.")
@@ -144,8 +144,8 @@ class SchurForm(Parametrization):
         if not callable(getattr(self.P, "right_inverse", None)):
             raise ValueError(
                 "P: expected a parametrization of orthogonal matrices with a right_inverse, got "
-                f"{type(self.P).__name__}. SkewExponential() and ScaledCayley() are two. A bound on the "
-                "moduli of the eigenvalues is SchurForm(radius=...)."
+                f"{type(self.P).__name__}. Take SkewExponential() or ScaledCayley(). For a bound on the "
+                "moduli of the eigenvalues write SchurForm(radius=...)."
             )
         self.form = form
         self.radius = radius
@@ -176,10 +176,10 @@ class SchurForm(Parametrization):
         return *(X.to(W.device, W.dtype) for X in own), *P_originals
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Return section 4's start: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as its own paper does.
+        """Return the start of section 4: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as in its own paper.
 
-        Bounds move eigenvalues that would be outside. The authors' code has T = 0; the paper does not say. A
-        P of another library starts from rotations by angles uniform in [-π, π).
+        Eigenvalues outside a bound are moved onto it. T = 0 is from the authors' code; the paper does not
+        specify T. A P of another library starts from rotations by angles uniform in [-π, π).
         """
         check_real(like, "SchurForm", _COMPLEX)
         P_originals = nested_start(self.P, init.henaff_(torch.empty_like(like)))
@@ -197,7 +197,7 @@ class SchurForm(Parametrization):
         return *own[: self._count], *P_originals
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return what is below the diagonal as T, what is above it as P, and the edges as γ, θ, log s."""
+        """Return the lower triangle as T, the upper one for P, and the three diagonals as γ, θ, log s."""
         if self.pairs is None:
             self.pairs = paper_pairs(X[..., 0])
             if self._interval()[0] > 0:
@@ -208,7 +208,7 @@ class SchurForm(Parametrization):
         return *own[: self._count], *nested_from_matrix(self.P, X.mT)
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return n² for each matrix, if P counts as n(n-1)/2; frozen originals are left out."""
+        """Return n² for each matrix, n(n-1)/2 of them for P, without those of frozen originals."""
         blocks, P_originals = self._blocks(originals)
         n = blocks.T.shape[-1]
         rows, pairs = blocks.real.numel(), int(blocks.pairs.sum())
@@ -218,24 +218,17 @@ class SchurForm(Parametrization):
         return total + nested_count(self.P, P_originals)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return this parametrization, and P with its own originals.
-
-        Args:
-            originals: The tensors the optimizer trains.
-
-        Returns:
-            Pairs of a parametrization and the originals that it reads.
-        """
+        """Return pairs of a constraint and its originals: this one, and P."""
         return [(self, originals), *nested_parts(self.P, originals[self._count :])]
 
     def penalty(self, *originals: Tensor) -> Tensor:
-        r"""Return :math:`δ\, ‖1 - |γ|‖_2^2`, which holds the eigenvalues near the unit circle.
+        r"""Return :math:`δ\, ‖1 - |γ|‖_2^2`, a penalty that keeps the eigenvalues near the unit circle.
 
-        With ``abscissa``, δ times the squared distances of the real parts from it. For all weights of a model
-        at once: :func:`spectral_param.penalty`.
+        With ``abscissa``, the penalty is δ times the sum of the squared distances of the real parts from
+        ``abscissa``. :func:`spectral_param.penalty` sums the penalties of a whole model.
 
         Args:
-            originals: The tensors the optimizer trains.
+            originals: The tensors that the optimizer trains.
         """
         blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
         if self.abscissa is not None:
@@ -247,13 +240,13 @@ class SchurForm(Parametrization):
 
     @torch.no_grad()
     def eigenvalues(self, *originals: Tensor) -> Tensor:
-        """Return the eigenvalues of V, read off the blocks of Λ.
+        """Return the eigenvalues of V, which are those of the blocks of Λ.
 
         Args:
-            originals: The tensors the optimizer trains.
+            originals: The tensors that the optimizer trains.
 
         Returns:
-            Complex tensor ``(..., n)``, conjugate ones side by side; ``(..., k, n)`` for k gates.
+            Complex tensor ``(..., n)``, with conjugate eigenvalues side by side; ``(..., k, n)`` for k gates.
 
         Example:
             >>> layer = torch.nn.Linear(4, 4)
@@ -267,7 +260,7 @@ class SchurForm(Parametrization):
         if self.form == "paper":
             entry = blocks.T.diagonal(-1, -2, -1)
             inside[..., :-1] = torch.where(blocks.pairs[..., :-1], entry, 0)
-        # [a, b; c, a] has the eigenvalues a ± sqrt(bc); each row here has the block's.
+        # [a, b; c, a] has the eigenvalues a ± sqrt(bc), computed here for the first row of each block.
         root = (-blocks.imag * (blocks.imag + inside)).to(blocks.T.dtype.to_complex()).sqrt()
         second = (blocks.real - root).roll(1, -1)
         return torch.where(blocks.pairs.roll(1, -1), second, blocks.real + root)
@@ -279,24 +272,24 @@ class SchurForm(Parametrization):
 
     @property
     def _count(self) -> int:
-        """How many originals come before those of P."""
+        """The number of originals before those of P."""
         return 4 if self.form == "exact" else 3
 
     def _folded(self, gamma: Tensor) -> Tensor:
-        """Return the γ that the blocks have, from what is trained; |γ| where a sign is kept."""
+        """Return γ, or |γ| if signs are kept, from the trained number, by reflection at the bounds."""
         if self.radius is None:
             return gamma
         low, high = self._interval()
         return fold(gamma, low if low > 0 else -high, high)
 
     def _interval(self) -> tuple[float, float]:
-        """Return the least and the largest modulus."""
+        """Return the smallest and the largest modulus."""
         if self.radius is None:
             return 0.0, math.inf
         return self.radius if isinstance(self.radius, tuple | list) else (0.0, self.radius)
 
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
-        """Return what Λ + T is made of, and the originals of P."""
+        """Return the blocks of Λ + T, and the originals of P."""
         assert self.pairs is not None, "known from registration on"
         T, gamma, theta, *rest = originals[: self._count]
         log_shear = rest[0] if rest else torch.zeros_like(gamma)
@@ -311,11 +304,11 @@ class SchurForm(Parametrization):
         return SchurBlocks(T, real, imag, log_shear, self.pairs), originals[self._count :]
 
     def _trained_parts(self, blocks: SchurBlocks) -> tuple[Tensor, Tensor]:
-        """Return the γ and θ that :meth:`_blocks` maps to these blocks, and keep the signs of γ."""
+        """Return the γ and θ that :meth:`_blocks` maps to these blocks; store the signs of γ if needed."""
         if self.abscissa is not None:
             return blocks.real, blocks.imag
-        # |θ| ≤ π/2 and γ has the sign of the real part: next to the negative axis, sin θ would lose the
-        # digits that a large shear needs.
+        # |θ| ≤ π/2, and γ has the sign of the real part. With γ > 0 and θ near π, sin θ would lose digits,
+        # which a large shear amplifies.
         negative = (blocks.real < 0).to(blocks.real.dtype)
         sign = 1 - 2 * negative
         modulus = torch.hypot(blocks.real, blocks.imag)
@@ -326,12 +319,7 @@ class SchurForm(Parametrization):
         return sign * modulus, theta
 
     def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
-        """Return blocks whose eigenvalues keep the bounds, with nothing else changed.
-
-        Args:
-            blocks: Of the exact form.
-            room: Distance from the bound at which those from outside are put, relative to the bound.
-        """
+        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - room`` of the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
             target = self.abscissa - room * modulus
@@ -346,9 +334,9 @@ class SchurForm(Parametrization):
         return blocks._replace(real=real, imag=factor * blocks.imag)
 
     def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
-        """Return blocks that keep the bounds, or what :meth:`constrain` scales to that departure."""
-        # At registration only the rounding of the computation counts as none. Half precision would count
-        # far too much as that.
+        """Return blocks that keep the bounds after :meth:`constrain` has scaled their departure."""
+        # At registration the tolerance is the rounding error of the computation. That of a weight in half
+        # precision would let too much pass.
         rounding = finfo_eps(W.dtype) if project else eps
         moved = self._moved_inside(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
@@ -357,9 +345,9 @@ class SchurForm(Parametrization):
         if not project and bool(outside.any()):
             bound = f"radius {self.radius}" if self.radius is not None else f"abscissa {self.abscissa}"
             raise InManifoldError(
-                f"SchurForm: expected a weight whose eigenvalues keep the bound, {bound}, got one that is "
-                f"{float(distance.max()):.6g} outside. Move them, or remove the parametrization, set the "
-                "weight and register a new instance, which does so."
+                f"SchurForm: expected a weight whose eigenvalues keep the bound, {bound}, got an eigenvalue "
+                f"{float(distance.max()):.6g} outside. Remove the parametrization, set the weight and "
+                "register a new instance, which moves the eigenvalues."
             )
         farther = self._moved_inside(blocks, room=1 - _INSIDE)
         moved = moved._replace(
@@ -376,17 +364,17 @@ class SchurForm(Parametrization):
                 f"{self.departure * float(ratio.max()):.6g}. Remove the parametrization, set the weight "
                 "and register a new instance, which scales its non-normal part."
             )
-        # Relative room that rounding needs next to the bound, where the map is not invertible.
+        # Relative distance from the bound, where the map is not invertible, that rounding needs.
         room = max(16 * finfo_eps(W.dtype), eps)
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
         return scale_departure(moved, torch.where(ratio > 0, factor, 1))
 
     def _eigenvalue_tolerance(self, W: Tensor, distance: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
-        """Return how far an eigenvalue may be off for rounding alone."""
+        """Return a bound for the rounding errors of the eigenvalues."""
         if not bool((distance > 0).any()):
             return 0.0
-        # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. A defective one moves by the root of rounding.
+        # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. The error of a defective λ_i is of order √eps.
         vectors = torch.linalg.eig(W).eigenvectors
         inverse = torch.linalg.inv_ex(vectors).inverse
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
@@ -397,12 +385,12 @@ class SchurForm(Parametrization):
     def _invert_P(  # noqa: N802
         self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
-        """Return the originals of P, of determinant 1 if P can have that; otherwise of -1."""
+        """Return the originals of P, with determinant 1 if the parametrization of P allows it, else -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
         everywhere = torch.ones(P.shape[:-2], dtype=torch.bool)
         failure = ValueError(
-            f"P: expected a parametrization that reaches each orthogonal matrix, or its neighbour with one "
-            f"column negated, but {type(self.P).__name__} returned another matrix. Take SkewExponential()."
+            "P: expected a parametrization that reaches every orthogonal matrix, up to the sign of one "
+            f"column, but {type(self.P).__name__} returned another matrix. Take SkewExponential()."
         )
         for candidate, candidate_blocks in ((P, blocks), flip_last(P, blocks, everywhere)):
             target = candidate.to(like.device, like.dtype)

@@ -18,26 +18,27 @@ _FREE = 2.0
 class SignPattern(Parametrization):
     r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
 
-    Dale's law says that a neuron excites all of its targets or inhibits all: the columns of a recurrent
-    matrix have one sign each (Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks
-    for Cognitive Tasks", PLoS Computational Biology 2016, whose :math:`W = W^{+} D` with rectified entries
-    this is). A zero is a missing connection, as in a mask, a sparse reservoir or a connectome.
+    Dale's law: each neuron either excites all of its targets or inhibits all of them. So each column of a
+    recurrent matrix has one sign. Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent
+    Neural Networks for Cognitive Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with
+    rectified entries :math:`W^{+}`. A zero is a missing connection, as in a mask, a sparse reservoir or a
+    connectome.
 
-    In front of :class:`spectral_param.SpectralRadiusNorm`, which multiplies all entries by one positive
-    number, it gives a weight with both: ``[SignPattern(p), SpectralRadiusNorm(0.9)]``. The other order gives
-    the signs only: to change signs changes the eigenvalues.
+    The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
+    does not keep the spectral radius: changed signs change the eigenvalues.
 
-    The absolute value, and not a rectifier, so that entries do not stay at zero once they are there: W and T
-    are equal for W in the set, and the derivative is ±1 (at T = 0 that of a T of the pattern's sign).
-    Registration and assignment: T = W. Registration sets to zero what has the wrong sign.
+    With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
+    where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
+    T = W; registration first sets entries of the wrong sign to zero.
 
     Args:
-        pattern: Matrix ``(n, n)``, or a batch that broadcasts to the weight's: 1 for entries ≥ 0, -1 for
-            entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array or
-            nested lists. It is a buffer.
+        pattern: Matrix ``(n, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
+            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
+            or nested lists. It is a buffer.
 
     Raises:
-        ValueError: If an entry is something else, or the shape is not that of the weight.
+        ValueError: If an entry is something else, or the shape does not fit the weight.
 
     Example:
         >>> dale = torch.ones(8, 8)
@@ -62,10 +63,10 @@ class SignPattern(Parametrization):
             strange = entries[~known].flatten()[:1].tolist() or [f"shape {tuple(entries.shape)}"]
             raise ValueError(
                 "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
-                f"{strange[0]}. Take the sign of a matrix with torch.sign. Dale's law, with one sign for "
-                "each presynaptic neuron, is signs.expand(n, n)."
+                f"{strange[0]}. torch.sign(W) is the pattern of a matrix W. For Dale's law, with one sign "
+                "for each presynaptic neuron, pass signs.expand(n, n)."
             )
-        # NaN is equal to nothing: in the buffer a free entry is 2.
+        # A free entry is 2 in the buffer: NaN is not equal to NaN, so buffers could not be compared.
         self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
@@ -76,7 +77,7 @@ class SignPattern(Parametrization):
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return W, with zeros in place of entries of the wrong sign if it is projected."""
+        """Return T = W, with zeros in place of entries of the wrong sign if ``project`` is true."""
         check_real(W, "SignPattern", "Complex numbers have no sign.")
         check_finite(W, "SignPattern")
         self._check_size(W)
@@ -86,24 +87,24 @@ class SignPattern(Parametrization):
             where = tuple(wrong.nonzero()[0].tolist())
             raise InManifoldError(
                 f"SignPattern: expected entries with the signs of the pattern, got {W[where].item():.6g} at "
-                f"{where}, one of {int(wrong.sum())}. Assign torch.where(wrong, 0, weight), or remove the "
+                f"{where} ({int(wrong.sum())} entries are wrong). Set them to zero, or remove the "
                 "parametrization, set the weight and register a new instance, which does so."
             )
         return torch.where(wrong, 0, W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries of the pattern's signs with spectral radius 1, or 0 where that is zero."""
+        """Return Gaussian entries with the pattern's signs, scaled to spectral radius 1 unless it is 0."""
         check_real(like, "SignPattern", "Complex numbers have no sign.")
         T = self.constrain(torch.randn_like(like))
         rho = spectral_radius(T)
         return T / torch.where(rho > 0, rho, 1)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries that are not zero by the pattern."""
+        """Return the number of entries that the pattern does not fix to zero."""
         return int((self.pattern != 0).expand(T.shape).sum())
 
     def extra_repr(self) -> str:
-        """Return what the pattern has, for ``repr``."""
+        """Return the number of entries of each kind, for ``repr``."""
         p = self.pattern
         counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p == _FREE}
         return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
@@ -116,10 +117,10 @@ class SignPattern(Parametrization):
         if not fits or self.pattern.ndim > W.ndim:
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
-                f"{tuple(self.pattern.shape)}. Make one entry for each of the weight's."
+                f"{tuple(self.pattern.shape)}. Give the pattern one entry for each entry of the weight."
             )
 
 
 def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:
-    """Return where the pattern asks for the other sign."""
+    """Return where X has the wrong sign."""
     return (pattern * X < 0) & (pattern != _FREE)

@@ -22,8 +22,8 @@ from spectral_param.parametrizations.base import (
 )
 from spectral_param.parametrizations.householder import Householder
 
-# Where registration puts singular values from outside the interval, as a fraction of the margin. At the edge
-# itself they could not be trained.
+# Registration moves singular values from outside the interval to this fraction of the margin. At the edge
+# itself the derivative of the sigmoid is zero.
 EDGE = 0.99
 
 
@@ -33,27 +33,28 @@ class SingularValues(Parametrization):
     Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
     Parameterization" (ICML 2018). U and V are products of Householder reflections, parametrized as by
     :class:`spectral_param.Householder`, and :math:`σ = c + 2m\,(\mathrm{sigmoid}(f) - ½)` for the center c
-    and the margin m. The σ of W are these numbers; no singular value decomposition is differentiated, so
-    equal ones, as at the paper's start, have derivatives like any others.
+    and the margin m. No singular value decomposition is differentiated, so equal singular values, as in the
+    paper's initialization, cause no problem.
 
-    The originals are what Householder has for U, the same for V, and f: ``original0`` … ``original2`` of
-    real weights, ``original0`` … ``original4`` of complex ones.
+    The originals are those of :class:`spectral_param.Householder` for U, the same for V, and f:
+    ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
 
-    Weights of shape ``(..., n, n)``. Registration takes the singular value decomposition of the weight and
-    moves singular values from outside to 0.99 of the margin. (For real weights and center 1,
-    ``geotorch.AlmostOrthogonal`` has the same singular values, with matrix exponentials for U and V.)
+    The weight has shape ``(..., n, n)``. Registration computes its singular value decomposition and moves
+    singular values from outside the interval to 0.99 of the margin. (For real weights and center 1,
+    ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
-    With fewer reflections than rows, the set has no simple description, and a weight does not show its U
-    and V where singular values are close together. Registration then takes from the polar factor of the
-    weight the nearest product of 2k reflections, gives the first k to U and the others to V, and chooses
-    the best σ. Assignment accepts what this reproduces: multiples of such products. To copy a trained
-    weight, use ``state_dict`` or copy the originals.
+    With k < n reflections, U and V cannot be computed from a weight whose singular values are close
+    together. Registration then approximates the polar factor of the weight by a product of 2k reflections,
+    takes the first k of them for U and the others for V, and chooses the best σ. Assignment accepts only
+    weights that this reproduces: multiples of products of 2k reflections. To copy a trained weight, use its
+    ``state_dict`` or copy the originals.
 
     Args:
-        margin: Distance m from the center that no singular value reaches, 0 < m <= center. 0.01 is the
-            default of the authors' code.
-        reflections: Number k of reflections in each of U and V, ``None`` for n. The authors' code takes n/4.
-        center: The center c of the interval.
+        margin: Largest distance m of a singular value from the center, never reached; 0 < m <= center. The
+            default, 0.01, is that of the authors' code.
+        reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
+            every weight of the set. The authors' code uses n/4.
+        center: The center c of the interval. The default is 1, as in the paper.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -73,8 +74,8 @@ class SingularValues(Parametrization):
             raise ValueError(f"center: expected a finite number > 0, got {center!r}.")
         if not 0 < margin <= center:
             raise ValueError(
-                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For a margin of zero "
-                "take Householder or ScaledCayley."
+                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For an orthogonal weight "
+                "(margin 0) take Householder or ScaledCayley."
             )
         self.margin = margin
         self.center = center
@@ -90,11 +91,7 @@ class SingularValues(Parametrization):
         return _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return this one and those of U and V.
-
-        Args:
-            originals: The tensors the optimizer trains.
-        """
+        """Return pairs of a constraint and its originals: this one, and those of U and V."""
         left, right, _ = _factors(originals)
         return [(self, originals), *nested_parts(self.left, left), *nested_parts(self.right, right)]
 
@@ -118,16 +115,17 @@ class SingularValues(Parametrization):
             sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
             outside = (sigma - self.center).abs() > self.margin + rounding
         t = (sigma - self.center) / self.margin
-        # Rounding excuses what is assigned. At registration, in half precision, it would excuse all.
+        # The tolerance is for assignment. At registration, in half precision, it would hide all outliers.
         t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
         t = t.clamp(-1 + eps, 1 - eps)
         if few and not project:
             error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
             if error > rounding:
                 raise InManifoldError(
-                    f"SingularValues: expected a multiple of {2 * self.left.count(n)} reflections, got a "
-                    f"weight that is {error:.1e} off the nearest. Others cannot be assigned with fewer "
-                    "reflections than rows: copy the state_dict, or take reflections=None."
+                    f"SingularValues: expected a multiple of a product of {2 * self.left.count(n)} "
+                    f"reflections, got a weight at distance {error:.1e} from the nearest one. With fewer "
+                    "reflections than rows no other weight can be assigned: copy the state_dict, or take "
+                    "reflections=None."
                 )
         left = nested_originals(self.left, U, eps=eps, project=True)
         return *left, *nested_originals(self.right, V, eps=eps, project=True), 2 * torch.atanh(t)
@@ -138,12 +136,12 @@ class SingularValues(Parametrization):
         return *nested_start(self.left, like), *nested_start(self.right, like), f
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return what is below the diagonal for U, what is above it for V, and the diagonal for f."""
+        """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
         left, right = nested_from_matrix(self.left, X), nested_from_matrix(self.right, X.mT)
         return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return those of U, of V, and n, but no more than the entries of W."""
+        """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
         left, right, f = _factors(originals)
         total = f.numel() * is_trained(f) + nested_count(self.left, left) + nested_count(self.right, right)
         return min(total, f.numel() * f.shape[-1] * (2 if left[0].is_complex() else 1))
@@ -153,7 +151,7 @@ class SingularValues(Parametrization):
         return f"margin={self.margin}, reflections={self.left.reflections}, center={self.center}"
 
     def _few_reflections(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """Return U and V, of k reflections each, with U Vᴴ the nearest to Q that 2k reflections make."""
+        """Return U and V of k reflections each, such that U Vᴴ approximates Q."""
         n = Q.shape[-1]
         k = self.left.count(n)
         vectors, d = few_reflections(Q, min(2 * k, n))

@@ -1,4 +1,4 @@
-"""Orthogonal matrices by the exponential of a skew-symmetric one (expRNN, dtriv)."""
+"""Orthogonal matrices by the exponential of a skew-symmetric matrix (expRNN, dtriv)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ Angles = Literal["henaff", "cayley"]
 
 
 class SkewExponential(Parametrization):
-    r"""Orthogonal weight :math:`W = B\, e^A`, A skew-symmetric, B a fixed orthogonal base.
+    r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
-    (NeurIPS 2019), with a base that moves along: :func:`spectral_param.rebase`. The map is that of
-    geotorch's ``SO`` with ``triv="expm"``, A being ``T.tril(-1) - T.tril(-1).mT`` of the original T.
+    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
+    geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
-    Weights of shape ``(..., n, n)``, real. Registration starts from the nearest orthogonal weight (the polar
-    factor), which becomes the base, with A = 0; so does an assignment. The base keeps the determinant, and
-    training does not change it. The base is a buffer, float32 or better.
+    The weight is real, of shape ``(..., n, n)``. Registration projects it onto the nearest orthogonal matrix
+    (the polar factor). This matrix becomes the base, with A = 0; an assigned weight becomes the base, too.
+    Training does not change the determinant of W, which is that of B. B is a buffer, float32 or better.
 
     Args:
-        angles: Of the rotations that ``init="paper"`` starts from, with B = I: ``"henaff"``, uniform in
-            [-π, π), or ``"cayley"``, in [0, π/2]. The papers take either, depending on the task.
+        angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
+            the default, is uniform in [-π, π), ``"cayley"`` uniform in [0, π/2]. The papers use both,
+            depending on the task.
 
     Raises:
-        ValueError: If ``angles`` is something else.
+        ValueError: If ``angles`` is neither.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -71,14 +72,14 @@ class SkewExponential(Parametrization):
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T with those angles, and make I the base."""
+        """Return T with random angles, and make I the base."""
         check_real(like, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
         fill = init.henaff_ if self.angles == "henaff" else init.cayley_
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
         identity = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
         self.base = identity.expand_as(R).clone()
-        # Between two rotations the entry below the diagonal is zero, and must not become an angle.
+        # The entries below the diagonal between two rotations are no angles.
         angles[..., 1::2] = 0
         return torch.diag_embed(angles, -1)
 
@@ -88,15 +89,11 @@ class SkewExponential(Parametrization):
         return T.numel() // n**2 * (n * (n - 1) // 2)
 
     def rebase(self, T: Tensor) -> None:
-        """Make the present weight the base, and T zero. The weight changes by rounding only.
-
-        Args:
-            T: The weight's original.
-        """
+        """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
             W = self.constrain(at_least_float32(T))
             if self.base is not None and bool(W.isfinite().all()):
-                # The product of many exponentials drifts away from the orthogonal matrices.
+                # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(polar_factor(W))
                 T.zero_()
 
@@ -105,7 +102,7 @@ class SkewExponential(Parametrization):
         return f"angles={self.angles!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
-        """Keep the base orthogonal to the precision that a conversion asks for, float32 or better."""
+        """Convert the module, and project the base, which is orthogonal only to the old dtype's precision."""
         base = self.base
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if base is not None and self.base is not None and self.base.dtype != base.dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal, get_args
 
 import torch
@@ -13,12 +12,13 @@ from spectral_param.context import is_plain
 from spectral_param.eigen import dominant_eigentriple
 from spectral_param.eigen.derivative import is_degenerate, known_value
 from spectral_param.eigen.follower import Follower
-from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.spectral_radius import (
     broadcast_to_matrices,
     readable,
     rounding_tolerance,
+    warn_degenerate,
 )
 
 Mode = Literal["equal", "at_most"]
@@ -27,26 +27,26 @@ Mode = Literal["equal", "at_most"]
 class SpectralAbscissa(Parametrization):
     r"""Shifts a matrix so that its rightmost eigenvalue has a given real part: :math:`W = T - (α(T) - a) I`.
 
-    :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the growth rate of :math:`\dot x = T x`, which is stable for
-    α < 0, as ρ < 1 is for discrete time. All eigenvalues move by the same real number, so the vectors, the
-    frequencies and the departure from normality of T stay. The gradient is exact,
-    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for dα/dT.
+    :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the asymptotic growth rate of :math:`\dot x = T x`. The system
+    is stable for α < 0, as a discrete-time system is for ρ < 1. The shift moves all eigenvalues by the same
+    real number. Eigenvectors, imaginary parts and the departure from normality do not change. The gradient
+    is exact: :math:`dα/dT = \mathrm{Re}(\bar v u^T / (v^H u))` for the left and right eigenvectors v and u.
 
-    Weights of shape ``(..., n, n)`` real or complex. Costs one eigenvalue decomposition per optimizer step,
-    however often the weight is read (under torch.compile: per read).
+    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
+    decomposition, however often the weight is read (under torch.compile: each read does).
 
-    Degenerate matrices are defined, too:
+    Matrices without a derivative have defined results:
 
-    - NaN or infinity in T, or an α that is no number of T's dtype, gives NaN in W and in the gradient.
-    - Several rightmost eigenvalues: the gradient of one of them.
-    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
-      its unit eigenvectors, has no derivative: α is then taken for a constant, with one
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
+    - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
+    - If several eigenvalues are rightmost, the gradient is that of one of them.
+    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
+      unit eigenvectors, has no derivative. The gradient then treats α as a constant, and a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
     Args:
-        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one for each matrix
-            of a batch (each gate of an LSTM or GRU weight). 0, the default, is the edge of stability.
-        mode: ``"equal"``: α(W) = a always. ``"at_most"``: T is shifted only where α(T) > a.
+        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
+            matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
+        mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -68,32 +68,37 @@ class SpectralAbscissa(Parametrization):
         values = torch.as_tensor(abscissa, dtype=torch.float64, device="cpu").detach()
         if isinstance(abscissa, torch.nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
-                f"abscissa: expected finite numbers that are not trained, got {abscissa!r}. For stable "
-                "dynamics use a negative one."
+                f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
+                f"{abscissa!r}. For stable dynamics take a negative number."
             )
-        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        # A tensor is kept in float64 on the host, so that converting the module does not round it.
         self.abscissa = values.clone() if values.ndim > 0 else values.item()
         self.mode = mode
         self.rightmost = Follower("dense", "real")
         self._warned = False
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return T - (α(T) - a) I where the mode asks for it, T elsewhere."""
+        """Return T - (α(T) - a) I, or T where the mode does not shift."""
         triple = self.rightmost.follow(T) if is_plain(T) else None
         alpha = self.rightmost.recorded(T) if triple is None else known_value(T, triple, "real")
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
         active = None
         if self.mode == "at_most":
-            # A NaN counts, so that W becomes NaN.
+            # A NaN shift is active, so that W becomes NaN.
             active = ~(shift.detach() <= 0)
             shift = torch.where(active, shift, 0)
         if triple is not None and not self._warned and not self.rightmost.is_regular:
             defective = is_degenerate(triple.right, triple.left)
-            self._warn(defective if active is None else defective & active)
+            if bool((defective if active is None else defective & active).any()):
+                self._warned = True
+                warn_degenerate(
+                    "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
+                    "real part as constant"
+                )
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return W itself, shifted where it has to be moved."""
+        """Return T = W, shifted if W is outside the set."""
         triple = dominant_eigentriple(W, "real")
         shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
         outside = shift > rounding_tolerance(W, triple, eps)
@@ -121,20 +126,9 @@ class SpectralAbscissa(Parametrization):
         return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T, a complex one counted as two."""
+        """Return the number of entries of T; a complex entry counts as two."""
         return real_entries(T)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"abscissa={self.abscissa}, mode={self.mode!r}"
-
-    def _warn(self, defective: Tensor) -> None:
-        if not bool(defective.any()):
-            return
-        self._warned = True
-        warnings.warn(
-            "SpectralAbscissa: the rightmost eigenvalue is defective and has no derivative: its real part is "
-            "taken for a constant in this precision, until T moves away from such matrices.",
-            DegenerateEigenvalueWarning,
-            stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
-        )

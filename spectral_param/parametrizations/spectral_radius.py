@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from typing import Literal, get_args
@@ -26,7 +27,7 @@ from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
 
 Mode = Literal["equal", "at_most", "latched"]
-# By so many roundings ρ may exceed r: rounding alone neither scales a weight nor closes a latch.
+# Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
 _ROUNDINGS = 32
 
 
@@ -34,40 +35,41 @@ class SpectralRadiusNorm(Parametrization):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / (ρ(T) + ε)`.
 
     Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), section 3.1. The gradient is Prop. 3.2 with 1/ρ in place of the printed 1/(ρ + ε) in
-    front of its second term; both agree for ε = 0.
+    (AAAI 2020), section 3.1. The gradient is that of Prop. 3.2, except that the factor of its second term
+    is 1/ρ instead of the printed 1/(ρ + ε). For ε = 0 they are equal.
 
-    Weights of shape ``(..., n, n)``, real or complex. Costs one eigenvalue decomposition per optimizer
-    step, however often the weight is read (under torch.compile: per read), and from n = 96 on much less.
+    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
+    decomposition, however often the weight is read (under torch.compile: each read does), and much less from
+    n = 96 on.
 
-    Degenerate matrices are defined, too:
+    Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - Several eigenvalues of the largest modulus: the gradient of one of them. There is no second
-      derivative at such a T; for equal eigenvalues (the identity) it comes out as NaN.
-    - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for
-      its unit eigenvectors, has no derivative: ρ is then taken for a constant.
-    - ρ(T) = 0 to working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`, or so small that 1/ρ is no number
-      of the weight's dtype: no multiple of T has the radius asked for, and W = T.
+    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
+      derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
+    - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
+      unit eigenvectors u and v, has no derivative. The gradient then treats ρ as a constant.
+    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`, or if 1/ρ overflows in the
+      weight's dtype, no multiple of T has spectral radius r. Then W = T.
 
-    The last two emit one :class:`~spectral_param.errors.DegenerateEigenvalueWarning`.
+    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
     Args:
-        radius: The spectral radius r > 0, a number, or a tensor with one for each matrix of a batch
+        radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight).
-        mode: ``"equal"``: ρ(W) = r always. ``"at_most"``: T is scaled only where ρ(T) > r.
-            ``"latched"``: like ``"at_most"`` until the first time that ρ(T) > r in training, and like
-            ``"equal"`` from then on, as the paper trains (section 4); each matrix of a batch by
-            itself, saved in the ``state_dict``. Assigning a weight opens the latch again. Inside
-            torch.func's transforms, which promise no side effects, the latch is read and never closed.
-        eps: ε ≥ 0. 0, the default, is what the authors ran; a positive one makes ρ(W) < r. Modes other
-            than ``"equal"`` then scale T where ρ(T) + ε > r.
-        solver: ``"dense"`` computes all eigenvalues through LAPACK. ``"tracking"`` follows the dominant
-            one from step to step, proves each result, and asks LAPACK when a proof fails (see
-            "How it is followed from step to step" in the derivation). λ is right to working precision,
-            u and v in the gradient to its root. ``"auto"``: ``"tracking"`` from n = 96 on, where it is
-            faster. What it needs to go on is in the ``state_dict`` under ``tracking``: two blocks of 16
-            vectors each.
+        mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r.
+            ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
+            from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
+            default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
+            opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
+        eps: ε ≥ 0. The default is 0, as in the authors' experiments. With ε > 0, ρ(W) < r, and the modes
+            ``"at_most"`` and ``"latched"`` scale T if ρ(T) + ε > r.
+        solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant
+            eigenvalue from step to step, proves each result, and calls LAPACK if a proof fails (see "How it
+            is followed from step to step" in the derivation). λ is then exact to working
+            precision, and the eigenvectors in the gradient to its square root. ``"auto"``, the default, is
+            ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the
+            tracking under ``tracking``: two n × 16 matrices.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -97,16 +99,19 @@ class SpectralRadiusNorm(Parametrization):
             if value not in choices:
                 raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
         if not (math.isfinite(eps) and eps >= 0):
-            raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. The usual one is 0.")
+            raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. Take 0, the default.")
         if isinstance(radius, nn.Parameter):
-            raise ValueError("radius: expected a number or a tensor, got a Parameter. It is not trained.")
+            raise ValueError(
+                "radius: expected a number or a tensor, got a Parameter. The radius is not trained: pass "
+                "radius.detach()."
+            )
         values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError(
                 f"radius: expected finite positive numbers, got {radius!r}. "
-                "For a weight that forgets at once, use a small radius, not zero."
+                "If the state should decay fast, take a small radius instead of 0."
             )
-        # A tensor stays float64 on the host, so that a trip through bfloat16 does not change it.
+        # A tensor is kept in float64 on the host, so that converting the module does not round it.
         self.radius = values.clone() if values.ndim > 0 else values.item()
         self.mode = mode
         self.eps = eps
@@ -118,7 +123,7 @@ class SpectralRadiusNorm(Parametrization):
     assignable_behind = True
 
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return r T / (ρ(T) + ε) where the mode asks for it, T elsewhere."""
+        """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
         if is_plain(T):
             triple = self.tracking.follow(T)
             if self.tracking.is_regular:
@@ -126,7 +131,7 @@ class SpectralRadiusNorm(Parametrization):
         return self._constrain_with_care(T)
 
     def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
-        """Do so where no dominant eigenvalue is zero or defective, and no size extreme."""
+        """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
         on_host = T.ndim == 2 and is_on_host(T)
         if on_host and self.mode != "equal" and not self._is_active(triple.eigenvalue.abs()):
             return T.clone()
@@ -139,8 +144,8 @@ class SpectralRadiusNorm(Parametrization):
         return torch.where(self._active(triple.eigenvalue.abs(), radius)[..., None, None], W, T)
 
     def _constrain_with_care(self, T: Tensor) -> Tensor:
-        """Do the same where nothing is known of T: any size, λ zero or defective, graphs being recorded."""
-        # Near the ends of the range of numbers ρ or 1/ρ is none, while W does not depend on T's size.
+        """Return W for any T, whatever its size and eigenvalues, and also while a graph is recorded."""
+        # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
         triple = self.tracking.follow(S) if is_plain(S) else None
@@ -153,11 +158,20 @@ class SpectralRadiusNorm(Parametrization):
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / radius
         if triple is not None and not self._warned:
-            self._warn(active & nilpotent, active & is_degenerate(triple.right, triple.left))
+            reason = ""
+            if bool((active & nilpotent).any()):
+                reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
+            elif bool((active & is_degenerate(triple.right, triple.left)).any()):
+                reason = (
+                    "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
+                )
+            if reason:
+                self._warned = True
+                warn_degenerate(f"SpectralRadiusNorm: {reason}")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T, a multiple of W: W itself unless W has to be moved or ε > 0."""
+        """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
@@ -166,7 +180,7 @@ class SpectralRadiusNorm(Parametrization):
         size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(S, triple, eps)
         rho = scale * size
         nilpotent = (size <= _rounding(S, eps)) | (rho < torch.finfo(W.dtype).tiny)
-        # With ε > 0 the set is the open disc ρ < r: its edge belongs to T = ∞.
+        # With ε > 0 the set is ρ < r, without its edge, which T reaches only at infinity.
         edge = radius + tolerance
         if self.eps > 0:
             edge = radius - scale * rounding_tolerance(S, triple, finfo_eps(W.dtype))
@@ -178,7 +192,7 @@ class SpectralRadiusNorm(Parametrization):
 
         factor = torch.ones_like(rho)
         if self.eps > 0:
-            # T = cW is mapped to W for c = ε/(r - ρ). Where T is not scaled, below r - ε, c is 1.
+            # T = cW is mapped to W for c = ε/(r - ρ). Where ρ ≤ r - ε, T is not scaled, and c = 1.
             c = self.eps / torch.where(outside, 1, radius - rho)
             c = c if self.mode == "equal" else c.clamp(min=1)
             factor = torch.where(nilpotent, factor, c)
@@ -190,7 +204,7 @@ class SpectralRadiusNorm(Parametrization):
         return torch.where(outside[..., None, None], moved, kept)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T with eigenvalues of uniform modulus and angle: eq. (5), times the radius."""
+        """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
         T = init.disc_(torch.empty_like(like))
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
@@ -198,7 +212,7 @@ class SpectralRadiusNorm(Parametrization):
         return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T, a complex one counted as two."""
+        """Return the number of entries of T; a complex entry counts as two."""
         return real_entries(T)
 
     def extra_repr(self) -> str:
@@ -209,11 +223,11 @@ class SpectralRadiusNorm(Parametrization):
         return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
 
     def _shifted(self, rho: Tensor) -> Tensor:
-        """Return ρ + ε, of rho's dtype also where torch.func's dual numbers would promote a scalar."""
+        """Return ρ + ε in ρ's dtype; for torch.func's dual numbers, adding a Python number would promote."""
         return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
 
     def _active(self, rho: Tensor, radius: Tensor | float) -> Tensor:
-        """Return which matrices are normalised. A NaN radius counts, so that W becomes NaN."""
+        """Return which matrices are scaled. ρ = NaN counts as active, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
         limit = radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
@@ -223,13 +237,13 @@ class SpectralRadiusNorm(Parametrization):
             return above
         latched = self._latch(rho)
         closed = as_real(latched) > 0.5
-        # torch.func's transforms promise no side effects, so inside them the latch is only read.
+        # Transforms of torch.func allow no side effects, so the latch is only read there.
         if self.training and (is_plain(rho) or is_traced(rho)):
             latched.copy_((closed | (shifted > limit)).to(latched.dtype))
         return above | closed
 
     def _is_active(self, rho: Tensor) -> bool:
-        """Do the same for one ordinary matrix on the host, where numbers take less time than tensors."""
+        """Return the same for one ordinary matrix on the host; Python numbers are faster than tensors."""
         shifted, limit = rho.item() + self.eps, self.radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
         above = not shifted <= limit
         if self.mode == "at_most":
@@ -245,25 +259,6 @@ class SpectralRadiusNorm(Parametrization):
             self.latched = torch.zeros_like(rho)
         return self.latched
 
-    def _warn(self, nilpotent: Tensor, defective: Tensor) -> None:
-        if not is_plain(nilpotent):
-            return
-        if bool(nilpotent.any()):
-            reason = "the spectral radius is zero, so no multiple of T has the radius asked for: W = T"
-        elif bool(defective.any()):
-            reason = (
-                "the dominant eigenvalue is defective and has no derivative: "
-                "its modulus is taken for a constant"
-            )
-        else:
-            return
-        self._warned = True
-        warnings.warn(
-            f"SpectralRadiusNorm: {reason} in this precision, until T moves away from such matrices.",
-            DegenerateEigenvalueWarning,
-            stacklevel=6,  # through constrain, forward and torch's own two calls: the line that reads
-        )
-
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
         raise InManifoldError(
@@ -274,19 +269,24 @@ class SpectralRadiusNorm(Parametrization):
         )
 
 
-def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor:  # -> () or (...)
-    """Return a number, or one number for each matrix, as a tensor like T's real part.
+def warn_degenerate(message: str) -> None:
+    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads the weight."""
+    # That line is in the innermost caller outside of this library and torch.
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
+        level, frame = level + 1, frame.f_back
+    message += " in this precision, until T has moved away from such matrices."
+    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
 
-    Args:
-        value: The number, or a tensor of them on the host.
-        T: Matrices of shape ``(..., n, n)``.
-        name: What the message calls the argument that it was.
+
+def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor:  # -> () or (...)
+    """Return the argument ``name``, a number or a tensor of one number per matrix, in T's real dtype.
 
     Raises:
-        ValueError: If there is not one number for each matrix.
+        ValueError: If the tensor does not broadcast to the matrices.
     """
     if not isinstance(value, Tensor):
-        # Not from the host, which on a device would wait for the copy.
+        # Created on T's device, because a copy from the host would wait for the device.
         return T.real.new_full((), value)
     try:
         torch.broadcast_to(value, T.shape[:-2])
@@ -299,33 +299,26 @@ def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor
 
 
 def readable(values: Tensor) -> str:
-    """Return numbers for a message.
-
-    Args:
-        values: The numbers.
-    """
+    """Return the numbers as text for a message."""
     return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 
 def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
-    """Return a power of two next to the largest entry of a matrix where that is extreme, 1 elsewhere."""
+    """Return the power of two next to the largest entry if that entry is extreme, else 1."""
     scale = power_of_two_scale(T)
     return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
-    """Return n·eps·max|T_ij|, at and below which an eigenvalue cannot be told from zero."""
+    """Return n·eps·max|T_ij|; an eigenvalue of at most this modulus cannot be distinguished from zero."""
     largest: Tensor = T.detach().abs().amax(dim=(-2, -1))
     return T.shape[-1] * eps * largest
 
 
 def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
-    """Return how far an eigenvalue may be off for rounding alone: ten roundings, times its condition number.
+    """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
-    Args:
-        W: Matrices ``(..., n, n)``.
-        triple: The eigenvalue and its vectors.
-        eps: Relative rounding error that W may have.
+    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue.
     """
     floor = degenerate_threshold(W.dtype)
     return 10 * _rounding(W, eps) / condition_reciprocal(triple.right, triple.left).clamp(min=floor)

@@ -1,3 +1,3 @@
-"""Whole sequences of recurrent cells: the choice of a path, a plain loop, and the fast paths beside it."""
+"""Running recurrent cells over whole sequences: a reference loop, faster implementations, and the choice."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What stands between two time steps: modReLU, and activations by name."""
+"""Activations: modReLU, and those with a name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAMES = get_args(Named)
 def modrelu(z: Tensor, bias: Tensor) -> Tensor:
     r"""Return :math:`\frac{z}{|z|}\,\mathrm{ReLU}(|z| + b)`, for real or complex z.
 
-    It keeps the sign (the phase) and thresholds the modulus: both signs stay in use, and active
-    units have derivative one, so gradients through an orthogonal recurrence keep their size.
-    Introduced by Arjovsky, Shah and Bengio (2016); eq. (3) of Helfrich, Willmott and Ye (2018).
+    modReLU keeps the sign (the phase) of z and thresholds the modulus. For real z its derivative is 1 where
+    its value is not 0, so gradients through an orthogonal recurrence keep their size. Source: Arjovsky, Shah
+    and Bengio (2016); Helfrich, Willmott and Ye (2018), eq. (3).
 
     Args:
         z: Any shape, real or complex.
-        bias: Real, broadcast against z. A positive one makes the function jump at z = 0, where it is
-            0 and its derivative is taken to be 0.
+        bias: Real, broadcast against z. With a positive bias the function jumps at z = 0, where its value and
+            its derivative are defined as 0.
 
     Returns:
         Tensor like z.
@@ -44,10 +44,10 @@ def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
 
 
 def fitting_bias(bias: Tensor, z: Tensor, nonlinearity: Nonlinearity) -> Tensor:
-    """Return the bias ``(n,)`` in the dtype that it has to have for pre-activations or states z.
+    """Return the bias ``(n,)`` in the dtype that fits pre-activations or states z.
 
-    Module.to makes the real bias of modReLU complex, and Module.double converts a real bias beside complex
-    weights that stay as they are. All activations but modReLU add their bias to z.
+    Module.to(complex) makes the real bias of modReLU complex, and Module.double converts a real bias but not
+    complex weights. All activations except modReLU add the bias to z.
     """
     if nonlinearity == "modrelu":
         bias = bias.real
@@ -57,15 +57,10 @@ def fitting_bias(bias: Tensor, z: Tensor, nonlinearity: Nonlinearity) -> Tensor:
 
 
 def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tensor:
-    """Return σ(z + b), or modReLU(z, b), whose bias works on the modulus instead.
-
-    Args:
-        z: Pre-activation ``(..., n)``.
-        bias: ``(n,)`` or None for none.
-        nonlinearity: A name, or any function of one tensor.
+    """Return σ(z + b), or modReLU(z, b), for pre-activations z ``(..., n)`` and a bias ``(n,)`` or None.
 
     Raises:
-        ValueError: If it is ``"relu"`` and z is complex.
+        ValueError: If the activation is ``"relu"`` and z is complex.
     """
     if nonlinearity == "modrelu":
         if bias is None:
@@ -76,8 +71,8 @@ def activate(z: Tensor, bias: Tensor | None, nonlinearity: Nonlinearity) -> Tens
     if nonlinearity == "relu":
         if z.is_complex():
             raise ValueError(
-                f"nonlinearity: expected one that is defined for {z.dtype}, got 'relu'. Take 'modrelu', "
-                "which is its counterpart for complex states, or give the network a real dtype."
+                f"nonlinearity: expected an activation that is defined for {z.dtype}, got 'relu'. Take "
+                "'modrelu', or give the network a real dtype."
             )
         return torch.relu(z)
     if nonlinearity == "tanh":

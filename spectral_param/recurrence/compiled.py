@@ -1,6 +1,6 @@
-"""The fused recurrence as one operator, into which torch.compile does not look.
+"""The fused recurrence as one operator, which torch.compile does not trace.
 
-Traced through, each time step would be operations of its own in the compiled program, and 200 of them take
+If it did, every time step would be separate operations in the compiled program, and 200 time steps would take
 minutes to compile.
 """
 
@@ -36,7 +36,7 @@ def rnn_operator(cell: Cell, rows: Rows) -> Result:
     return output if rows.return_output else None, last
 
 
-# Tensors that an operator does not return are empty ones: it has no optional results.
+# An operator has no optional results, so empty tensors stand for None.
 @torch.library.custom_op("spectral_param::recurrence", mutates_args=())
 def _recurrence(
     x: Tensor,
@@ -150,7 +150,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = (None,) * 11
     if g_states is not None and g_states.ndim < 2:
-        g_states = None  # of the empty tensor that stands for states that were not kept
+        g_states = None  # the states were not stored: an empty tensor stood for them
     if g_states is None and g_last is None:
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]

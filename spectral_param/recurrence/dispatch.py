@@ -1,9 +1,9 @@
-r"""A whole sequence of the recurrence h_t = σ(U x_t + W h_{t-1} + b), and the choice of how to run it.
+r"""The recurrence h_t = σ(U x_t + W h_{t-1} + b) over a whole sequence, and the choice of an implementation.
 
-All paths have the same results. The reference is a loop of autograd operations, for any activation and
-inside any transform. The fused path is one autograd Function for the whole sequence, for the named
-activations and several times faster; under torch.compile it is one operator. The linear path takes many
-steps at a time where there is no activation.
+All paths give the same results. The reference path is a loop of autograd operations, for any activation and
+inside any transform. The fused path is several times faster: one autograd Function for the whole sequence,
+for the activations with a name; under torch.compile it is one operator. The linear path computes many steps
+at a time if there is no activation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
 
 
 def choose(cell: Cell, rows: Rows) -> Path:
-    """Return what runs a cell over rows: all of the choice, and nothing else.
+    """Return the path for a cell and rows.
 
-    - ``"fused"``: a named activation, W as a matrix, tensors of one dtype that neither a tracer nor a
-      transform nor forward-mode AD sees.
-    - ``"linear"``: the same without an activation, where many steps at a time are faster.
-    - ``"operator"``: the fused path inside torch.compile, which need not look into it.
+    - ``"fused"``: a named activation, W as a matrix, all tensors of one dtype, and no tracer, transform or
+      forward-mode AD.
+    - ``"linear"``: as fused, without an activation, if many steps at a time are faster.
+    - ``"operator"``: the fused path inside torch.compile, as one opaque operator.
     - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
     """
     W, b, x = cell.weight_hh, cell.bias, rows.x
@@ -52,13 +52,13 @@ def choose(cell: Cell, rows: Rows) -> Path:
         return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
     if compiled:
         return "operator"
-    # Whether powers of W overflow is a question to the numbers, which tensors of a tracer cannot answer.
+    # The linear path looks at values, because powers of W may overflow. A tracer's tensors have no values.
     many = cell.nonlinearity == "identity" and has_numbers(x) and linear.exponent(cell, rows) is not None
     return "linear" if many else "fused"
 
 
 def run(cell: Cell, rows: Rows) -> Result:
-    """Run a cell over rows, whose shapes fit; see :func:`rnn`."""
+    """Run a cell over rows, whose shapes are not checked; see :func:`rnn`."""
     path = choose(cell, rows)
     if path == "fused":
         return rnn_fused(cell, rows)
@@ -92,32 +92,30 @@ def rnn(
         x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
         h0: Initial states ``(B, n)``.
         weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
-        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``: structured
-            matrices have faster ways than a product with W.
-        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is the bias of the modulus.
-        nonlinearity: ``"modrelu"``, ``"tanh"``, ``"identity"``, for real states ``"relu"``, or any
-            callable.
+        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``, which can be
+            faster for structured matrices.
+        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is added to the modulus.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"tanh"``, ``"identity"``, ``"relu"``
+            (real states only), or any callable.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
-        checkpoint_every: Keep one state in so many steps for the backward pass, which computes the
-            others again, so many steps at a time: a third more work. ``"auto"`` takes
-            :math:`\sqrt T / 2`, where what is kept and what is computed again at a time are least
-            together, about :math:`4 \sqrt T` steps of states instead of T. None, the default, keeps all
-            states.
-        return_output: Whether to return all states, :math:`T B n` numbers that exist at least until the
-            caller drops them. With ``checkpoint_every`` and without them, no memory of that size is
-            taken. Without an activation the last states alone are faster by far: powers of W take
-            many steps at a time, on a CPU and for sequences of one length.
-        support: Where the matrix W may differ from zero: pairs of slices of rows and columns, whose rows
-            follow each other from 0 to n. Outside W has to be zero, and its gradient is not defined:
-            products with what is there are left out where that is faster. None, the default, for everywhere.
+        checkpoint_every: Store only one state in every k steps, and compute the others again in the backward
+            pass, k steps at a time; this is a third more work. ``"auto"`` takes :math:`k = \sqrt T / 2`,
+            which needs the least memory, that of about :math:`4 \sqrt T` steps instead of T. None, the
+            default, stores all states.
+        return_output: Whether to return all states, :math:`T B n` numbers. With False and
+            ``checkpoint_every``, no memory of that size is needed. With False and no activation, powers of W
+            compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
+        support: Where W may differ from zero: pairs of slices of rows and columns, whose rows cover 0 to n in
+            order. Outside the support W must be zero, and the gradient there is not defined, because those
+            products are skipped if that is faster. None, the default: everywhere.
 
     Returns:
-        All states, shaped like x with n features, or None if they are not wanted; and the last state of
+        All states, shaped like x with n features, or None with ``return_output=False``; and the last state of
         each sequence ``(B, n)``.
 
     Raises:
-        ValueError: If the activation or ``checkpoint_every`` is none of those above, the sequence is
-            empty, a shape does not fit, or ``support`` leaves out a row.
+        ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, a
+            shape does not fit, or ``support`` leaves out a row.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -147,7 +145,7 @@ def rnn(
 
 
 def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
-    """Raise a ValueError unless it is a number of steps, "auto" or None."""
+    """Raise a ValueError unless the argument is a number of steps, "auto" or None."""
     if checkpoint_every in (None, "auto"):
         return
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
@@ -158,13 +156,14 @@ def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
 
 
 def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | None:
-    """Return the number of steps from one kept state to the next, None for all."""
+    """Return the number of steps from one stored state to the next, None if all are stored."""
     return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
 
 
 def _is_compiled() -> bool:
-    """Return whether torch.compile records an operator here, with the derivatives that an operator has."""
-    # An exported program is to run where this library is not. In torch 2.6 it contains the operator.
+    """Return whether torch.compile can record the operator here: not in forward mode or a transform."""
+    # An exported program must run without this library, so it must not contain the operator. torch 2.6 has no
+    # is_exporting, so there it does.
     is_exporting = getattr(torch.compiler, "is_exporting", None)
     if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
         return False
@@ -172,8 +171,8 @@ def _is_compiled() -> bool:
 
 
 def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Return whether neither a tracer nor a transform nor forward-mode AD sees these tensors."""
-    # torch.jit.trace records in-place steps wrongly.
+    """Return whether no tracer, transform or forward-mode AD is active on these tensors."""
+    # torch.jit.trace records in-place operations wrongly.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
@@ -200,8 +199,8 @@ def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
         raise ValueError(f"rnn: expected bias of shape (n,) = {(n,)}, got {tuple(b.shape)}.")
     if rows.x.shape != (sum(sizes), features):
         raise ValueError(
-            f"rnn: expected x of shape (rows, m) = {(sum(sizes), features)}, all steps below each other, "
-            f"got {tuple(rows.x.shape)}."
+            f"rnn: expected x of shape (rows, m) = {(sum(sizes), features)}, with all steps stacked, got "
+            f"{tuple(rows.x.shape)}."
         )
     if h0.shape != (sizes[0], n):
         raise ValueError(f"rnn: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
@@ -213,6 +212,6 @@ def _check_support(support: Support | None, n: int) -> None:
     rows = [i for part, _ in support for i in range(n)[part]]
     if rows != list(range(n)) or any(part.step not in (None, 1) for pair in support for part in pair):
         raise ValueError(
-            f"rnn: expected a support of slices without steps, whose rows follow each other from 0 to {n}, "
-            f"got {support}."
+            f"rnn: expected a support of slices without steps, whose rows cover 0 to {n} in order, got "
+            f"{support}."
         )

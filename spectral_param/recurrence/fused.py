@@ -1,12 +1,12 @@
 r"""The recurrence with a named activation as one autograd Function for a whole sequence.
 
-Autograd's record of some ten operations for each time step costs several times what they compute. Here
-both directions are written by hand, in place, on one short segment of the sequence after the other: what
-they need besides the states stays in the cache, and memory of the size of all states is taken for nothing
-but the states.
+Recording about ten operations for each time step costs autograd several times as much as computing them. Here
+the forward and the backward pass are written by hand. They work in place, on short segments of the sequence
+one by one. So all temporary tensors of a segment stay in the cache, and only the states take memory of the
+size of all states.
 
-Backward, with G_t the gradient that arrives at h_t from outside, and PyTorch's convention for complex
-gradients (∂L/∂Re + i ∂L/∂Im):
+Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
+complex gradients (∂L/∂Re + i ∂L/∂Im):
 
 .. math:: δ_t = σ_t'^{\,*}(G_t + W^H δ_{t+1}), \qquad
           dU = \sum_t δ_t x_t^H, \quad dW = \sum_t δ_t h_{t-1}^H, \quad dx_t = U^H δ_t.
@@ -15,15 +15,16 @@ gradients (∂L/∂Re + i ∂L/∂Im):
 
 - tanh: multiplication by the conjugate of 1 - h_t².
 - ReLU and real modReLU: 1 where h_t ≠ 0, else 0.
-- Complex modReLU, h = u (|z| + b) with the phase u = z/|z|: along u its derivative is 1, across u it is
-  |h|/|z| = 1 + b/|z|, and so
+- Complex modReLU, h = u (|z| + b) with the phase u = z/|z|: its derivative is 1 in the direction of u and
+  |h|/|z| = 1 + b/|z| orthogonal to u, hence
 
   .. math:: σ'^{\,*}(G) = G + q\,(G - u^2 \bar G), \quad q = \frac{b}{2|z|}, \quad \text{where } h ≠ 0.
 
-The derivative of modReLU by its bias is the sign (the phase) of h_t.
+The derivative of modReLU with respect to its bias is the sign (the phase) of h_t.
 
-All of it is known from the states, except |z| where a bias is positive: |h| - b is |z| up to rounding of
-b, of which nothing is left where |z| is tiny and q large. For complex modReLU the moduli are kept.
+All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
+a tiny |z|, where q is large, no digit of this difference is right. So for complex modReLU the moduli |z| are
+stored.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from spectral_param.recurrence.activation import Named
 from spectral_param.recurrence.reference import rnn_reference
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
 
-# Size of W from which its blocks are multiplied by themselves, and what their mean number of rows has to be.
+# From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
 BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
 
 
 def rnn_fused(cell: Cell, rows: Rows) -> Result:
-    """Run a cell with a named activation, on tensors that no transform has wrapped."""
+    """Run a cell with a named activation on tensors that are not wrapped by a transform."""
     W = cell.weight_hh
     assert isinstance(W, Tensor)
     tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
@@ -60,15 +61,15 @@ def rnn_fused(cell: Cell, rows: Rows) -> Result:
 
 
 class Plan(NamedTuple):
-    """How to run.
+    """How to run a cell over a sequence.
 
     Attributes:
         nonlinearity: The activation.
-        support: Where products with W are worth being left out elsewhere; None for nowhere.
-        segments: What to work on, one after the other.
-        keep: What backward gets: all states; or those at which segments start, from which it computes the
-            others again; or nothing, where no gradient is wanted.
-        return_output: Whether all states are wanted.
+        support: The blocks of W to which products are restricted; None to multiply by all of W.
+        segments: The segments of the sequence.
+        keep: What is stored for backward: all states; the states at which segments start, from which backward
+            computes the others again; or nothing, if no gradient is needed.
+        return_output: Whether all states are returned.
     """
 
     nonlinearity: Named
@@ -84,7 +85,7 @@ class Plan(NamedTuple):
 
     @property
     def following(self) -> list[int]:
-        """Number of rows that go on after each segment."""
+        """Number of sequences that continue after each segment."""
         return [segment.following for segment in self.segments]
 
     def cell(self, weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None) -> Cell:
@@ -93,15 +94,15 @@ class Plan(NamedTuple):
 
 
 def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
-    """Return how to run a cell."""
+    """Choose how to run a cell."""
     W, sizes, support, every = cell.weight_hh, rows.sizes, cell.support, rows.checkpoint_every
     assert isinstance(W, Tensor)
     n = len(W)
     if every is None:
-        # Elsewhere all at once: more segments are more launches of kernels.
+        # On other devices one segment, because each segment launches more kernels.
         every = _steps_in_cache(sizes[0], n, W.element_size()) if W.is_cpu else len(sizes)
-    # Measured on a CPU: with two blocks and a coupling 14 to 20 % less time from n = 335 on, 7 % more at 160;
-    # with 40 blocks of 8 rows half as much again.
+    # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
+    # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
     if n < BLOCKWISE_SIZE or not W.is_cpu or (support and n < BLOCKWISE_ROWS * len(support)):
         support = None
     return Plan(
@@ -116,18 +117,18 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
 
 
 def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
-    """Return the number of steps whose states are about a megabyte, a second-level cache.
+    """Return the number of steps whose states fill about a megabyte, the size of a second-level cache.
 
-    Not fewer than n/5 rows in all: each segment adds a product of its states to the n x n gradient.
+    A segment has at least n/5 rows, because each segment adds a product of its states to the n x n gradient.
     """
     return max(1, max(2**20 // (n * bytes_of_one), n // 5) // batch)
 
 
-Tensors = Sequence[Any]  # x, h0, U, W and b, of which h0, U and b may be None
+Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
 
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return all states if they are wanted or kept, the last ones, and kept moduli and starts, or None."""
+    """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
     x, h0, U, W, b = tensors
     n = len(W)
     steps = Forward(plan.cell(U, W, b))
@@ -149,7 +150,7 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
         if segment.following:
             state = _last_step(segment, h)
             if not has_all:
-                state = state.clone()  # its room is needed for the next segment
+                state = state.clone()  # the next segment overwrites the buffer
             if starts is not None:
                 starts[kept : kept + segment.following] = state
                 kept += segment.following
@@ -163,13 +164,13 @@ def backward(
     needs: Sequence[bool],
     plan: Plan,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ``tensors``, those that are needed.
+    """Return the gradients of ``tensors``, the inputs of the forward pass, that are needed.
 
     Args:
-        tensors: What went into the forward pass.
-        kept: States, moduli and starts that it kept.
-        grads: Gradients of all states and of the last ones; None for zero.
-        needs: Which of the tensors are differentiated by.
+        tensors: x, h0, U, W and b.
+        kept: The states, moduli and starts that the forward pass has stored.
+        grads: Gradients of all states and of the last states; None for zero.
+        needs: Whether each of the tensors needs a gradient.
         plan: How the forward pass was run.
     """
     x, h0, U, W, b = tensors
@@ -195,17 +196,17 @@ def backward(
 
 
 class _Recurrence(torch.autograd.Function):
-    """All states, or None, and the last of each sequence."""
+    """All states, or None, and the last state of each sequence."""
 
-    # Without setup_context, which torch.func would ask for: inside of its transforms the reference path runs.
-    # It costs 40 microseconds a call (torch 2.13 inspects the signature of forward each time).
+    # Without setup_context, which costs 40 microseconds a call (torch 2.13 inspects the signature of forward
+    # each time). Only torch.func needs setup_context, and inside its transforms the reference path runs.
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
         *tensors, plan = arguments
         states, last, moduli, starts = forward(tensors, plan)
         ctx.plan = plan
         ctx.save_for_backward(*tensors, states if plan.keep == "all" else None, moduli, starts)
-        # An output that is not used has no gradient then, instead of zeros of its size.
+        # The gradient of an unused output is then None instead of zeros.
         ctx.set_materialize_grads(False)
         return states if plan.return_output else None, last
 
@@ -216,8 +217,8 @@ class _Recurrence(torch.autograd.Function):
         tensors = ctx.saved_tensors[:5]
         with autocast_off(tensors[0]):
             if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
-                # create_graph=True, so this backward pass will itself be differentiated; or it is mapped
-                # over many gradients at once, which in-place steps cannot be.
+                # create_graph=True, so this backward pass will be differentiated; or vmap maps it over many
+                # gradients, which is impossible for in-place steps.
                 return (*reference_backward(tensors, grads, ctx.needs_input_grad, ctx.plan), None)
             return (*backward(tensors, ctx.saved_tensors[5:], grads, ctx.needs_input_grad, ctx.plan), None)
 
@@ -225,12 +226,12 @@ class _Recurrence(torch.autograd.Function):
 def reference_backward(
     tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], plan: Plan
 ) -> tuple[Tensor | None, ...]:
-    """Return what :func:`backward` does, with a graph of its own if grad mode is on."""
+    """Return the same as :func:`backward`, with a graph if grad mode is on."""
     create_graph = torch.is_grad_enabled()
     sizes = [size for segment in plan.segments for size in segment.sizes]
     with torch.enable_grad():
-        # Aliases: the saved tensors may depend on each other (a state carried over, a shared weight), and
-        # only what goes through this call belongs into its gradient.
+        # Aliases, so that autograd.grad finds only the paths through this call: the saved tensors may depend
+        # on each other (a state carried over, a shared weight).
         aliases: list[Any] = [None if t is None else t.view_as(t) for t in tensors]
         x, h0, U, W, b = aliases
         outputs = rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
@@ -244,21 +245,21 @@ def reference_backward(
 
 
 def is_wrapped(t: Tensor) -> bool:
-    """Return whether a transform of torch.func, or the older vmap of autograd, has wrapped t."""
+    """Return whether t is wrapped by a transform of torch.func or by autograd's older vmap."""
     functorch = torch._C._functorch
     return functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
 
 
-# One segment, forward and back -------------------------------------------------------------------
+# Forward and backward pass of one segment -----------------------------------------------------------
 
 
 def has_numbers(t: Tensor) -> bool:
-    """Return whether the program may look at numbers of t: not a tracer's, nor those that a GPU computes."""
+    """Return whether values of t can be read at once: t is on the host, and no tracer records."""
     return t.is_cpu and type(t) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
 
 
 def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], None]:
-    """Return what adds h Aᵀ to z, (h, z) -> None, for a matrix A that is zero outside of its support."""
+    """Return a function (h, z) -> None that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
     if support is None:
         whole = A.mT
 
@@ -275,11 +276,7 @@ def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], Non
 
 
 class Forward:
-    """The steps of a cell with a named activation, on tensors of its dtype.
-
-    Args:
-        cell: The cell.
-    """
+    """The forward steps of a cell with a named activation, on tensors of its dtype."""
 
     def __init__(self, cell: Cell) -> None:
         U, W, b, self._nonlinearity, support = cell
@@ -296,13 +293,13 @@ class Forward:
         """Compute the states of successive steps.
 
         Args:
-            x: Inputs, steps below each other.
+            x: Inputs, all steps stacked.
             start: States before the first step; None for zeros.
             sizes: Number of rows of each step.
             h: Filled with the states.
             moduli: Filled with |z|, if not None.
         """
-        # One buffer for everything: a step's rows start as U x_t and become h_t in place.
+        # One buffer: the rows of a step are first U x_t and then, in place, h_t.
         if self._weight_ih_T is None:
             h.copy_(x)
         else:
@@ -319,7 +316,7 @@ class Forward:
             state, running = z, size
 
     def _activation(self) -> Callable[[Tensor, Tensor | None], object] | None:
-        """Return the activation in place, of z and of room for its moduli."""
+        """Return the in-place activation, a function of z and of a buffer for its moduli."""
         b = self._cell.bias
         if self._nonlinearity == "relu":
             return lambda z, _: z.relu_()
@@ -336,29 +333,29 @@ class Forward:
             return complex_modrelu_
         if has_numbers(b) and bool(b.amax() <= 0):
             minus_b = -b
-            # Toward zero by -b, and what is closer becomes zero: two passes instead of four.
+            # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b): two passes over the memory instead of four.
             return lambda z, _: z.sub_(z.clamp(b, minus_b))
 
         def modrelu_(z: Tensor, _: Tensor | None) -> None:
             sign = z.sgn()
-            # z · sign is |z|; this way there is one pass less.
+            # z · sign is |z|, which saves one pass over the memory.
             torch.mul(sign, torch.addcmul(b, z, sign).relu_(), out=z)
 
         return modrelu_
 
 
 class Backward:
-    """Gradients of all that enters the recurrence, collected from the last segment to the first.
+    """Gradients of the inputs of the recurrence, summed from the last segment to the first.
 
     Args:
         cell: The cell.
         x: All inputs.
         longest: Number of rows of the longest segment.
-        needs: Which of x, h0, U, W and b are differentiated by.
+        needs: Whether each of x, h0, U, W and b needs a gradient.
 
     Attributes:
         x: Gradient of x, or None.
-        start: Gradient of the states before the segments so far; in the end that of h0, if wanted.
+        start: Gradient of the states before the earliest segment so far; in the end that of h0, if needed.
         weight_hh: Gradient of W, or None.
         bias: Gradient of b, or None.
     """
@@ -367,13 +364,13 @@ class Backward:
         U, W, b, self._nonlinearity, self._support = cell
         assert isinstance(W, Tensor)
         self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
-        # As physical tensors: a lazy conjugate would be computed anew in each product.
+        # resolve_conj, because a lazy conjugate would be computed again in each product.
         self._weight_ih = None if U is None else U.conj().resolve_conj()
         self._weight_hh_H = W.mH.resolve_conj()
         transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
         self._add_product = _adder(self._weight_hh_H, transposed)
         self._bias = b
-        # Room for one segment: fresh memory for each would cost more than what is computed in it.
+        # Buffers for one segment: allocating them for each segment would take longer than computing in them.
         self._delta = x.new_empty(longest, len(W))
         self._factor = x.new_empty(longest, len(W))
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
@@ -397,18 +394,18 @@ class Backward:
         g_states: Tensor | None,
         g_last: Tensor | None,
     ) -> None:
-        """Add what a segment contributes.
+        """Add the contribution of a segment.
 
         Args:
             segment: The steps.
             x: All inputs.
             start: States before the segment; None for zeros.
             h: States of the segment.
-            moduli: Their |z|, where those are kept.
+            moduli: |z| of the segment, if stored.
             g_states: Gradient of all states, or None for zero.
             g_last: Gradient of the last state of each sequence, or None for zero.
         """
-        # G_t at first, δ_t in the end. With U = I it is the gradient of x, too.
+        # delta is first G_t, then δ_t. With U = I, δ_t is also the gradient of x.
         if self.x is not None and self._weight_ih is None:
             delta = self.x[segment.rows]
         else:
@@ -436,13 +433,13 @@ class Backward:
                 self._add_outer(delta[:first], start[:first].conj())
             self._add_outer(delta[first:], _previous(h, segment.sizes).conj())
         if self._needs_U:
-            # Transposed, (m, n): for few features x^H δ is several times faster than the product δ^T x̄.
+            # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
             self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
         if self.x is not None and self._weight_ih is not None:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # Not from δ, whose part along u is only rounding where that across it is much larger.
+                # Not from δ, where the part orthogonal to u can be so large that the part along u is lost.
                 delta = torch.sgn(h, out=room).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=room).mul_(delta)
@@ -450,7 +447,7 @@ class Backward:
             self.bias = total if self.bias is None else self.bias.add_(total)
 
     def _add_outer(self, delta: Tensor, previous: Tensor) -> None:
-        """Add δᵀ h to the gradient of W, where W may differ from zero."""
+        """Add δᵀ h to the gradient of W, inside the support."""
         if self._support is None:
             self.weight_hh = _add_mm(self.weight_hh, delta.mT, previous)
             return
@@ -460,7 +457,7 @@ class Backward:
             self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
 
     def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return what multiplies G and its conjugate in σ'*(G), None for 1 and 0; the first in ``out``."""
+        """Return the factors of G (in ``out``) and of its conjugate in σ'*(G); None for 1 and for 0."""
         if self._nonlinearity == "identity":
             return None, None
         if self._nonlinearity == "tanh":
@@ -479,7 +476,7 @@ class Backward:
         conj_factor: Tensor | None,
         sizes: list[int],
     ) -> None:
-        """Turn G_t into δ_t, and the conjugates into those of σ'*'s arguments."""
+        """Replace G_t by δ_t, and fill ``conjugates`` with the conjugates of the arguments of σ'*."""
         add, later, running = self._add_product, None, 0
         parts = [_split(t, sizes)[::-1] for t in (delta, conjugates, factor, conj_factor)]
         for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
@@ -511,7 +508,7 @@ def _previous(h: Tensor, sizes: list[int]) -> Tensor:
 
 
 def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
-    """Yield where sequences end: rows, counted from the segment's first, and which sequences."""
+    """Yield the last rows, counted from the segment's first, and the numbers of sequences that end there."""
     _, length, sizes, going_on = segment
     if sizes[0] == sizes[-1]:
         if going_on < sizes[-1]:
@@ -525,6 +522,6 @@ def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:
-    """Return those rows of the last step whose sequences go on after it, from the segment's rows h."""
+    """Return, from a segment's rows h, those rows of its last step whose sequences continue."""
     start = segment.length - segment.sizes[-1]
     return h[start : start + segment.following]

@@ -1,10 +1,10 @@
-r"""A whole sequence of the gated orthogonal recurrence (Jing et al. 2017).
+r"""The gated orthogonal recurrence (Jing et al. 2017) over a whole sequence.
 
 .. math::
     r_t &= σ(V_r x_t + R h_{t-1} + b_r), \qquad z_t = σ(V_z x_t + Z h_{t-1} + b_z), \\
     h_t &= z_t ⊙ h_{t-1} + (1 - z_t) ⊙ \mathrm{modReLU}(V x_t + r_t ⊙ (U h_{t-1}), b).
 
-As in the authors' code, the bias b is that of modReLU and there is no other one beside it.
+As in the authors' code, b is the bias of modReLU, and V x_t has no bias of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def goru(
     Args:
         x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
         h0: Initial states ``(B, n)``.
-        weight_ih: V_r, V_z and V below each other, ``(3·n, m)``.
-        weight_gates: R and Z below each other, ``(2·n, n)``.
+        weight_ih: V_r, V_z and V stacked, ``(3·n, m)``.
+        weight_gates: R and Z stacked, ``(2·n, n)``.
         weight_hh: The orthogonal U, ``(n, n)``.
         bias: b_r, b_z and the bias of modReLU, ``(3·n,)``, or None.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.

@@ -1,15 +1,17 @@
-r"""The recurrence without an activation, many steps at a time.
+r"""The recurrence without an activation, computed many steps at a time.
 
-Without an activation L steps are one: :math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`.
-Squaring gives :math:`W^L` for L a power of two, and doubling the rows :math:`(W^k U)^T`, the impulse
-response of linear systems: in log2 L products, whatever the batch. So the last state of a long sequence
-takes a product of the inputs with these rows for each L steps and one step of :math:`W^L`; all states, in
-addition, one ordinary recurrence of L steps over all stretches of L side by side, each from its start.
+Without an activation, L steps are one affine map:
+:math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`. For L a power of two, log2 L squarings give
+:math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
+depends on the batch. The sequence is divided into stretches of L steps. The last state then takes, for each
+stretch, a product of the inputs with these rows and a product with :math:`W^L`. This also gives the states at
+which the stretches start. If all states are needed, an ordinary recurrence of L steps computes them, for all
+stretches side by side.
 
-Squaring in float32 would make errors that grow with the number of steps, since each step of
-:math:`W^L` repeats them; the errors of one step after the other are independent and grow with its root. And
-the sums would be large where b and U x cancel in each step. So all this is float64, and the states are
-rounded in the end.
+All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
+error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;
+those of a step-by-step recurrence are independent and grow only with its square root. And the separate sums
+of b and U x would be large even if b and U x cancel in each step.
 """
 
 from __future__ import annotations
@@ -24,26 +26,26 @@ from spectral_param.context import full_precision
 from spectral_param.recurrence.fused import rnn_fused
 from spectral_param.recurrence.sequence import Cell, Result, Rows, first_states
 
-# All in multiplications of a forward pass, with as many more for the gradient in the same time: what a step
-# takes besides its own, a doubling, a setup, and copying a number. Fitted on a CPU.
+# Overheads of a step, a doubling, the setup, and copying a number, as numbers of multiplications that take as
+# long in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
 def exponent(cell: Cell, rows: Rows) -> int | None:
-    """Return log2 of the number of steps to take at a time, or None if one after the other is faster."""
+    """Return log2 of the number of steps to compute at a time, or None if step by step is faster."""
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
     if rows.sizes[-1] != batch:
         return None
-    # It keeps another order of the inputs, and of all states. Those who ask for checkpoints want less memory.
+    # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
     if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
         return None
     return fastest_exponent(steps, batch, m, n, rows.return_output)
 
 
 def fastest_exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
-    """Return the exponent for sequences of one length."""
+    """Return :func:`exponent` for sequences of equal length."""
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
@@ -59,35 +61,27 @@ def fastest_exponent(steps: int, batch: int, features: int, n: int, return_outpu
 
 @dataclasses.dataclass(frozen=True)
 class _Response:
-    """What 2^j steps do, for j = 0, 1, ..., top. All in double precision.
+    """The affine maps of 2^j steps, for j = 0, 1, ..., top, in double precision.
 
     Attributes:
         powers: ``powers[j]`` is W to the power of 2^j.
-        rows: (W^k [U b])ᵀ below each other, the largest k first, ``(2^top · (m + 1), n)``: b is the weight
-            of an input of ones.
+        rows: (W^k [U b])ᵀ stacked, the largest k first, ``(2^top · (m + 1), n)``. b is the weight of an
+            additional input, which is 1.
     """
 
     powers: list[Tensor]
     rows: Tensor
 
     def driven(self, x: Tensor, j: int) -> Tensor:
-        """Return the states that start from zero, after 2^j steps.
-
-        Args:
-            x: Inputs ``(2^j · s, B, m + 1)`` of s stretches.
-            j: The exponent.
-
-        Returns:
-            ``(s, B, n)``.
-        """
+        """Return the states ``(s, B, n)`` that s stretches of 2^j inputs x reach from zero."""
         length, (_, batch, m) = 1 << j, x.shape
         inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
         states = inputs @ self.rows[-length * m :]
         return states.view(-1, batch, states.shape[-1])
 
     def is_finite(self) -> bool:
-        """Return whether nothing has overflowed: there zero times infinity would be NaN."""
-        # Sums may overflow by themselves. Then it is one step after the other for no reason.
+        """Return whether nothing has overflowed; infinity times zero would give NaN."""
+        # If only the sums overflow, the step-by-step path runs unnecessarily, with the same result.
         sums = torch.stack([t.detach().sum() for t in (*self.powers, self.rows)])
         return bool(sums.isfinite().all())
 
@@ -105,12 +99,12 @@ def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, 
 
 
 def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
-    """Run the recurrence, 2^top steps at a time, :func:`exponent` of them by default.
+    """Run the recurrence 2^top steps at a time; by default top is :func:`exponent`.
 
-    Where the loop gives infinity, for infinite inputs for instance, this may give NaN.
+    Where the loop gives infinity, for instance for infinite inputs, this function may give NaN.
 
     Returns:
-        None if a power of W overflows, which need not mean that a state does.
+        None if a power of W overflows, although the states may be finite.
     """
     return _rnn_linear(rows.x, cell, rows, exponent(cell, rows) if top is None else top)
 
@@ -133,7 +127,7 @@ def _rnn_linear(x: Tensor, cell: Cell, rows: Rows, top: int | None) -> Result | 
 def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
     top = len(response.powers) - 1
     left = len(x) % (1 << top)
-    # What is left over, at the front, by its binary digits.
+    # The remaining steps come first, in stretches given by the binary digits of their number.
     digits = [j for j in range(top) if left >> j & 1]
     *parts, rest = x.split([*(1 << j for j in digits), len(x) - left])
     for j, part in zip(digits, parts, strict=True):
@@ -148,7 +142,7 @@ def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response:
     stretches, left = divmod(steps, length)
     driven = response.driven(with_ones[: stretches * length], top)
     carried = _carry(h0.to(driven), driven, response.powers[top])[0].to(h0)
-    # A last stretch of fewer steps ends sooner, as shorter sequences do.
+    # The last stretch may have fewer steps; it is treated as a shorter sequence.
     starts = torch.cat([h0[None], carried if left else carried[:-1]])
     full, tail = x.split([stretches * length, left])
     full = full.unflatten(0, (stretches, length)).transpose(0, 1)
@@ -163,12 +157,12 @@ def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response:
     with_tail = with_tail.unflatten(0, (left, stretches + 1, batch))
     without = without.unflatten(0, (length - left, stretches, batch))
     states = torch.cat([with_tail[:, :-1], without]).transpose(0, 1).flatten(0, 2)
-    # A clone, as nobody expects the last state to hold the others in memory.
+    # A clone, because a view would keep all other states in memory.
     return torch.cat([states, with_tail[:, -1].flatten(0, 1)]), ends[-batch:].clone()
 
 
 def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states after each stretch, and the last of them."""
+    """Return the states after each stretch, and the last one."""
     stretches, batch, n = driven.shape
     one_by_one = Rows(driven.flatten(0, 1), h, [batch] * stretches)
     states, last = rnn_fused(Cell(None, power, None, "identity"), one_by_one)

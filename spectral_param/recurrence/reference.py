@@ -11,7 +11,7 @@ from spectral_param.recurrence.sequence import Cell, Result, Rows, first_states,
 
 
 def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Run the recurrence one step after the other, autograd recording each."""
+    """Run the recurrence step by step; autograd records each step."""
     U, W, b, nonlinearity, _ = cell
     h = first_states(cell, rows)
     z = rows.x if U is None else rows.x @ U.mT
@@ -26,7 +26,7 @@ def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def rnn_checkpointed(cell: Cell, rows: Rows) -> Result:
-    """Run the same loop, keeping one state in so many for backward, which runs the loop again."""
+    """Run the same loop, but store only every k-th state; backward runs the loop again."""
     assert rows.checkpoint_every is not None
     h = first_states(cell, rows)
     states = []

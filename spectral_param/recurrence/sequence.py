@@ -1,7 +1,7 @@
-"""What a recurrence is given, a cell and rows of input, and stretches of these rows.
+"""The arguments of a recurrence: a cell and rows of input; and segments of these rows.
 
-All time steps lie below each other in one matrix, step t with ``sizes[t]`` rows, as in a ``PackedSequence``:
-longer sequences first, so the rows of step t continue the first rows of step t-1.
+All time steps are stacked in one matrix, step t with ``sizes[t]`` rows, as in a ``PackedSequence``. Longer
+sequences come first, so the rows of step t continue the first rows of step t-1.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from spectral_param.recurrence.activation import Nonlinearity
 
-# W by its entries, or as a function h -> h Wᵀ of rows h.
+# W as a matrix, or as a function h -> h Wᵀ of rows h.
 Recurrent = Tensor | Callable[[Tensor], Tensor]
-# Rows and columns outside of which a matrix is zero: pairs whose rows follow each other from 0 to n.
+# Rows and columns outside of which a matrix is zero; the rows of the pairs cover 0 to n in order.
 Support = Sequence[tuple[slice, slice]]
-# All states (rows, n), or None where they are not wanted, and the last state of each sequence (B, n).
+# All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
 
 
@@ -41,14 +41,14 @@ class Cell(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Sequences, and what is wanted of them.
+    """Input sequences, and which states are stored and returned.
 
     Attributes:
-        x: Inputs ``(rows, m)``, steps below each other.
+        x: Inputs ``(rows, m)``, all steps stacked.
         h0: Initial states ``(B, n)``; None for zeros.
-        sizes: Rows of each step, not increasing.
-        checkpoint_every: Number of steps from one state kept for backward to the next; None to keep all.
-        return_output: Whether all states are wanted.
+        sizes: Number of rows of each step, not increasing.
+        checkpoint_every: Number of steps from one state stored for backward to the next; None to store all.
+        return_output: Whether all states are returned.
     """
 
     x: Tensor
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 
 
 def first_states(cell: Cell, rows: Rows) -> Tensor:
-    """Return the initial states ``(B, n)``, also where they are zeros by default."""
+    """Return the initial states ``(B, n)``, zeros by default."""
     if rows.h0 is not None:
         return rows.h0
     n = rows.x.shape[-1] if cell.weight_ih is None else len(cell.weight_ih)
@@ -70,10 +70,10 @@ class Segment(NamedTuple):
     """Successive steps.
 
     Attributes:
-        rows: Their rows.
-        length: The number of these.
+        rows: The rows of the steps.
+        length: Number of rows.
         sizes: Number of rows of each step.
-        following: Number of rows of the step after them; 0 at the end.
+        following: Number of rows of the step after the segment; 0 at the end.
     """
 
     rows: slice
@@ -83,7 +83,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: list[int], steps: int) -> list[Segment]:
-    """Cut a sequence into segments of so many steps; the last one may have fewer."""
+    """Cut a sequence into segments of ``steps`` steps; the last segment may have fewer."""
     found = []
     start = 0
     for first in range(0, len(sizes), steps):
@@ -96,10 +96,10 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
 
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
-    """Return the permutation of rows that turns each sequence back to front; its own inverse."""
+    """Return the permutation of rows that reverses each sequence; it is its own inverse."""
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     lengths = (torch.tensor(sizes)[:, None] > torch.arange(sizes[0])).sum(dim=0)
-    # With its size, so that torch.compile knows it, too.
+    # output_size tells torch.compile the size.
     rows = sum(sizes)
     step = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes), output_size=rows)
     sequence = torch.arange(len(step)) - starts[step]

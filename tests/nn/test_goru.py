@@ -60,7 +60,7 @@ def test_parameters() -> None:
     [
         ((0, 5), {}, "input_size: expected at least 1, got 0"),
         ((2, 0), {}, "hidden_size: expected at least 1, got 0"),
-        ((2, 5), {"dtype": torch.complex64}, "expected a real one, got torch.complex64.*ScuRNN"),
+        ((2, 5), {"dtype": torch.complex64}, "expected a real dtype, got torch.complex64.*ScuRNN"),
     ],
 )
 def test_bad_arguments(args, kwargs, match) -> None:

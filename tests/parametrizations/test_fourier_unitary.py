@@ -93,7 +93,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
 
 def test_real_weight() -> None:
     with pytest.raises(
-        UnsupportedDtypeError, match=r"complex weight, got torch.float32\. Use a complex dtype"
+        UnsupportedDtypeError, match=r"complex weight, got torch.float32\. Give the layer a complex dtype"
     ):
         sp.constrain(torch.nn.Linear(4, 4), "weight", sp.FourierUnitary())
     with pytest.raises(UnsupportedDtypeError, match=r"expected torch\.complex64 or .*, got torch\.float32"):

@@ -156,7 +156,7 @@ def test_an_assignment_that_few_reflections_do_not_reproduce() -> None:
     module = constrained(torch.eye(6), margin=0.2, reflections=2)
     before = module.weight.detach()
     with pytest.raises(
-        InManifoldError, match=r"multiple of 4 reflections, got .* off the nearest.*state_dict"
+        InManifoldError, match=r"a product of 4 reflections, got .* from the nearest one.*state_dict"
     ):
         module.weight = with_singular_values((6, 6), torch.float32, 0.9, 1.1)
     assert torch.equal(module.weight, before)

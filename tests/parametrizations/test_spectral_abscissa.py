@@ -60,8 +60,9 @@ def test_gradient_is_that_of_the_shift() -> None:
 def test_defective_takes_the_abscissa_for_a_constant_and_warns_once() -> None:
     module = constrained(torch.randn(4, 4, dtype=torch.float64))
     set_original(module, matrices.jordan(4, 2.0))
-    with pytest.warns(DegenerateEigenvalueWarning, match="rightmost eigenvalue is defective"):
+    with pytest.warns(DegenerateEigenvalueWarning, match="rightmost eigenvalue is defective") as record:
         W = module.weight
+    assert record[0].filename == __file__, "points to the line that reads the weight"
     torch.testing.assert_close(W, matrices.jordan(4, 0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -86,8 +87,8 @@ def test_nan_in_nan_out(mode) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"abscissa": float("inf")}, "abscissa: expected finite numbers"),
-        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: expected finite numbers that are not"),
+        ({"abscissa": float("inf")}, "abscissa: expected a finite number"),
+        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: .* of finite numbers, not a Parameter"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, got 'below'"),
     ],
 )

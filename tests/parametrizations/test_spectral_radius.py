@@ -147,7 +147,7 @@ def test_eps_is_the_papers() -> None:
         ({"radius": -1.0}, "radius: expected finite positive"),
         ({"radius": float("nan")}, "radius: expected finite positive"),
         ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
-        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. It is not trained"),
+        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. The radius is not trained"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
         ({"solver": "power"}, "solver: expected one of auto, dense, tracking, got 'power'"),
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
@@ -238,8 +238,9 @@ def test_tie_gives_the_gradient_of_one_of_them() -> None:
 def test_defective_takes_the_radius_for_a_constant_and_warns_once() -> None:
     layer = constrained(torch.randn(4, 4, dtype=torch.float64))
     set_original(layer, matrices.jordan(4, 2.0))
-    with pytest.warns(DegenerateEigenvalueWarning, match="defective"):
+    with pytest.warns(DegenerateEigenvalueWarning, match="defective") as record:
         W = layer.weight
+    assert record[0].filename == __file__, "points to the line that reads the weight"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         set_original(layer, matrices.jordan(4, 3.0))
