@@ -17,6 +17,8 @@ from torch.nn.utils.parametrize import (
 )
 
 from spectral_param.parametrizations.base import Parametrization, as_tuple, foreign_originals
+from spectral_param.parametrizations.sign_pattern import SignPattern
+from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -116,7 +118,9 @@ class _Snapshot:
 
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
     first, *later = links
-    if is_parametrized(owner, name):
+    present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
+    _check_diagonal([*present, *links])
+    if present:
         later = links
     else:
         weight = getattr(owner, name)
@@ -198,8 +202,8 @@ def _tensor_names(owner: nn.Module) -> Iterator[str]:
 def _check_chain(chain: list[nn.Module], init: Init) -> None:
     if not chain or not all(isinstance(link, nn.Module) for link in chain):
         raise ValueError(
-            f"constraint: expected a constraint or a list of constraints, got {chain!r}. Pass an instance, such "
-            "as spectral_param.SpectralRadiusNorm(), not a class or a name."
+            f"constraint: expected a constraint or a list of constraints, got {chain!r}. Pass an instance, "
+            "such as spectral_param.SpectralRadiusNorm(), not a class or a name."
         )
     for link in chain:
         if isinstance(link, Parametrization) and link._shape is not None:
@@ -214,6 +218,23 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
             "init: expected None, a tensor or a function for a list of constraints, got 'paper'. Call "
             "constrain with the first one and init='paper', then with the others."
         )
+
+
+def _check_diagonal(links: list[nn.Module]) -> None:
+    """Raise if SpectralAbscissa, which shifts the diagonal, would undo what a pattern gives."""
+    patterns: list[SignPattern] = []
+    for link in links:
+        if isinstance(link, SignPattern):
+            patterns.append(link)
+        # With "at_most" the diagonal is only made smaller.
+        elif isinstance(link, SpectralAbscissa) and not all(
+            pattern.has_free_diagonal(or_negative=link.mode == "at_most") for pattern in patterns
+        ):
+            raise ValueError(
+                "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
+                "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
+                "sign; -1 may stay with mode='at_most'."
+            )
 
 
 def _check_gates(chain: list[nn.Module], gates: int | None) -> None:

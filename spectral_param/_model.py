@@ -165,6 +165,9 @@ def rebase(model: nn.Module) -> None:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
             :class:`spectral_param.BlockTriangular` are included.
 
+    Raises:
+        ValueError: If FSDP2 shards parameters of the model: a new base would be lost with the next gathering.
+
     Example:
         >>> rnn = spectral_param.nn.ExpRNN(1, 16)
         >>> optimizer = torch.optim.RMSprop(rnn.parameters(), lr=1e-3)
@@ -176,6 +179,12 @@ def rebase(model: nn.Module) -> None:
         ...     if step % 5 == 0:
         ...         spectral_param.rebase(rnn)
     """
+    # Not by import: torch.distributed takes a second to load.
+    if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
+        raise ValueError(
+            "rebase: expected parameters that are not sharded, got a model of fully_shard. Call rebase "
+            "before fully_shard, or on an ordinary model into which the checkpoint was loaded."
+        )
     for constraint, originals in constraints_of(model):
         if isinstance(constraint, SkewExponential):
             constraint.rebase(*originals)

@@ -1,6 +1,7 @@
 """Verbs, optimizer groups and parameter counts."""
 
 import copy
+import math
 
 import geotorch
 import pytest
@@ -626,3 +627,38 @@ def test_both_starts_of_schur_form_load_each_other(kwargs) -> None:
     states = [layer.state_dict() for layer in layers]
     for layer, state in zip(layers, reversed(states), strict=True):
         layer.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "mode", "is_kept"),
+    [
+        (math.nan, "equal", True),
+        (math.nan, "at_most", True),
+        (-1, "at_most", True),
+        (-1, "equal", False),
+        (1, "at_most", False),
+        (0, "equal", False),
+    ],
+)
+def test_a_shifted_diagonal_keeps_the_signs_before_it(diagonal, mode, is_kept) -> None:
+    pattern = torch.ones(6, 6)
+    pattern[:, 4:] = -1
+    pattern.fill_diagonal_(diagonal)
+    layer, chain = torch.nn.Linear(6, 6), [sp.SignPattern(pattern), sp.SpectralAbscissa(-0.5, mode=mode)]
+    if not is_kept:
+        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+            sp.constrain(layer, "weight", chain)
+        # The same, one after the other.
+        sp.constrain(layer, "weight", chain[0])
+        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+            sp.constrain(layer, "weight", chain[1])
+        return
+    sp.constrain(layer, "weight", chain)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(20):
+        (layer.weight - 3).square().sum().backward()
+        optimizer.step()
+    W = layer.weight.detach()
+    known = ~pattern.isnan()
+    assert (pattern[known] * W[known] >= 0).all()
+    assert torch.linalg.eigvals(W).real.max() <= -0.5 + 1e-4

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrize import register_parametrization
@@ -75,6 +76,17 @@ def test_example_of_several_processes() -> None:
     assert done.returncode == 0, done.stderr
     assert "a restored run has the same losses: True" in done.stdout
     assert "Warning" not in done.stderr
+
+
+def test_a_base_is_not_moved_where_it_would_be_lost() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        model = torch.distributed.fsdp.fully_shard(sp.nn.ExpRNN(1, 4), mesh=mesh)
+        with pytest.raises(ValueError, match="rebase: expected parameters that are not sharded"):
+            sp.rebase(model)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.variant])

@@ -26,7 +26,10 @@ class SignPattern(Parametrization):
 
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
     :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
-    does not keep the spectral radius: changed signs change the eigenvalues.
+    does not keep the spectral radius: changed signs change the eigenvalues. Before
+    :class:`spectral_param.SpectralAbscissa`, which shifts the diagonal, the diagonal of the pattern has to be
+    NaN, or -1 with ``mode="at_most"``, which only makes it smaller; :func:`spectral_param.constrain` checks
+    that.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
@@ -102,6 +105,15 @@ class SignPattern(Parametrization):
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries that the pattern does not fix to zero."""
         return int((self.pattern != 0).expand(T.shape).sum())
+
+    def has_free_diagonal(self, or_negative: bool) -> bool:
+        """Return whether all diagonal entries may have any sign.
+
+        Args:
+            or_negative: Whether entries that are ≤ 0 count, too.
+        """
+        diagonal = self.pattern.diagonal(dim1=-2, dim2=-1)
+        return bool(((diagonal == _FREE) | (or_negative & (diagonal == -1))).all())
 
     def extra_repr(self) -> str:
         """Return the number of entries of each kind, for ``repr``."""

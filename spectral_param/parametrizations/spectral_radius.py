@@ -58,6 +58,8 @@ class SpectralRadiusNorm(Parametrization):
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight).
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r.
+            There the loss does not depend on the size of T, so training alone does not bring ρ(W) back below
+            r; weight decay does, and :class:`spectral_param.SchurForm` needs none.
             ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
             from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
             default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
