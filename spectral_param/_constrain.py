@@ -198,8 +198,8 @@ def _tensor_names(owner: nn.Module) -> Iterator[str]:
 def _check_chain(chain: list[nn.Module], init: Init) -> None:
     if not chain or not all(isinstance(link, nn.Module) for link in chain):
         raise ValueError(
-            f"constraint: expected a constraint or a list of constraints, got {chain!r}. Pass an instance, such "
-            "as spectral_param.SpectralRadiusNorm(), not a class or a name."
+            f"constraint: expected a constraint or a list of constraints, got {chain!r}. Pass an instance, "
+            "such as spectral_param.SpectralRadiusNorm(), not a class or a name."
         )
     for link in chain:
         if isinstance(link, Parametrization) and link._shape is not None:
