@@ -76,6 +76,13 @@ FAULTS = (
         (CONFORMANCE, "-k", "SpectralRadiusNorm and gradients"),
     ),
     Fault(
+        "small: the gradient of a complex eigenvalue of a small matrix lacks a conjugate",
+        "spectral_param/eigen/derivative.py",
+        r"np\.vdot\(right, left\)",
+        "np.vdot(left, right)",
+        (CONFORMANCE, "-k", "SpectralRadiusNorm and gradients"),
+    ),
+    Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/eigen/tracking.py",
         r"if _is_proven\(power, right, left, ritz, generator\):",
@@ -84,16 +91,16 @@ FAULTS = (
     ),
     Fault(
         "packed: a shorter step goes on from the wrong rows of the step before",
-        "spectral_param/recurrence/sequence.py",
-        r"start = len\(self\) - self\.sizes\[-1\]",
-        "start = len(self) - self.following",
+        "spectral_param/recurrence/fused.py",
+        r"segment\.length - segment\.sizes\[-1\]",
+        "segment.length - segment.following",
         ("tests/recurrence",),
     ),
     Fault(
         "segment: no gradient flows back over a checkpoint",
         "spectral_param/recurrence/fused.py",
-        r"segment\.last_step\(delta\)\.add_\(self\.start\)",
-        "segment.last_step(delta)",
+        r"_last_step\(segment, delta\)\.add_\(self\.start\)",
+        "_last_step(segment, delta)",
         ("tests/recurrence",),
     ),
     Fault(
