@@ -59,7 +59,7 @@ def test_products_of_a_constraint(case, reduced) -> None:
 @needs_setting
 def test_products_of_eigentriples(reduced) -> None:
     with Products() as products:
-        dominant_eigentriple(torch.randn(2, 70, 70))  # larger than what is solved in numpy
+        dominant_eigentriple(torch.randn(2, 100, 100))  # larger than what is solved in numpy
     assert set(products.precisions) == {"ieee"}
 
 
