@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -67,33 +66,6 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
         return jvp(*args, **kwargs)
 
     return wrapped
-
-
-class _Bound(NamedTuple):
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def apply_defaults(self) -> None:
-        """Do nothing: no argument is missing."""
-
-
-class _AllGiven(inspect.Signature):
-    """A signature for calls that pass all arguments by position."""
-
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the arguments as they are."""
-        return super().bind(*args, **kwargs) if kwargs else _Bound(args, {})
-
-
-def known_signature(forward: Callable[P, R]) -> Callable[P, R]:
-    """Return ``forward``, a Function's method that gets all arguments by position, with a cheap signature.
-
-    ``Function.apply`` inspects the signature and binds the arguments at each call if there is a
-    ``setup_context``. That takes longer than the eigenvalues of an 8 x 8 matrix.
-    """
-    parameters = inspect.signature(forward).parameters.values()
-    forward.__signature__ = _AllGiven(list(parameters))  # type: ignore[attr-defined]
-    return forward
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -45,7 +45,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_plain, is_traced, known_signature, not_nested
+from spectral_param.context import full_precision, is_plain, is_traced, not_nested
 from spectral_param.functional.checks import check_square
 
 # From this size on, the inverse by blocks is faster than LAPACK's factorisation (measured on CPUs).
@@ -108,21 +108,18 @@ class _ScaledCayley(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @known_signature
-    def forward(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
-        if known is not None:
-            return known.clone()
+    def forward(T: Tensor, d: Tensor, skew: bool) -> Tensor:
         return _solve(T, d, skew)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, d, _, ctx.skew = inputs
+        _, d, ctx.skew = inputs
         ctx.save_for_backward(d, output)
         ctx.save_for_forward(d, output)
 
     @staticmethod
     @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         d, W = ctx.saved_tensors
         g_T = g_d = None
         if ctx.needs_input_grad[0]:
@@ -133,7 +130,7 @@ class _ScaledCayley(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             Q = W / d[..., None, :]
             g_d = (Q.conj() * G).sum(dim=-2)
-        return g_T, g_d, None, None
+        return g_T, g_d, None
 
     @staticmethod
     @not_nested
@@ -188,15 +185,38 @@ def skew_cayley(T: Tensor, d: Tensor, known: Tensor | None = None) -> Tensor:
     return _scaled_cayley(T, d, known, skew=True)
 
 
+class _Ordinary(torch.autograd.Function):
+    """The same for ordinary tensors, whose W may be ``known``.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
+    transform of a small matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
+        W = None if known is None else known.clone()
+        if W is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu":
+            W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
+        if W is None:
+            W = _solve(T, d, skew)
+        ctx.skew = skew
+        ctx.save_for_backward(d, W)
+        return W
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_ScaledCayley.backward(ctx, G), None)
+
+
 def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
     if is_traced(T, d):
         # torch.compile rejects autograd Functions with a jvp, and computes wrong second derivatives of the
         # others. PyTorch's own backward pass costs one more solve and is always right.
         return _solve(T, d, skew)
-    if known is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu" and is_plain(T, d):
-        A = T.detach()
-        known = _solve_by_blocks((A - A.mH) / 2 if skew else A, d.detach())
-    W: Tensor = _ScaledCayley.apply(T, d, known, skew)  # type: ignore[no-untyped-call]
+    if is_plain(T, d):
+        ordinary: Tensor = _Ordinary.apply(T, d, known, skew)  # type: ignore[no-untyped-call]
+        return ordinary
+    W: Tensor = _ScaledCayley.apply(T, d, skew)  # type: ignore[no-untyped-call]
     return W
 
 
