@@ -46,9 +46,6 @@ _SOLVES = 2
 # If the largest entry is in this range, squares and reciprocals neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
 
-# Devices whose values the host sees without waiting.
-_HOST = ("cpu",)
-
 
 class Eigentriple(NamedTuple):
     """An eigenvalue and its vectors: T u = λ u and vᴴ T = λ vᴴ.
@@ -69,11 +66,6 @@ def size_of(eigenvalue: Any, choice: Choice) -> Any:
     return abs(eigenvalue) if choice == "modulus" else eigenvalue.real
 
 
-def is_on_host(x: Tensor) -> bool:
-    """Return whether the host can look at the values of x without waiting for a device."""
-    return x.device.type in _HOST
-
-
 def physical_conj(x: Tensor) -> Tensor:
     """Return the conjugate with its values in memory.
 
@@ -91,13 +83,10 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     """
     # Not the modulus: for a finite complex entry it may overflow.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
-    return power_of_two(sizes.amax(dim=(-2, -1), keepdim=True))
-
-
-def power_of_two(sizes: Tensor) -> Tensor:
-    """Return the power of two at or below each size; 1 for 0. It is finite for every finite size."""
-    exponent = torch.frexp(sizes).exponent - 1
-    return torch.where(sizes > 0, torch.ldexp(torch.ones_like(sizes), exponent), 1.0)
+    largest = sizes.amax(dim=(-2, -1), keepdim=True)
+    # It is finite for every finite entry.
+    exponent = torch.frexp(largest).exponent - 1
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
 
 
 def divided(T: Tensor, scale: Tensor) -> Tensor:

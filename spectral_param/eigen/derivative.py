@@ -46,11 +46,11 @@ from spectral_param.eigen.dense import (
     Choice,
     Eigentriple,
     dominant_eigentriple,
-    is_on_host,
     physical_conj,
     power_of_two_scale,
     size_of,
 )
+from spectral_param.eigen.tracking import is_on_host
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:

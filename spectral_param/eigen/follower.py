@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spectral_param.context import is_traced
 from spectral_param.eigen import tracking
-from spectral_param.eigen.dense import Choice, Eigentriple, is_on_host, leading_eigentriple
+from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
     leading_value,
     recorded_value,
@@ -117,7 +117,7 @@ class Follower(nn.Module):
             self._recall(T)
         # On a device a comparison makes the host wait. It is skipped if T has probably changed.
         mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = mark != self._mark and not is_on_host(T)
+        is_new = mark != self._mark and T.device.type not in tracking.HOST
         vars(self)["_mark"] = mark
         if self._last is None or is_new:
             return None

@@ -76,7 +76,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli, is_on_host, power_of_two
+from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
 
 Array = npt.NDArray[Any]
 
@@ -99,6 +99,13 @@ AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
+# Devices whose values the host sees without waiting.
+HOST = ("cpu",)
+
+
+def is_on_host(x: Tensor) -> bool:
+    """Return whether the host can look at the values of x without waiting for a device."""
+    return x.device.type in HOST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +196,13 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
     largest = _largest_entry(T)
     if is_on_host(T) and _is_ordinary(float(largest)):
         return T, largest
-    return T / power_of_two(largest), largest
+    return T / _power_of_two(largest), largest
+
+
+def _power_of_two(largest: Tensor) -> Tensor:
+    """Return the power of two at or below a number; 1 for 0."""
+    exponent = torch.frexp(largest).exponent - 1
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
 
 
 def _largest_entry(T: Tensor) -> Tensor:
@@ -303,7 +316,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
     P, log_scale = T, torch.zeros((), dtype=torch.float64, device=T.device)
     for _ in range(squarings):
         P = P @ P
-        scale = power_of_two(_largest_entry(P))
+        scale = _power_of_two(_largest_entry(P))
         P = P / scale
         log_scale = 2 * log_scale + scale.double().log()
     return _Power(P, 2**squarings, log_scale)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param.context import is_plain, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
-from spectral_param.eigen.dense import divided, is_on_host, power_of_two_scale
+from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.derivative import (
     condition_reciprocal,
     degenerate_threshold,
@@ -22,6 +22,7 @@ from spectral_param.eigen.derivative import (
     known_value,
 )
 from spectral_param.eigen.follower import Follower, Solver
+from spectral_param.eigen.tracking import is_on_host
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
@@ -134,8 +135,8 @@ class SpectralRadiusNorm(Parametrization):
 
     def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
         """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
-        on_host = T.ndim == 2 and is_on_host(T)
-        if on_host and self.mode != "equal" and not self._is_active(triple.eigenvalue.abs()):
+        on_host = self.mode != "equal" and T.ndim == 2 and is_on_host(T)
+        if on_host and not self._is_active(triple.eigenvalue.abs()):
             return T.clone()
         radius = self.radius
         if isinstance(radius, Tensor):
