@@ -30,7 +30,7 @@ TASKS = {
     "adding-50": Comparison("Adding problem, T = 50", "MSE", 1 / 6),
 }
 
-CURVE_POINTS = 40
+CURVE_POINTS = 30
 
 
 def _row(
@@ -45,7 +45,7 @@ def _row(
     length = int(section.removeprefix("adding-")) if section != "digits" else None
     task = {"name": "digits", "batch_size": 50}
     if length is not None:
-        task = {"name": "adding", "length": length, "batch_size": 50, "validation": 500, "test": 5000}
+        task = {"name": "adding", "length": length, "batch_size": 50, "validation": 250, "test": 5000}
     optimizer = [{"name": "Adam", "lr": lr}]
     if orthogonal_lr is not None:  # The papers train the orthogonal block more slowly.
         optimizer.insert(0, {"parameters": "ScaledCayley", "name": "Adam", "lr": orthogonal_lr})
@@ -88,9 +88,9 @@ COMPARED = (
     _row("adding-200", _enrnn(49, 32), 1500, lr=1e-2, orthogonal_lr=1e-3, clip=0.3),
     _row("adding-200", {"name": "ScoRNN", "hidden_size": 87}, 1500, lr=1e-2, orthogonal_lr=1e-3, clip=0.3),
     _row("adding-200", _lstm(30), 1500, lr=5e-2, clip=0.3),
-    _row("digits", _enrnn(46, 30), 1200, lr=1e-2, orthogonal_lr=1e-3, clip=1.0),
-    _row("digits", {"name": "ScoRNN", "hidden_size": 81}, 1200, lr=3e-3, orthogonal_lr=3e-4, clip=1.0),
-    _row("digits", _lstm(30), 1200, lr=3e-2, clip=1.0),
+    _row("digits", _enrnn(46, 30), 1000, lr=1e-2, orthogonal_lr=1e-3, clip=1.0),
+    _row("digits", {"name": "ScoRNN", "hidden_size": 81}, 1000, lr=3e-3, orthogonal_lr=3e-4, clip=1.0),
+    _row("digits", _lstm(30), 1000, lr=3e-2, clip=1.0),
 )
 
 # The small network whose gradients are mapped: sizes and T of section 6.1 of the ENRNN paper.
