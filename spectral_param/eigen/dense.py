@@ -154,7 +154,11 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     found = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
     if found is None:
         return None
-    eigenvalue, u, v = found  # ‖u‖ = 1, vᴴu = 1
+    eigenvalue, u, v = found
+    s = np.vdot(v, u)
+    if s == 0:
+        return None
+    v = v / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
     # The residual of v, in double precision, also improves λ of a matrix in single precision:
     # vᴴTu = λ + (vᴴT - λvᴴ)u.
     y = v.conj().astype(np.complex128)
@@ -200,8 +204,7 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
             u, v = (X[:, leader] + 1j * X[:, leader + 1] for X in (right, left))
         else:
             u, v = (X[:, leader].astype(_COMPLEX[A.dtype.char]) for X in (right, left))
-    s = np.vdot(v, u)
-    return None if failed or s == 0 else (eigenvalue, u, v / s.conjugate())
+    return None if failed else (eigenvalue, u, v)
 
 
 def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
@@ -230,9 +233,7 @@ def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] 
             x /= largest
         x /= kind.type(math.sqrt(np.vdot(x, x).real))
         found.append(x.astype(values.dtype))
-    u, v = found
-    s = np.vdot(v, u)
-    return None if s == 0 else (eigenvalue, u, v / s.conjugate())
+    return eigenvalue, *found
 
 
 # The safe way -------------------------------------------------------------------------------------
