@@ -47,6 +47,12 @@ def is_plain(*tensors: Tensor) -> bool:
     return True
 
 
+def is_wrapped(t: Tensor) -> bool:
+    """Return whether t is wrapped by a transform of torch.func or by autograd's older vmap."""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
+
+
 def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
     """Return an autograd Function's ``jvp`` that raises inside a second forward-mode transform.
 

@@ -35,12 +35,13 @@ Choice = Literal["modulus", "real"]
 # Up to this size numpy is faster than torch.
 SHORT_SIZE = 95
 # Up to this size the vectors come from the decomposition, above from inverse iteration (measured on a CPU).
-BOTH_SIZE = 32
+BOTH_SIZE = 24
 # For larger batches the safe way is faster, because it needs only a few calls for all matrices.
 SHORT_BATCH = 16
-_GEEV: dict[str, Any] = {kind: get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "fdFD"}
-_LU: dict[str, Any] = {kind: get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "fdFD"}
-_COMPLEX = {"f": np.complex64, "d": np.complex128}
+_DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
+_DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
+_COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
+_EPS = float(np.finfo(np.float64).eps)
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
 # If the largest entry is in this range, squares and reciprocals neither overflow nor underflow.
@@ -137,73 +138,72 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
 def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
     """Return the triple of one matrix and whether its size is ordinary; None where this way is not safe.
 
-    Computed on the host and mostly in numpy, because torch takes three times as long for arrays this small.
+    Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
+    double precision, which takes as long as single here.
     """
+    # A copy: FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
+    A = T.resolve_conj().resolve_neg().to("cpu", _double(T.dtype), copy=True).contiguous().numpy()
+    parts = A.view(np.float64)
     # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
-    size = torch.linalg.vector_norm(T, math.inf).item()
+    size = float(np.abs(parts).max())
     if not 0 < size < math.inf:
         return None
-    # A copy: FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
-    A = T.resolve_conj().resolve_neg().to("cpu", copy=True).numpy()
     # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided
     # separately, because a complex division by a subnormal number gives NaN.
-    real = A.real.dtype
-    scale = real.type(2.0 ** (math.frexp(size)[1] - 1))
-    A = np.ascontiguousarray(A)
-    A.view(real)[:] /= scale
-    found = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
-    if found is None:
+    scale = 2.0 ** (math.frexp(size)[1] - 1)
+    parts /= scale
+    solution = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
+    if solution is None:
         return None
-    eigenvalue, u, v = found
+    eigenvalue, u, v = solution
     s = np.vdot(v, u)
     if s == 0:
         return None
     v = v / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
-    # The residual of v, in double precision, also improves λ of a matrix in single precision:
-    # vᴴTu = λ + (vᴴT - λvᴴ)u.
-    y = v.conj().astype(np.complex128)
-    residual = y @ A - eigenvalue * y
-    correction = complex(residual @ u)
-    condition = math.sqrt(np.vdot(v, v).real)  # of λ, since ‖u‖ = 1
-    defect = math.sqrt(np.vdot(residual, residual).real)
-    eps = float(np.finfo(A.dtype).eps)
-    rounding = 200 * len(u) * eps
-    right_residual = A @ u - u.dtype.type(eigenvalue) * u
+    condition = _norm(v)  # of λ, since ‖u‖ = 1
+    y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
+    defect, right_defect = _norm(y @ A - number * y), _norm(A @ u - number * u)
     modulus = abs(eigenvalue) if choice == "modulus" else 1.0
+    rounding, eps = 200 * len(u) * _EPS, torch.finfo(T.dtype).eps
     if not (
         defect <= rounding * condition
-        and np.vdot(right_residual, right_residual).real <= rounding**2
+        and right_defect <= rounding
         and condition < 0.01 / eps**0.5
-        and abs(correction) <= 1e-4 * modulus
-        and modulus > rounding / 100
+        # The error of λ is at most the residual of v.
+        and defect <= 1e-4 * modulus
+        and modulus > 2 * len(u) * eps
     ):
         return None
-    if eps > 1e-10:
-        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
-        eigenvalue += correction.real if eigenvalue.imag == 0 and A.dtype.kind == "f" else correction
     is_ordinary = _ORDINARY[0] < size < _ORDINARY[1]
+    kind = _COMPLEX[T.dtype.to_complex()]
     # With entries near the largest number, λ may be infinite.
     with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
-        parts = np.asarray(u.dtype.type(eigenvalue) * scale), u, v / u.dtype.type(condition)
-    return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in parts)), is_ordinary
+        found: tuple[Array, ...] = (
+            np.asarray(eigenvalue * scale, kind),
+            u.astype(kind),
+            (v / condition).astype(kind),
+        )
+    return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in found)), is_ordinary
+
+
+def _norm(x: Array) -> float:
+    return math.sqrt(np.vdot(x, x).real)
 
 
 def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
     """Return λ, u and v from LAPACK's ``geev``; None where it fails."""
-    geev = _GEEV[A.dtype.char]
     if A.dtype.kind == "c":
-        values, left, right, failed = geev(A)
+        values, left, right, failed = _ZGEEV(A)
         leader = int(size_of(values, choice).argmax())
         eigenvalue, u, v = complex(values[leader]), right[:, leader], left[:, leader]
     else:
-        real, imaginary, left, right, failed = geev(A)
-        leader = int(size_of(real + 1j * imaginary, choice).argmax())
+        real, imaginary, left, right, failed = _DGEEV(A)
+        leader = int((np.hypot(real, imaginary) if choice == "modulus" else real).argmax())
         eigenvalue = complex(real[leader], imaginary[leader])
+        u, v = right[:, leader], left[:, leader]
         if eigenvalue.imag:
             # The first of a pair, in the upper half plane. The next column has the imaginary parts.
-            u, v = (X[:, leader] + 1j * X[:, leader + 1] for X in (right, left))
-        else:
-            u, v = (X[:, leader].astype(_COMPLEX[A.dtype.char]) for X in (right, left))
+            u, v = (x + 1j * X[:, leader + 1] for x, X in ((u, right), (v, left)))
     return None if failed else (eigenvalue, u, v)
 
 
@@ -212,18 +212,18 @@ def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] 
     values = torch.linalg.eigvals(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
     eigenvalue = complex(values[size_of(values, choice).argmax()])
-    kind = A.dtype if eigenvalue.imag == 0 and A.dtype.kind == "f" else values.dtype
-    getrf, getrs = _LU[kind.char]
-    shifted = np.array(A, kind, order="F")
+    is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
+    getrf, getrs = _DLU if is_real else _ZLU
+    shifted = np.array(A, float if is_real else complex, order="F")
     diagonal = np.einsum("ii->i", shifted)
-    diagonal -= kind.type(eigenvalue) if kind.kind == "c" else kind.type(eigenvalue.real)
+    diagonal -= eigenvalue.real if is_real else eigenvalue
     lu, pivots, _ = getrf(shifted, overwrite_a=True)
     # A - λI is singular by construction; a zero pivot becomes a rounding error.
     diagonal = np.einsum("ii->i", lu)
-    diagonal[diagonal == 0] = np.finfo(kind).eps
+    diagonal[diagonal == 0] = _EPS
     angle = np.arange(len(A), dtype=np.float64) ** 2
-    x = (np.exp(1j * angle) if kind.kind == "c" else np.cos(angle)).astype(kind)
-    found = []
+    x = np.cos(angle) if is_real else np.exp(1j * angle)
+    found: list[Array] = []
     for adjoint in (0, 2):  # The left vector starts from the right one; see _inverse_iteration.
         for _ in range(_SOLVES):
             x, _ = getrs(lu, pivots, x, trans=adjoint)
@@ -231,9 +231,9 @@ def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] 
             if not 0 < largest < math.inf:
                 return None
             x /= largest
-        x /= kind.type(math.sqrt(np.vdot(x, x).real))
-        found.append(x.astype(values.dtype))
-    return eigenvalue, *found
+        x /= _norm(x)
+        found.append(x)
+    return eigenvalue, found[0], found[1]
 
 
 # The safe way -------------------------------------------------------------------------------------

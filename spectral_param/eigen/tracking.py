@@ -184,7 +184,9 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
-    wait = max(0, state.wait - 1)
+    # What made attempts fail is gone if the leading eigenvalues have moved apart since the last call.
+    apart = outside < state.separation**2
+    wait = 0 if apart else max(0, state.wait - 1)
     return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
 
 

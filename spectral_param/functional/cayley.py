@@ -42,15 +42,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_plain, is_traced, not_nested
+from spectral_param.context import full_precision, is_plain, is_traced, is_wrapped, not_nested
 from spectral_param.functional.checks import check_square
 
 # From this size on, the inverse by blocks is faster than LAPACK's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
 LEAF_SIZE = 64
+# Up to this size numpy is faster than torch, whose calls take longer than the computation.
+SHORT_SIZE = 32
+_GESV = {kind: get_lapack_funcs("gesv", dtype=kind) for kind in (np.float32, np.float64)}
 
 
 def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
@@ -61,6 +66,31 @@ def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     right = torch.sub(identity, A, alpha=factor) * d[..., None, :]
     W: Tensor = torch.linalg.solve_ex(left, right).result if skew else torch.linalg.solve(left, right)
     return W
+
+
+def _solve_short(T: Tensor, d: Tensor) -> Tensor:
+    """Return the transform of the skew part of one small real matrix on the host."""
+    plus = (T - T.mT).numpy()
+    plus *= 0.5
+    minus = -plus
+    step = len(plus) + 1
+    plus.flat[::step] += 1
+    minus.flat[::step] += 1
+    # LAPACK's columns are rows here. (I - A)⁻¹(I + A) is the transpose of (I + A)⁻¹(I - A).
+    *_, columns, failed = _GESV[plus.dtype.type](minus, plus, overwrite_a=True, overwrite_b=True)
+    W = torch.from_numpy(columns.T)
+    return W.fill_(torch.nan) if failed else W.mul_(d)
+
+
+@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
+def _short_gradient(W: Tensor, d: Tensor, G: Tensor) -> Tensor:
+    """Return the gradient with respect to T of :func:`_solve_short`."""
+    signs = d.numpy()
+    M = W.detach().numpy().T.copy()
+    M.flat[:: len(M) + 1] += signs
+    g_A = M @ G.resolve_neg().numpy() @ M
+    g_A /= -4 * signs[:, None]
+    return torch.from_numpy(g_A - g_A.T)
 
 
 def _solve_by_blocks(A: Tensor, d: Tensor) -> Tensor | None:
@@ -195,6 +225,10 @@ class _Ordinary(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
         W = None if known is None else known.clone()
+        small = T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and T.device.type == "cpu"
+        ctx.is_short = skew and small and not T.is_complex() and not ctx.needs_input_grad[1]
+        if W is None and ctx.is_short:
+            W = _solve_short(T, d)
         if W is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu":
             W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
         if W is None:
@@ -205,6 +239,9 @@ class _Ordinary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
+            d, W = ctx.saved_tensors
+            return _short_gradient(W, d, G), None, None, None
         return (*_ScaledCayley.backward(ctx, G), None)
 
 

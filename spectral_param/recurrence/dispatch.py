@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from spectral_param.context import autocast_off
+from spectral_param.context import autocast_off, is_wrapped
 from spectral_param.recurrence import linear
 from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.compiled import rnn_operator
-from spectral_param.recurrence.fused import has_numbers, is_wrapped, rnn_fused
+from spectral_param.recurrence.fused import has_numbers, rnn_fused
 from spectral_param.recurrence.reference import rnn_checkpointed, rnn_reference
 from spectral_param.recurrence.sequence import Cell, Recurrent, Result, Rows, Support
 

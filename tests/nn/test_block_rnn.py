@@ -592,9 +592,9 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
     whole, products = results(), []
     adder = fused._adder
 
-    def counting(A, support):
+    def counting(A, support, in_numpy):
         products.append(len(support))
-        return adder(A, support)
+        return adder(A, support, in_numpy)
 
     monkeypatch.setattr(fused, "_adder", counting)
     monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
