@@ -428,7 +428,7 @@ def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``torch.func.grad`` agrees with eager autograd, ``torch.func.vmap`` with a loop."""
+    """``torch.func.grad``, ``torch.func.vmap`` and batched gradients agree with eager autograd."""
     module = holder(case, case.member(shape, dtype))
     parametrization = _list_of(module)[0].eval()
     tensors = tuple(t.detach().clone() for t in originals(module))
@@ -444,6 +444,14 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     _assert_not_zero(eager, shape)
     for a, b in zip(functional, eager, strict=True):
         _assert_close(a, b, 100 * tolerance(dtype, shape[-1]), "torch.func.grad")
+
+    outputs, directions = parametrization(*leaves), torch.stack([G, G.roll(1)])
+    batched = torch.autograd.grad(outputs, leaves, directions, is_grads_batched=True, retain_graph=True)
+    for i, direction in enumerate(directions):
+        for a, b in zip(
+            batched, torch.autograd.grad(outputs, leaves, direction, retain_graph=True), strict=True
+        ):
+            _assert_close(a[i], b, 100 * tolerance(dtype, shape[-1]), "is_grads_batched")
 
     stacked = tuple(torch.stack([t, 0.9 * t + 0.01]) for t in tensors)
     mapped = torch.func.vmap(parametrization)(*stacked)

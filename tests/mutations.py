@@ -78,8 +78,8 @@ FAULTS = (
     Fault(
         "small: the gradient of a complex eigenvalue of a small matrix lacks a conjugate",
         "spectral_param/eigen/derivative.py",
-        r"np\.multiply\.outer\(w, right\.conj\(\)\)",
-        "np.multiply.outer(w, right)",
+        r"w\[:, None\] \* right\.conj\(\)",
+        "w[:, None] * right",
         (CONFORMANCE, "-k", "SpectralRadiusNorm and gradients"),
     ),
     Fault(

@@ -183,7 +183,8 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
             u.astype(kind),
             (v / condition).astype(kind),
         )
-    return Eigentriple(*(torch.from_numpy(part).to(T.device) for part in found)), is_ordinary
+    triple = Eigentriple(*map(torch.from_numpy, found))
+    return triple if T.is_cpu else Eigentriple(*(part.to(T.device) for part in triple)), is_ordinary
 
 
 def _norm(x: Array) -> float:

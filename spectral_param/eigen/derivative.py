@@ -260,19 +260,19 @@ def _small(
 ) -> Tensor:
     """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
     # A copy of T, as in eigen.dense.
-    matrix, right, left, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T.clone(), u, v, G))
-    value = eigenvalue.item()
+    matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T.clone(), G))
+    right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
     size = abs(value)
     f = radius / (size + eps)
     g = -np.vdot(matrix, gradient).real * f / (size + eps)
     w = left * (g * value / size / np.vdot(right, left))
     result = f * gradient
     if T.is_complex():
-        result += np.multiply.outer(w, right.conj())
+        result += w[:, None] * right.conj()
     else:
-        result += np.multiply.outer(w.real, right.real)
+        result += w.real[:, None] * right.real
         if value.imag:
-            result += np.multiply.outer(w.imag, right.imag)
+            result += w.imag[:, None] * right.imag
     return torch.from_numpy(result)
 
 

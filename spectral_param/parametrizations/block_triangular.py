@@ -107,17 +107,16 @@ class BlockTriangular(Parametrization):
         if len(diagonal) == 1:
             return diagonal[0]
         couplings = dict(zip(self.coupling, tensors, strict=True))
-        rows = []
-        for i, height in enumerate(self.sizes):
-            row = []
-            for j, width in enumerate(self.sizes):
-                if i == j:
-                    row.append(diagonal[i])
-                elif (i, j) in couplings:
-                    row.append(couplings[i, j].to(diagonal[i].dtype))
-                else:
-                    row.append(diagonal[i].new_zeros(*diagonal[i].shape[:-2], height, width))
-            rows.append(torch.cat(row, dim=-1))
+        rows, start = [], 0
+        for i, block in enumerate(diagonal):
+            row = [block]
+            for j in range(i + 1, len(diagonal)):
+                coupling = couplings.get((i, j))
+                shape = (*block.shape[:-1], self.sizes[j])
+                row.append(block.new_zeros(shape) if coupling is None else coupling.to(block.dtype))
+            wide = torch.cat(row, dim=-1) if len(row) > 1 else block
+            rows.append(nn.functional.pad(wide, (start, 0)) if start else wide)
+            start += self.sizes[i]
         return torch.cat(rows, dim=-2)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:

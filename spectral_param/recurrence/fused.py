@@ -371,13 +371,14 @@ class Forward:
         if self._nonlinearity == "identity" or b is None:
             return None
         bias = b.detach().clone().numpy()
+        below, above = np.minimum(bias, 0), np.maximum(bias, 0)
+        minus_below, has_jump = -below, bool(above.any())
 
         def modrelu_(z: Array, _: None) -> None:
-            sign = np.sign(z)
-            z *= sign
-            z += bias
-            np.maximum(z, 0, out=z)
-            z *= sign
+            middle = np.maximum(z, below)
+            z -= np.minimum(middle, minus_below, out=middle)
+            if has_jump:
+                z += above * np.sign(z)
 
         return modrelu_
 

@@ -407,6 +407,19 @@ def test_following_goes_on_after_a_jump(dtype, dense_calls) -> None:
     assert len(dense_calls) <= 15
 
 
+def test_no_more_waiting_once_the_leading_eigenvalues_have_moved_apart(dense_calls) -> None:
+    torch.manual_seed(0)
+    close, apart = torch.randn(100, 100), torch.randn(100, 100) / 10
+    apart[0, 0] = 5
+    waiting = tracking.State(torch.zeros(100, 16), torch.zeros(100, 16), 0.9, failures=5, wait=30)
+    assert tracking.track(close, waiting)[1].wait == 29
+    _, state = tracking.track(apart, waiting)
+    assert state.wait == 0
+    before = len(dense_calls)
+    assert tracking.track(apart * 1.001, state)[1].regular
+    assert len(dense_calls) == before
+
+
 def test_a_zero_matrix_in_a_batch_does_not_lose_the_state_of_the_others() -> None:
     layer = nn.Module()
     layer.weight = nn.Parameter(torch.randn(2, 40, 40))

@@ -1,6 +1,7 @@
 """The scaled Cayley transform: against numpy, all derivatives, and the choice of D."""
 
 import importlib
+import math
 
 import geotorch
 import numpy as np
@@ -205,6 +206,33 @@ def test_identity_needs_no_negative_ones() -> None:
 def large_skew(n, dtype, scale):
     A = torch.randn(2, n, n, dtype=dtype, generator=torch.Generator().manual_seed(n))
     return scale * skew(A) / n**0.5
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 100.0])
+def test_small_matrices_against_solve(n, dtype, scale, monkeypatch) -> None:
+    torch.manual_seed(n)
+    T = (scale * torch.randn(n, n, dtype=dtype)).requires_grad_()
+    d, G = torch.randn(n, dtype=dtype).sign(), torch.randn(n, n, dtype=dtype)
+    found = cayley_module.skew_cayley(T, d)
+    (gradient,) = torch.autograd.grad(found, T, G)
+    monkeypatch.setattr(cayley_module, "SHORT_SIZE", 0)
+    expected = cayley_module.skew_cayley(T, d)
+    tolerance = 100 * n * scale * torch.finfo(dtype).eps
+    tolerance = max(tolerance, 100 * n * torch.finfo(dtype).eps)
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+    (reference,) = torch.autograd.grad(expected, T, G)
+    torch.testing.assert_close(gradient, reference, atol=n * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+def test_small_matrices_that_are_not_finite_warn_of_nothing(value, recwarn) -> None:
+    T = torch.full((4, 4), value).triu().requires_grad_()
+    W = cayley_module.skew_cayley(T, torch.ones(4))
+    W.backward(torch.full((4, 4), math.inf))
+    assert not W.isfinite().all() or value == 3e38
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("scale", [0.1, 3.0])
