@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
+from spectral_param.eigen import dense
 
 
 def eigenvalues(W: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def eigenvalues(W: Tensor) -> Tensor:
         tensor([-3.+0.j,  2.+0.j], dtype=torch.complex128)
     """
     W, finite = without_nan(square_matrices(W, "eigenvalues"))
-    values = torch.linalg.eigvals(W)
+    values = dense.eigenvalues(W)
     # LAPACK returns the upper one of a pair first, and both have the same modulus to the last bit.
     order = values.abs().argsort(dim=-1, descending=True, stable=True)
     return torch.where(finite[..., None], values.gather(-1, order), complex("nan+nanj"))
@@ -105,7 +106,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     # 2^1024, the power above the largest entries, is not a number.
     scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()
     W = W / scale[..., None, None]
-    values, vectors = torch.linalg.eig(W)
+    values, vectors = dense.eigenvectors(W)
     Q = torch.linalg.qr(vectors).Q
     schur = Q.mH @ W.to(Q.dtype) @ Q
     norm = torch.linalg.matrix_norm(W)

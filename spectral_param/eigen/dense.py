@@ -210,7 +210,7 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
 
 def _inverse_iterates(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
     """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
-    values = torch.linalg.eigvals(torch.from_numpy(A)).numpy()
+    values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
     eigenvalue = complex(values[size_of(values, choice).argmax()])
     is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
@@ -273,10 +273,33 @@ def _safe(T: Tensor, choice: Choice) -> tuple[Eigentriple, Tensor]:  # T: (..., 
 
 def _solve(T: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # T: (b, n, n)
     """Return the leading eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
-    eigenvalues = torch.linalg.eigvals(T)
-    leader = size_of(eigenvalues, choice).argmax(dim=-1, keepdim=True)
-    eigenvalue = eigenvalues.gather(-1, leader).squeeze(-1)
-    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), eigenvalues.abs()
+    values = eigenvalues(T)
+    leader = size_of(values, choice).argmax(dim=-1, keepdim=True)
+    eigenvalue = values.gather(-1, leader).squeeze(-1)
+    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), values.abs()
+
+
+def eigenvalues(T: Tensor) -> Tensor:
+    """Return all eigenvalues of matrices ``(..., n, n)``, in no order.
+
+    For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does: 25 x 25 ones in
+    float64, for instance.
+    """
+    try:
+        values: Tensor = torch.linalg.eigvals(T)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        values = torch.from_numpy(np.linalg.eigvals(T.cpu().numpy())).to(T.device, T.dtype.to_complex())
+    return values
+
+
+def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all eigenvalues and right eigenvectors in the same way."""
+    try:
+        values, vectors = torch.linalg.eig(T)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        found = np.linalg.eig(T.cpu().numpy())
+        values, vectors = (torch.from_numpy(x).to(T.device, T.dtype.to_complex()) for x in found)
+    return values, vectors
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:
@@ -357,7 +380,7 @@ def _solve_repeatedly(
 
 def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:
     """Return the right eigenvector of T whose eigenvalue is nearest to ``eigenvalue``."""
-    values, vectors = torch.linalg.eig(T)
+    values, vectors = eigenvectors(T)
     nearest = (values - eigenvalue[:, None]).abs().argmin(dim=-1)
     chosen: Tensor = vectors[torch.arange(len(T), device=T.device), :, nearest]
     return chosen

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
+from spectral_param.eigen.dense import eigenvectors
 from spectral_param.eigen.derivative import degenerate_threshold
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, check_real, finfo_eps
@@ -375,7 +376,7 @@ class SchurForm(Parametrization):
         if not bool((distance > 0).any()):
             return 0.0
         # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. The error of a defective λ_i is of order √eps.
-        vectors = torch.linalg.eig(W).eigenvectors
+        _, vectors = eigenvectors(W)
         inverse = torch.linalg.inv_ex(vectors).inverse
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
         worst = 1 / degenerate_threshold(W.dtype)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
+import spectral_param as sp
 from spectral_param.eigen import dense
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional import dominant_eigen, spectral_abscissa, spectral_radius
@@ -209,6 +210,18 @@ def test_not_finite_gives_nan_and_leaves_the_rest_of_the_batch(dtype, bad) -> No
     for i in (0, 2):
         assert rho[i].isfinite()
         assert torch.equal(T.grad[i], clean.grad[i])
+
+
+@pytest.mark.parametrize("n", [18, 25, 40, 64, 96, 99])
+def test_ones_for_which_mkl_does_not_converge(n) -> None:
+    for entry in (0.1, 1.0, 1.3, 3e38 / 2**127):
+        T = torch.full((n, n), entry, dtype=torch.float64, requires_grad=True)
+        rho = spectral_radius(T)
+        assert rho.item() == pytest.approx(n * entry, rel=1e-13)
+        rho.backward()
+        torch.testing.assert_close(T.grad, torch.full_like(T, 1 / n))
+        assert sp.analysis.eigenvalues(T.detach())[0].item() == pytest.approx(n * entry, rel=1e-13)
+        assert sp.analysis.departure_from_normality(T.detach()) < 1e-10 * n
 
 
 def test_all_nan_does_not_end_the_process() -> None:

@@ -1,48 +1,47 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
+import importlib
+
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
 from spectral_param.eigen import dense
 
-
-class Count(TorchDispatchMode):
-    """Counts calls of operators whose name contains one of the given words."""
-
-    def __init__(self, *names):
-        super().__init__()
-        self.names, self.count = names, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += any(name in str(func) for name in self.names)
-        return func(*args, **(kwargs or {}))
+# The function of the same name hides the module.
+cayley = importlib.import_module("spectral_param.functional.cayley")
 
 
-class Decompositions:
-    """Counts small matrices that are decomposed."""
+class Calls:
+    """Counts calls of functions of a module."""
+
+    def __init__(self, module, *names):
+        self.module, self.names, self.count = module, names, 0
 
     def __enter__(self):
-        self.count, self.short = 0, dense._short
-
-        def counting(*arguments):
-            self.count += 1
-            return self.short(*arguments)
-
-        dense._short = counting
+        self.before = {name: getattr(self.module, name) for name in self.names}
+        for name, function in self.before.items():
+            setattr(self.module, name, self.counting(function))
         return self
 
+    def counting(self, function):
+        def called(*arguments):
+            self.count += 1
+            return function(*arguments)
+
+        return called
+
     def __exit__(self, *_):
-        dense._short = self.short
+        for name, function in self.before.items():
+            setattr(self.module, name, function)
 
 
 def eigendecompositions():
-    return Decompositions()
+    return Calls(dense, "_short")
 
 
 def solves():
-    return Count("linalg_solve", "_linalg_solve_ex")
+    return Calls(cayley, "_solve", "_solve_short")
 
 
 LAYERS = {
