@@ -47,10 +47,10 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     linear: list[Linear] = [(4, 1, 400, "last")] if quick else LINEAR
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
-    small = [(6, 5, 2)] if quick else [(16, 20, 16), (32, 64, 32), (64, 100, 32)]
+    small = [(16, 40, 2)] if quick else [(16, 20, 16), (32, 64, 32), (64, 100, 32)]
     return {
-        "plain way, radius": lambda: (plain.radius_step(n) for n in ((8,) if quick else (8, 16, 32, 64))),
-        "plain way, Cayley": lambda: (plain.cayley_step(n) for n in ((8,) if quick else (16, 64, 128, 256))),
+        "plain way, radius": lambda: (plain.radius_step(n) for n in ((64,) if quick else (8, 16, 32, 64))),
+        "plain way, Cayley": lambda: (plain.cayley_step(n) for n in ((64,) if quick else (16, 64, 128, 256))),
         "plain way, networks": lambda: (plain.network_step(*each) for each in small),
         "training runs": lambda: eigen.on_training_runs(*((16, 64) if quick else (320, 720))),
         "adversarial runs": lambda: eigen.on_adversarial_runs(*((30, 24) if quick else (60, 256))),

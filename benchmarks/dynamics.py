@@ -130,7 +130,6 @@ def compare(problem: Problem, seconds: float) -> dict[str, Any]:
         seconds: When rivals that search have to stop.
     """
     X, Y, U, *_, dt = problem
-    X, Y, U, *_, dt = problem
     A, continuous = least_squares(X, Y, U), dt is not None
     least = error(A, X, Y, U)
     reduced = reduce(X, Y, np.zeros((len(X), 0)) if U is None else U).problem
@@ -293,7 +292,7 @@ def main() -> None:
     for continuous in (False, True):
         name = f"random problems, {'continuous' if continuous else 'discrete'} time"
         if arguments.only in name and name not in done:
-            result = random_problems(10 if arguments.quick else 1000, continuous)
+            result = random_problems(3 if arguments.quick else 1000, continuous)
             write(name, result)
             print(f"{name}: {result}", flush=True)
 

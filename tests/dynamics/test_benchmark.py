@@ -20,7 +20,7 @@ def run(monkeypatch, *arguments):
 def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("SPECTRAL_PARAM_DATA", raising=False)
     output = tmp_path / "dynamics.json"
-    run(monkeypatch, "--quick", "--seconds", 0.3, "--output", output)
+    run(monkeypatch, "--quick", "--seconds", 0.1, "--output", output)
     results = json.loads(output.read_text())
     fits = results["texture, n = 20, 60 frames, seed 0"]["fits"]
     ratio = {name: fit["ratio"] for name, fit in fits.items()}
@@ -36,7 +36,7 @@ def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     assert ratio["fit_stable"] < min(ratio["shifting"], ratio["clipping"], ratio["alpha_stable, trained"])
     for kind in ("discrete", "continuous"):
         found = results[f"random problems, {kind} time"]
-        assert found["problems"] == 10
+        assert found["problems"] == 3
         assert found["bound_broken"] == found["lost"] == 0
     assert "clipping" in capsys.readouterr().out
 
