@@ -2,9 +2,9 @@
 
 The leading eigenvalue is that of largest modulus, or of largest real part. There are two ways to compute it:
 
-- The short way, for small ordinary matrices, in numpy: up to n = 32, LAPACK's ``geev`` gives both vectors.
-  Above, the vectors come from inverse iteration. The result is used only if both residuals and the condition
-  of λ are small enough.
+- The short way, for small ordinary matrices, in numpy and double precision: up to n = 24, LAPACK's ``geev``
+  gives both vectors. Above, they come from inverse iteration. The result is used only if both residuals and
+  the condition of λ are small enough.
 - The safe way, for all others: extreme sizes, nearly defective eigenvalues, ill-conditioned V. All
   eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration. In
   single precision, a nearly defective eigenvalue is computed in double precision.
