@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
-from examples.papers.networks import full_capacity, gated, unconstrained
+from examples.papers.networks import full_capacity, gated, linear_stack, unconstrained
 from examples.papers.tasks import Task
 
 # What the library's networks are compared with.
@@ -21,6 +21,7 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "GRU": gated.GRU,
     "IRNN": unconstrained.IRNN,
     "LSTM": gated.LSTM,
+    "LinearStack": linear_stack.LinearStack,
     "RNNOrth": unconstrained.RNNOrth,
 }
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
