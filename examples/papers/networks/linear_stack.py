@@ -1,8 +1,8 @@
 r"""Linear recurrences above each other, with a hidden layer between each two.
 
-A linear recurrence :math:`h_t = W h_{t-1} + U x_t` is read every s steps. Between two readings,
-:math:`h_{t+s} = W^s h_t + \sum_{k<s} W^k U x_{t+s-k}`, which is one step of a recurrence with :math:`W^s` that
-reads s inputs at once. So a layer takes T/s steps, not T.
+A linear recurrence :math:`h_t = W h_{t-1} + U x_t` is read every s steps. From one reading to the next,
+:math:`h_{t+s} = W^s h_t + \sum_{k<s} W^k U x_{t+s-k}`: one step of a recurrence with :math:`W^s` that reads s
+inputs at once. So a layer takes T/s steps, not T.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class LinearStack(nn.Module):
 
     Args:
         input_size: Number of features of the input.
-        layers: For each recurrence: ``blocks``, pairs of size and spectral radius of its diagonal blocks, which
-            are orthogonal for the radius 1; for each but the last ``stride``, of which steps its state is read,
-            and ``hidden``, the units that read it.
+        layers: For each recurrence: ``blocks``, pairs of size and spectral radius of its diagonal blocks,
+            where 1 stands for an orthogonal block; for each but the last also ``stride``, the steps from one
+            reading to the next, and ``hidden``, the number of units that read.
         dropout: Probability of dropout after each hidden layer.
         dtype: Real dtype.
 
