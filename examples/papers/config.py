@@ -20,7 +20,16 @@ ROWS = Path(__file__).parent / "rows"
 TABLES = {
     "task": None,  # Its keys are the arguments of the task, which checks them.
     "network": None,
-    "training": {"epochs", "steps", "evaluate_every", "measured", "clip_norm", "clip_value", "schedule"},
+    "training": {
+        "epochs",
+        "steps",
+        "evaluate_every",
+        "measured",
+        "clip_norm",
+        "clip_value",
+        "schedule",
+        "average",
+    },
 }
 QUICK_STEPS, QUICK_BATCH, QUICK_SIZE = 4, 4, 8
 
@@ -42,7 +51,8 @@ class Row:
         optimizer: One entry for each group of parameters; see :mod:`examples.papers.optimizers`.
         training: ``epochs`` or ``steps``; ``evaluate_every``: so many steps, 0 for never, by default an
             epoch; ``measured``: which held-out parts then, all by default; ``clip_norm`` and
-            ``clip_value``: of the gradient; ``schedule`` of the learning rates.
+            ``clip_value``: of the gradient; ``schedule`` of the learning rates; ``average``: the decay of
+            an exponential average of the weights, whose network is measured instead of the last one.
         paper: The paper's numbers: ``measure``, ``value`` with the paper's digits, ``source``.
         goal: What to reach: ``measure`` and a bound; see :func:`examples.papers.measures.reached`.
         changed: What differs from the paper's setting, for rows that do.
@@ -95,6 +105,8 @@ def _shrunk(network: dict[str, Any]) -> dict[str, Any]:
     for name in ("hidden_size", "long_size", "short_size", "reflections", "embedding", "readout_size"):
         if isinstance(network.get(name), int):
             network[name] = min(network[name], QUICK_SIZE)
+        elif isinstance(network.get(name), list):
+            network[name] = [min(size, QUICK_SIZE) for size in network[name]]
     return network
 
 

@@ -37,8 +37,8 @@ COPYING = (
 )
 MNIST = (
     "Accuracy on the test images. Helfrich, Willmott and Ye report the best of all epochs. The output is a "
-    "linear function of the last state. Only networks without activation have a hidden layer before the "
-    "output, since their last state is linear in the image."
+    "linear function of the last state. Only linear recurrences have hidden layers behind them, since their "
+    "states are linear in what they read."
 )
 PTB = (
     "Bits per character on the raw files with 50 symbols. The state is carried over from one batch to the "

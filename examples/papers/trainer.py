@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import spectral_param as sp
 from examples.papers import networks, optimizers, tasks
@@ -55,6 +56,12 @@ class Trainer:
         self._schedule: dict[str, Any] = training.get("schedule", {})
         optimizers.check_schedule(self._schedule)
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
+        # What lies behind the constraints is averaged, so averaged weights satisfy them exactly.
+        self._averaged: AveragedModel | None = None
+        if (decay := training.get("average")) is not None:
+            if not (isinstance(decay, float) and 0 < decay < 1):
+                raise ValueError(f"training: average: expected a number between 0 and 1, got {decay!r}")
+            self._averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
         self.step = 0
         self.seconds = 0.0
@@ -70,6 +77,11 @@ class Trainer:
     def epoch(self) -> float:
         """Number of epochs gone by."""
         return self.step / self.task.steps_per_epoch
+
+    @property
+    def measured_model(self) -> nn.Module:
+        """The network that is measured: that of the averaged weights, where the row averages them."""
+        return self.model if self._averaged is None else self._averaged.module
 
     @property
     def seconds_per_step(self) -> float:
@@ -119,6 +131,8 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * rate
             optimizer.step()
+        if self._averaged is not None:
+            self._averaged.update_parameters(self.model)
         if task.carries_state:
             self._hidden = _detached(hidden)
         self.last = {"loss": total, "gradient": norm, "rate": rate}
@@ -150,7 +164,7 @@ class Trainer:
         self.curve.append(point)
         self._losses = []
         if "validation" in self._splits and self._measured()[-1] < before:
-            self._best = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self._best = {name: value.clone() for name, value in self.measured_model.state_dict().items()}
 
     @torch.no_grad()
     def evaluate(self, split: str) -> float:
@@ -159,27 +173,28 @@ class Trainer:
         Args:
             split: Which.
         """
-        processes, task = self.processes, self.task
-        self.model.eval()
+        processes, task, model = self.processes, self.task, self.measured_model
+        model.eval()
         total = torch.zeros((), dtype=torch.float64, device=processes.device)
         count, hidden = 0, None
         for whole in task.evaluation(split):
             count += whole.count
             batch = whole.part(processes.part(whole.inputs.shape[1])).to(processes.device, self.dtype)
             if batch.inputs.shape[1] > 0:  # Of fewer sequences than processes, some have none.
-                outputs, hidden = self.model(batch.inputs, hidden if task.carries_state else None)
+                outputs, hidden = model(batch.inputs, hidden if task.carries_state else None)
                 total += task.score(outputs, batch)
         return task.from_mean(float(processes.sum(total)) / count)
 
     def final_scores(self) -> dict[str, Any]:
         """Return the task's further scores, of the network that was best on the validation data."""
-        self.model.eval()
+        model = self.measured_model
+        model.eval()
         if self._best is None:
-            return self.task.final_scores(self.model, self.processes.device, self.dtype)
-        last = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(self._best)
-        scores = self.task.final_scores(self.model, self.processes.device, self.dtype)
-        self.model.load_state_dict(last)
+            return self.task.final_scores(model, self.processes.device, self.dtype)
+        last = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(self._best)
+        scores = self.task.final_scores(model, self.processes.device, self.dtype)
+        model.load_state_dict(last)
         return scores
 
     def is_finite(self) -> bool:
@@ -190,6 +205,7 @@ class Trainer:
         """Return everything in plain types and tensors, for a checkpoint. All processes have to call it."""
         return {
             "model": self.model.state_dict(),
+            "averaged": None if self._averaged is None else self._averaged.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "seconds": self.seconds,
@@ -209,6 +225,8 @@ class Trainer:
             state: What :meth:`state` returned.
         """
         self.model.load_state_dict(state["model"])
+        if self._averaged is not None:
+            self._averaged.load_state_dict(state["averaged"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self.seconds, self._best = state["step"], state["seconds"], state["best"]

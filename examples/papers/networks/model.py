@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
-from examples.papers.networks import full_capacity, gated, unconstrained
+from examples.papers.networks import full_capacity, gated, linear_stack, unconstrained
 from examples.papers.tasks import Task
 
 # What the library's networks are compared with.
@@ -19,6 +21,7 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "GRU": gated.GRU,
     "IRNN": unconstrained.IRNN,
     "LSTM": gated.LSTM,
+    "LinearStack": linear_stack.LinearStack,
     "RNNOrth": unconstrained.RNNOrth,
 }
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
@@ -28,14 +31,14 @@ State = Any
 
 
 class SequenceModel(nn.Module):
-    """Recurrent network with a linear output, or one hidden layer before it.
+    """Recurrent network with a linear output, or with hidden layers before it.
 
     Args:
         recurrent: Layer with the interface of :class:`torch.nn.RNN`.
         output_size: Number of outputs.
         last: Whether to read the last state alone.
         embedding: Of symbols; None for inputs that are features.
-        readout_size: Units of a hidden layer of ReLU before the output; None for no such layer.
+        readout_size: Units of a hidden layer of ReLU before the output, or of each such layer.
         readout_dropout: Probability of dropout before each layer of such an output.
     """
 
@@ -45,7 +48,7 @@ class SequenceModel(nn.Module):
         output_size: int,
         last: bool,
         embedding: nn.Embedding | None,
-        readout_size: int | None = None,
+        readout_size: int | list[int] | None = None,
         readout_dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -53,13 +56,15 @@ class SequenceModel(nn.Module):
         self.last = last
         self.embedding = embedding
         weight = next(p for p in recurrent.parameters() if p.is_floating_point())
-        self.output: nn.Module = nn.Linear(
-            readout_size or recurrent.output_size, output_size, dtype=weight.dtype
-        )
-        if readout_size is not None:
-            hidden = nn.Linear(recurrent.output_size, readout_size, dtype=weight.dtype)
+        hidden = [readout_size] if isinstance(readout_size, int) else readout_size or []
+        sizes = [recurrent.output_size, *hidden]
+        # The output first: seeds of rows that have results give the same initial weights.
+        self.output: nn.Module = nn.Linear(sizes[-1], output_size, dtype=weight.dtype)
+        if hidden:
             dropout = nn.Dropout(readout_dropout)
-            self.output = nn.Sequential(dropout, hidden, nn.ReLU(), dropout, self.output)
+            layers = [nn.Linear(m, n, dtype=weight.dtype) for m, n in itertools.pairwise(sizes)]
+            below = [module for layer in layers for module in (dropout, layer, nn.ReLU())]
+            self.output = nn.Sequential(*below, dropout, self.output)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         """Return outputs ``(time, batch, output)``, time 1 for the last state alone, and the last state.
@@ -85,7 +90,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
             ``start``, the ``angles`` of :class:`spectral_param.nn.ExpRNN`; ``embedding``, the dimension of
             embedded symbols, by default the hidden size;
             ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C);
-            ``readout_size`` and ``readout_dropout``, of a hidden layer before the output.
+            ``readout_size`` and ``readout_dropout``, of a hidden layer before the output, or of several.
         task: The task.
         seed: Seed of the initial weights.
         dtype: Real dtype.
@@ -102,8 +107,9 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
     embedded = arguments.pop("embedding", None)
     readout = {key: arguments.pop(key) for key in ("readout_size", "readout_dropout") if key in arguments}
-    if readout.get("readout_size", 1) < 1:
-        raise ValueError(f"network: readout_size: expected at least 1, got {readout['readout_size']}")
+    sizes = readout.get("readout_size", 1)
+    if not sizes or np.min(sizes) < 1:
+        raise ValueError(f"network: readout_size: expected at least 1, got {sizes}")
     if "readout_dropout" in readout and "readout_size" not in readout:
         raise ValueError("network: readout_dropout: expected a hidden layer, whose size is readout_size")
     if "start" in arguments:  # Its name in rows that have results.

@@ -31,7 +31,12 @@ class PixelMNIST(Task):
         seed: Seed of the order.
         permutation_seed: Seed of one permutation of the pixels for all images, or None for no permutation.
             The papers' authors took 92916 with the same generator of NumPy.
+        shift: Each time that an image is trained on, it is moved by up to so many pixels each way, before the
+            permutation, and zeros come in. The papers do not do so.
         tiny: Whether to make up a few images of 7 x 7 pixels instead of reading the files.
+
+    Raises:
+        ValueError: If an image can be moved out of sight, or a batch is larger than the data.
     """
 
     input_size, output_size = 1, CLASSES
@@ -41,7 +46,12 @@ class PixelMNIST(Task):
     baseline = math.log(CLASSES)
 
     def __init__(
-        self, batch_size: int, seed: int, permutation_seed: int | None = None, tiny: bool = False
+        self,
+        batch_size: int,
+        seed: int,
+        permutation_seed: int | None = None,
+        shift: int = 0,
+        tiny: bool = False,
     ) -> None:
         if tiny:
             source = generator(seed, "train")
@@ -54,6 +64,9 @@ class PixelMNIST(Task):
             self._held_out = {"validation": (images[:VALIDATION], labels[:VALIDATION]), "test": read("test")}
             self._train = (images[VALIDATION:], labels[VALIDATION:])
         pixels = images.shape[1]
+        self._seed, self._shift, self._side = seed, shift, math.isqrt(pixels)
+        if not (isinstance(shift, int) and 0 <= shift < self._side):
+            raise ValueError(f"shift: expected 0 to {self._side - 1} pixels, got {shift!r}")
         self.permutation = torch.arange(pixels)
         if permutation_seed is not None:
             # RandomState, not default_rng: its stream is frozen.
@@ -70,7 +83,21 @@ class PixelMNIST(Task):
         """Return the images of a step; see :meth:`Task.batch`."""
         chosen = self._order(step)
         images, labels = self._train
-        return self._batch(images[chosen], labels[chosen])
+        moved = images[chosen]
+        if self._shift:
+            source = generator(self._seed, "shift", step)
+            down, right = torch.randint(2 * self._shift + 1, (2, len(chosen)), generator=source)
+            moved = self._moved(moved, down, right)
+        return self._batch(moved, labels[chosen])
+
+    def _moved(self, images: Tensor, down: Tensor, right: Tensor) -> Tensor:
+        """Return each image moved by so many pixels less ``shift``."""
+        padded = F.pad(images.view(-1, self._side, self._side), [self._shift] * 4)
+        size = padded.shape[-1]
+        # Entry (i, j) comes from (i - down + shift, j - right + shift), in padded from shift more of each.
+        sources = torch.arange(self._side) + 2 * self._shift
+        i, j = sources - down[:, None], sources - right[:, None]
+        return padded.flatten(1).gather(1, (i[:, :, None] * size + j[:, None]).flatten(1))
 
     def evaluation(self, split: str) -> Iterator[Batch]:
         """Return held-out images in pieces; see :meth:`Task.evaluation`."""

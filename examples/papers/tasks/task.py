@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-STREAMS = ("train", "validation", "test", "order")
+STREAMS = ("train", "validation", "test", "order", "shift")
 
 
 @dataclasses.dataclass(frozen=True)

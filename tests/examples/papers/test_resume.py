@@ -89,6 +89,63 @@ def test_run_that_is_asked_to_stop_saves_and_goes_on(number, alone, tmp_path, mo
     assert read_curve(tmp_path) == alone
 
 
+# Moved images, dropout, and averaged weights: of the network that is measured nothing may be lost.
+DIGITS = """
+label = "digits"
+section = "mnist"
+
+[task]
+name = "mnist"
+batch_size = 4
+shift = 2
+tiny = true
+
+[network]
+name = "ScoRNN"
+hidden_size = 6
+nonlinearity = "identity"
+return_output = false
+readout_size = [7, 5]
+readout_dropout = 0.2
+
+[[optimizer]]
+name = "Adam"
+lr = 1e-2
+
+[training]
+steps = 8
+evaluate_every = 1
+average = 0.9
+"""
+
+
+def test_averaged_weights_come_back_to_the_same_bits(tmp_path, monkeypatch) -> None:
+    folders = [tmp_path / "left", tmp_path / "stopped"]
+    options = []
+    for folder in folders:
+        folder.mkdir()
+        options.append(arguments(folder, write_row(folder, DIGITS)))
+    torch.manual_seed(0)  # Of the dropout.
+    assert cli.main(options[0]) == 0
+    step = Trainer.train_step
+
+    def interrupted(self: Trainer) -> None:
+        step(self)
+        if self.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    torch.manual_seed(0)
+    assert cli.main(options[1]) == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    torch.manual_seed(1)
+    assert cli.main([*options[1], "--resume"]) == 0
+    assert read_curve(folders[1]) == read_curve(folders[0])
+    one, other = (saved_trainer(folder / "row-seed0") for folder in folders)
+    assert one["averaged"].keys() == other["averaged"].keys()
+    assert all(torch.equal(one["averaged"][name], other["averaged"][name]) for name in one["averaged"])
+
+
 def test_resume_without_a_checkpoint_begins(alone, tmp_path) -> None:
     assert cli.main([*arguments(tmp_path, write_row(tmp_path, CHARACTERS)), "--resume"]) == 0
     assert read_curve(tmp_path) == alone

@@ -20,7 +20,7 @@ SETTINGS = {
     "adding": {"length": 20},
     "copying": {"length": 8},
     "digits": {},
-    "mnist": {"permutation_seed": 1},
+    "mnist": {"permutation_seed": 1, "shift": 2},
     "ptb": {"length": 10},
     "speech": {"corpus": "an4"},
 }
@@ -89,6 +89,21 @@ def test_mnist_is_permuted_alike_in_all_parts() -> None:
         for a, b in zip(plain.evaluation(split), permuted.evaluation(split), strict=True):
             assert torch.equal(a.inputs[order], b.inputs)
             assert torch.equal(a.targets, b.targets)
+
+
+def test_images_are_moved_before_the_permutation_and_only_in_training() -> None:
+    plain, moved = (build("mnist", shift=shift, permutation_seed=1) for shift in (0, 2))
+    originals = plain.batch(0).inputs[plain.permutation.argsort()]
+    images = moved.batch(0).inputs[moved.permutation.argsort()]
+    found = set()
+    for original, image in zip(*(x[..., 0].T.view(-1, 7, 7) for x in (originals, images)), strict=True):
+        wide = torch.nn.functional.pad(original, [2] * 4)
+        windows = wide.unfold(0, 7, 1).unfold(1, 7, 1)
+        found.update(map(tuple, (windows == image).all(dim=(2, 3)).nonzero().tolist()))
+    assert len(found) >= 3, "each image is the window of its padded original, and not all are alike"
+    assert not torch.equal(moved.batch(0).inputs, moved.batch(moved.steps_per_epoch).inputs)
+    for a, b in zip(plain.evaluation("validation"), moved.evaluation("validation"), strict=True):
+        assert torch.equal(a.inputs, b.inputs)
 
 
 @pytest.mark.parametrize("batch_size", [3, 4])
@@ -187,6 +202,10 @@ def test_missing_packages_leave_their_scores_out(monkeypatch) -> None:
         ({"name": "copying", "length": 8, "batch_size": 4, "markers": 3}, "markers: expected 1 or 2, got 3"),
         ({"name": "speech", "corpus": "wsj", "batch_size": 4}, "expected one of an4, timit, got 'wsj'"),
         ({"name": "ptb", "length": 0, "batch_size": 4}, "length: expected at least 1, got 0"),
+        (
+            {"name": "mnist", "batch_size": 4, "shift": 7, "tiny": True},
+            "shift: expected 0 to 6 pixels, got 7",
+        ),
         ({"name": "mnist", "batch_size": 10_000, "tiny": True}, "batch_size: expected 1 to 48, got 10000"),
     ],
 )

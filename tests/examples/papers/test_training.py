@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from examples.papers import __main__ as entry
 from examples.papers import cli, config, networks, optimizers, record, runs, tasks
 from examples.papers.parallel import Processes
 from examples.papers.trainer import Trainer
+from tests.cases import orthogonality_defect
 
 CPU = Processes(0, 1, torch.device("cpu"))
 
@@ -98,6 +100,29 @@ def test_gradients_are_clipped_by_norm_and_by_value() -> None:
     trainer = small(clip_value=1e-3)
     trainer.train_step()
     assert max(float(p.grad.abs().max()) for p in trainer._trained) == pytest.approx(1e-3)
+
+
+def test_originals_are_averaged_and_the_averaged_network_is_measured() -> None:
+    row = config.load("mnist-scornn-256-linear").quick()
+    trainer = Trainer(dataclasses.replace(row, training={"steps": 4, "average": 0.75}), 0, CPU, torch.float64)
+    expected: dict[str, torch.Tensor] = {}
+    for _ in range(3):
+        trainer.train_step()
+        for name, p in trainer.model.named_parameters():
+            expected[name] = 0.75 * expected.get(name, p.detach()) + 0.25 * p.detach()
+    averaged = dict(trainer.measured_model.named_parameters())
+    for name, p in expected.items():
+        torch.testing.assert_close(averaged[name].detach(), p)
+        assert not torch.equal(averaged[name], trainer.model.get_parameter(name))
+    assert orthogonality_defect(trainer.measured_model.recurrent.cells[0].weight_hh.detach()) < 1e-12
+    before = trainer.evaluate("validation")
+    with torch.no_grad():
+        for p in trainer.model.parameters():
+            p.zero_()
+    assert trainer.evaluate("validation") == before
+    for decay in (0, 1.0, "0.9"):
+        with pytest.raises(ValueError, match="average: expected a number between 0 and 1, got"):
+            small(average=decay)
 
 
 def test_denormal_numbers_are_zero_during_a_run_and_not_after_it(tmp_path, monkeypatch) -> None:
