@@ -4,6 +4,7 @@ from examples.papers.networks.full_capacity import FullCapacityURNN, StiefelRMSp
 from examples.papers.networks.gated import GRU, LSTM
 from examples.papers.networks.model import (
     BASELINES,
+    BUILT,
     SequenceModel,
     State,
     build,
@@ -14,6 +15,7 @@ from examples.papers.networks.unconstrained import IRNN, RNNOrth
 
 __all__ = [
     "BASELINES",
+    "BUILT",
     "GRU",
     "IRNN",
     "LSTM",

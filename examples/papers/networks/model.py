@@ -21,9 +21,10 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "GRU": gated.GRU,
     "IRNN": unconstrained.IRNN,
     "LSTM": gated.LSTM,
-    "LinearStack": linear_stack.LinearStack,
     "RNNOrth": unconstrained.RNNOrth,
 }
+# Built from the library's cells.
+BUILT = {"LinearStack": linear_stack.LinearStack}
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
 
 State = Any
@@ -100,9 +101,10 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
     """
     arguments = dict(settings)
     name = arguments.pop("name", None)
-    kind = BASELINES.get(name) or (getattr(sp.nn, name) if name in sp.nn.__all__ else None)
+    others = {**BASELINES, **BUILT}
+    kind = others.get(name) or (getattr(sp.nn, name) if name in sp.nn.__all__ else None)
     if kind is None:
-        known = ", ".join(BASELINES)
+        known = ", ".join(others)
         raise ValueError(f"network: expected {known} or a class of spectral_param.nn, got {name!r}")
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
     embedded = arguments.pop("embedding", None)

@@ -18,7 +18,7 @@ def test_every_row_has_sources_that_exist() -> None:
         assert bool(found) == (row.network.get("name") not in ("GRU", "IRNN", "LSTM", "RNNOrth")), row.name
         for path, name in found:
             assert not name or f"class {name}(" in today("", path)
-    assert set(provenance.OTHERS) - {"", "GORU"} == set(networks.BASELINES)
+    assert set(provenance.OTHERS) - {"", "GORU"} == {*networks.BASELINES, *networks.BUILT}
 
 
 def test_a_run_is_older_once_a_file_computes_something_else() -> None:
