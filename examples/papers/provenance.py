@@ -59,6 +59,7 @@ OTHERS = {
     "GRU": (),
     "IRNN": (),
     "LSTM": (),
+    "LinearStack": ("examples/papers/networks/linear_stack.py", *RECURRENCE, *CAYLEY, *RADIUS),
     "RNNOrth": (),
     "": ("spectral_param/dynamics/*.py",),  # Rows that fit a matrix.
 }
