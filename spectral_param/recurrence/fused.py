@@ -141,7 +141,7 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
     """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
     x, h0, U, W, b = tensors
     n = len(W)
-    steps = Forward(plan.cell(U, W, b), plan.in_numpy)
+    steps = Forward(plan.cell(U, W, b), plan)
     keeps_all = plan.keep == "all"
     has_all = keeps_all or plan.return_output
     longest = plan.longest
@@ -187,7 +187,7 @@ def backward(
     states, moduli, starts = kept
     cell = plan.cell(U, W, b)
     found = Backward(cell, x, plan, needs)
-    again = Forward(cell, plan.in_numpy) if plan.keep == "starts" else None
+    again = Forward(cell, plan) if plan.keep == "starts" else None
     if again is not None:
         assert starts is not None
         states = x.new_empty(plan.longest, len(W))
@@ -292,14 +292,15 @@ def _adder(A: Tensor, support: Support | None, in_numpy: bool) -> Callable[[Arra
 class Forward:
     """The forward steps of a cell with a named activation, on tensors of its dtype."""
 
-    def __init__(self, cell: Cell, in_numpy: bool) -> None:
+    def __init__(self, cell: Cell, plan: Plan) -> None:
         U, W, b, self._nonlinearity, support = cell
         assert isinstance(W, Tensor)
-        self._cell, self._in_numpy = cell, in_numpy
+        self._cell, self._in_numpy = cell, plan.in_numpy
         self._weight_ih_T = None if U is None else U.mT
-        self._add_product = _adder(W, support, in_numpy)
+        self._add_product = _adder(W, support, plan.in_numpy)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
-        self._activate_ = self._activation_in_numpy() if in_numpy else self._activation()
+        batch = plan.segments[0].sizes[0]
+        self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
 
     def run(
         self, x: Tensor, start: Tensor | None, sizes: list[int], h: Tensor, moduli: Tensor | None
@@ -362,7 +363,7 @@ class Forward:
 
         return modrelu_
 
-    def _activation_in_numpy(self) -> Callable[[Array, None], object] | None:
+    def _activation_in_numpy(self, batch: int) -> Callable[[Array, None], object] | None:
         b = self._cell.bias
         if self._nonlinearity == "relu":
             return lambda z, _: np.maximum(z, 0, out=z)
@@ -370,15 +371,16 @@ class Forward:
             return lambda z, _: np.tanh(z, out=z)
         if self._nonlinearity == "identity" or b is None:
             return None
-        bias = b.detach().clone().numpy()
-        below, above = np.minimum(bias, 0), np.maximum(bias, 0)
-        minus_below, has_jump = -below, bool(above.any())
+        # A row for each sequence, because numpy takes twice the time to repeat a row.
+        bias = b.detach().expand(batch, -1).clone().numpy()
+        below, minus_below, above = np.minimum(bias, 0), np.maximum(-bias, 0), np.maximum(bias, 0)
+        has_jump = bool(above.any())
 
         def modrelu_(z: Array, _: None) -> None:
-            middle = np.maximum(z, below)
-            z -= np.minimum(middle, minus_below, out=middle)
+            middle = np.maximum(z, below[: len(z)])
+            z -= np.minimum(middle, minus_below[: len(z)], out=middle)
             if has_jump:
-                z += above * np.sign(z)
+                z += above[: len(z)] * np.sign(z)
 
         return modrelu_
 
