@@ -136,7 +136,7 @@ class SpectralRadiusNorm(Parametrization):
     def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
         """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
         on_host = self.mode != "equal" and T.ndim == 2 and is_on_host(T)
-        if on_host and not self._is_active(triple.eigenvalue.abs()):
+        if on_host and not self._is_active(triple.eigenvalue):
             return T.clone()
         radius = self.radius
         if isinstance(radius, Tensor):
@@ -245,13 +245,14 @@ class SpectralRadiusNorm(Parametrization):
             latched.copy_((closed | (shifted > limit)).to(latched.dtype))
         return above | closed
 
-    def _is_active(self, rho: Tensor) -> bool:
+    def _is_active(self, eigenvalue: Tensor) -> bool:
         """Return the same for one ordinary matrix on the host; Python numbers are faster than tensors."""
-        shifted, limit = rho.item() + self.eps, self.radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
+        shifted = abs(eigenvalue.item()) + self.eps
+        limit = self.radius * (1 + _ROUNDINGS * finfo_eps(eigenvalue.dtype))
         above = not shifted <= limit
         if self.mode == "at_most":
             return above
-        latched = self._latch(rho)
+        latched = self._latch(eigenvalue.real)
         closed = as_real(latched).item() > 0.5
         if self.training and shifted > limit and not closed:
             latched.fill_(1)

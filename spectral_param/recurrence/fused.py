@@ -371,16 +371,17 @@ class Forward:
             return lambda z, _: np.tanh(z, out=z)
         if self._nonlinearity == "identity" or b is None:
             return None
+        bias = b.detach().clone().numpy()
         # A row for each sequence, because numpy takes twice the time to repeat a row.
-        bias = b.detach().expand(batch, -1).clone().numpy()
-        below, minus_below, above = np.minimum(bias, 0), np.maximum(-bias, 0), np.maximum(bias, 0)
+        below = np.minimum(np.zeros((batch, 1), bias.dtype), bias)
+        minus_below, above = -below, np.maximum(bias, 0)
         has_jump = bool(above.any())
 
         def modrelu_(z: Array, _: None) -> None:
             middle = np.maximum(z, below[: len(z)])
             z -= np.minimum(middle, minus_below[: len(z)], out=middle)
             if has_jump:
-                z += above[: len(z)] * np.sign(z)
+                z += above * np.sign(z)
 
         return modrelu_
 
@@ -547,6 +548,8 @@ def _split(t: Tensor | None, sizes: list[int], in_numpy: bool = False) -> Sequen
         steps: Sequence[Tensor] = t.split(sizes)
         return steps
     array = t.numpy()
+    if sizes[0] == sizes[-1]:
+        return list(array.reshape(len(sizes), sizes[0], -1))
     ends = list(itertools.accumulate(sizes))
     return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
