@@ -373,15 +373,21 @@ class Forward:
             return None
         bias = b.detach().clone().numpy()
         # A row for each sequence, because numpy takes twice the time to repeat a row.
-        below = np.minimum(np.zeros((batch, 1), bias.dtype), bias)
-        minus_below, above = -below, np.maximum(bias, 0)
-        has_jump = bool(above.any())
+        bias = np.zeros((batch, 1), bias.dtype) + bias
+        if bool(bias.max() <= 0):
+            minus_bias = -bias
 
-        def modrelu_(z: Array, _: None) -> None:
-            middle = np.maximum(z, below[: len(z)])
-            z -= np.minimum(middle, minus_below[: len(z)], out=middle)
-            if has_jump:
-                z += above * np.sign(z)
+            def modrelu_(z: Array, _: None) -> None:
+                middle = np.maximum(z, bias[: len(z)])
+                z -= np.minimum(middle, minus_bias[: len(z)], out=middle)
+        else:
+
+            def modrelu_(z: Array, _: None) -> None:
+                sign = np.sign(z)
+                z *= sign
+                z += bias[: len(z)]
+                np.maximum(z, 0, out=z)
+                z *= sign
 
         return modrelu_
 
