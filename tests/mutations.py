@@ -55,6 +55,20 @@ FAULTS = (
         (CONFORMANCE, "-k", "ScaledCayley and gradients"),
     ),
     Fault(
+        "small-cayley: the gradient of a small orthogonal weight is symmetric",
+        "spectral_param/functional/cayley.py",
+        r"torch\.from_numpy\(g_A - g_A\.T\)",
+        "torch.from_numpy(g_A + g_A.T)",
+        ("tests/functional/test_cayley.py", "-k", "small_matrices"),
+    ),
+    Fault(
+        "small-step: modReLU in numpy adds its bias before it takes the modulus",
+        "spectral_param/recurrence/fused.py",
+        r"z \*= sign\n                z \+= bias\[: len\(z\)\]",
+        "z += bias[: len(z)]\n                z *= sign",
+        ("tests/recurrence",),
+    ),
+    Fault(
         "gate: the last block of a gated weight has the wrong sign",
         "spectral_param/parametrizations/base.py",
         r"W = W\.flatten\(-3, -2\)",
