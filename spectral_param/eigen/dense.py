@@ -6,7 +6,7 @@ The leading eigenvalue is that of largest modulus, or of largest real part. Ther
   gives both vectors. Above, they come from inverse iteration. The result is used only if both residuals and
   the condition of λ are small enough.
 - The safe way, for all others: extreme sizes, nearly defective eigenvalues, ill-conditioned V. All
-  eigenvalues come from ``torch.linalg.eigvals``, both vectors of the leading one from inverse iteration. In
+  eigenvalues come from :func:`eigenvalues`, both vectors of the leading one from inverse iteration. In
   single precision, a nearly defective eigenvalue is computed in double precision.
 
 Conjugates are taken with ``physical_conj``, for the reason given there. In comments, b is the number of

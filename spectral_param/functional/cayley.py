@@ -225,11 +225,12 @@ class _Ordinary(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
         W = None if known is None else known.clone()
-        small = T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and T.device.type == "cpu"
-        ctx.is_short = skew and small and not T.is_complex() and not ctx.needs_input_grad[1]
+        n, on_host = T.shape[-1], T.device.type == "cpu"
+        is_small = on_host and T.ndim == 2 and n <= SHORT_SIZE
+        ctx.is_short = skew and is_small and not T.is_complex() and not ctx.needs_input_grad[1]
         if W is None and ctx.is_short:
             W = _solve_short(T, d)
-        if W is None and T.shape[-1] >= BLOCKED_SIZE and T.device.type == "cpu":
+        if W is None and on_host and n >= BLOCKED_SIZE:
             W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
         if W is None:
             W = _solve(T, d, skew)

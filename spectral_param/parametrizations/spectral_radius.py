@@ -252,15 +252,15 @@ class SpectralRadiusNorm(Parametrization):
         above = not shifted <= limit
         if self.mode == "at_most":
             return above
-        latched = self._latch(eigenvalue.real)
+        latched = self._latch(eigenvalue)
         closed = as_real(latched).item() > 0.5
         if self.training and shifted > limit and not closed:
             latched.fill_(1)
         return above or closed
 
-    def _latch(self, rho: Tensor) -> Tensor:
+    def _latch(self, like: Tensor) -> Tensor:
         if self.latched is None:
-            self.latched = torch.zeros_like(rho)
+            self.latched = torch.zeros_like(like.real)
         return self.latched
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:

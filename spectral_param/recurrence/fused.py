@@ -322,9 +322,8 @@ class Forward:
         if self._cell.bias is not None and self._nonlinearity != "modrelu":
             h += self._cell.bias
         add, activate_ = self._add_product, self._activate_
-        state: Array = start
-        if self._in_numpy and start is not None:
-            state = start.detach().clone().numpy()
+        # A copy for numpy, because of FSDP; see _adder.
+        state: Array = start if start is None or not self._in_numpy else start.detach().clone().numpy()
         running = sizes[0]
         steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
         with np.errstate(all="ignore"):  # NaN and infinity are passed on.
@@ -364,6 +363,7 @@ class Forward:
         return modrelu_
 
     def _activation_in_numpy(self, batch: int) -> Callable[[Array, None], object] | None:
+        """Return the same for numpy and steps of at most ``batch`` rows."""
         b = self._cell.bias
         if self._nonlinearity == "relu":
             return lambda z, _: np.maximum(z, 0, out=z)
@@ -476,8 +476,7 @@ class Backward:
         self.start = None
         if start is not None and (self._needs_start or segment.rows.start > 0):
             self.start = torch.zeros_like(delta[:first])
-            (total,), (outer,) = (_split(t, [first], self._in_numpy) for t in (self.start, delta[:first]))
-            self._add_product(outer, total)
+            self._add_product(_shared(delta[:first], self._in_numpy), _shared(self.start, self._in_numpy))
         if self._needs_W:
             if start is not None:
                 self._add_outer(delta[:first], start[:first].conj())
@@ -544,6 +543,11 @@ class Backward:
 
 def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     return torch.mm(a, b) if total is None else total.addmm_(a, b)
+
+
+def _shared(t: Tensor, in_numpy: bool) -> Array:
+    """Return t, or numpy's view of its memory."""
+    return t.numpy() if in_numpy else t
 
 
 def _split(t: Tensor | None, sizes: list[int], in_numpy: bool = False) -> Sequence[Array]:
