@@ -32,8 +32,8 @@ ADDING = (
 )
 LEARNS = ("epochs to half the baseline", "best test", "last test")
 COPYING = (
-    "Cross-entropy on 1,000 test sequences after 4,000 training steps. A guess has a cross-entropy of "
-    "10 ln(8)/(T + 20), the dashed line of the figure. The papers have figures only, no numbers."
+    "Cross-entropy on 1,000 test sequences. A guess has a cross-entropy of 10 ln(8)/(T + 20), the dashed line "
+    "of the figure. The papers have figures only, no numbers."
 )
 MNIST = (
     "Accuracy on the test images. Helfrich, Willmott and Ye report the best of all epochs. The output is a "
@@ -73,6 +73,9 @@ SECTIONS = {
     ),
     "adding-200": Section("Adding problem, T = 200", ADDING, LEARNS),
     "adding-400": Section("Adding problem, T = 400", ADDING, LEARNS),
+    "copying-10000": Section(
+        "Copying problem, T = 10,000", COPYING, ("best test", "last test"), overview="best test"
+    ),
     "copying-2000": Section(
         "Copying problem, T = 2000", COPYING, ("best test", "last test"), overview="best test"
     ),
