@@ -26,16 +26,16 @@ class Section:
     overview: str = ""
 
 
+FIGURES = " The papers have figures only, no numbers."
 ADDING = (
     "Mean squared error on 10,000 test sequences. A network that always answers 1 has an error of 1/6, the "
-    "dashed line of the figure. The papers have figures only, no numbers."
+    "dashed line of the figure." + FIGURES
 )
 LEARNS = ("epochs to half the baseline", "best test", "last test")
 COPYING = (
-    "Cross-entropy on 1,000 test sequences. A guess has a cross-entropy of 10 ln(8)/(T + 20), the dashed line "
-    "of the figure."
+    "Cross-entropy on 1,000 test sequences. A guess has a cross-entropy of 10 ln(8)/(T + 20), the dashed "
+    "line of the figure."
 )
-FIGURES = " The papers have figures only, no numbers."
 MNIST = (
     "Accuracy on the test images. Helfrich, Willmott and Ye report the best of all epochs. The output is a "
     "linear function of the last state. Only linear recurrences have hidden layers behind them, since their "
