@@ -561,13 +561,13 @@ def _inside_to_project_out(
     Many directions make the rest small, but only those that have converged well enough for (1) can be used. A
     conjugate pair is never split. None is returned if not even the first direction has converged.
     """
-    moduli = np.asarray(ritz.moduli) / ritz.moduli[0]
+    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent
     cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
     while cuts:
         inside = _inside(compression, ritz, cuts[0])
         if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
             # The largest M allowed, divided by the M expected for a normal A.
-            rest = moduli[cuts] ** exponent
+            rest = moduli[cuts]
             allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
             scores = allowed * (1 - rest) / (1 + root * rest)
             best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
