@@ -231,10 +231,11 @@ def _plan(state: State) -> tuple[int, int] | None:
     # An effort below 1, learnt from warm blocks, is too small for random ones.
     effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
     needed = effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
-    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU).
+    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The audit's
+    # products cost about as much as the sweeps.
     squaring = len(state.right) / 45
     plans = [(q, max(MIN_SWEEPS, math.ceil(needed / 2**q))) for q in range(MAX_SQUARINGS + 1)]
-    squarings, sweeps = min(plans, key=lambda plan: plan[0] * squaring + plan[1])
+    squarings, sweeps = min(plans, key=lambda plan: plan[0] * squaring + 2 * plan[1])
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
@@ -263,25 +264,26 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
             ritz = _rayleigh_ritz(compression, _rounding(T, entry / scale), T.dtype)
         except np.linalg.LinAlgError:  # The small eigenvalue problem did not converge.
             break
-        effort = _effort(state, ritz.shortfall) if round_ == 0 else effort
-        count = _further_sweeps(ritz.shortfall, state.separation, power.exponent, sweeps)
-        if ritz.shortfall <= 0:
-            if _is_proven(power, right, left, ritz, generator):
-                followed = dataclasses.replace(
-                    state,
-                    right=_recombined(T_right, ritz.bases[0]),
-                    left=_recombined(T_left, ritz.bases[1]),
-                    warm=True,
-                    separation=ritz.separation,
-                    effort=effort,
-                    failures=0,
-                    regular=_REGULAR[0] < entry < _REGULAR[1],
-                )
-                return _triple(right, left, ritz, scale), followed
-            # The directions that the audit projects out may not have converged: repeat with twice the sweeps.
-            count, failed_audits = 2 * sweeps, failed_audits + 1
-            if failed_audits > 1:
-                break
+        shortfall = ritz.shortfall
+        if shortfall <= 0:
+            shortfall = max(shortfall, _audit(power, right, left, ritz, generator))
+            failed_audits += shortfall > 0
+        effort = _effort(state, shortfall) if round_ == 0 else effort
+        if shortfall <= 0:
+            followed = dataclasses.replace(
+                state,
+                right=_recombined(T_right, ritz.bases[0]),
+                left=_recombined(T_left, ritz.bases[1]),
+                warm=True,
+                separation=ritz.separation,
+                effort=effort,
+                failures=0,
+                regular=_REGULAR[0] < entry < _REGULAR[1],
+            )
+            return _triple(right, left, ritz, scale), followed
+        if failed_audits > 1:
+            break
+        count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
         right, left = T_right, T_left
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
@@ -561,16 +563,16 @@ def _inside_to_project_out(
     Many directions make the rest small, but only those that have converged well enough for (1) can be used. A
     conjugate pair is never split. None is returned if not even the first direction has converged.
     """
-    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent
+    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent  # of P
     cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
     while cuts:
         inside = _inside(compression, ritz, cuts[0])
         if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
-            # The largest M allowed, divided by the M expected for a normal A.
+            # The largest M allowed, divided by the M expected for a normal A. Others need a multiple of it.
             rest = moduli[cuts]
             allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
             scores = allowed * (1 - rest) / (1 + root * rest)
-            best = int(np.argmax(scores > 4)) if (scores > 4).any() else int(np.argmax(scores))
+            best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
             chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
             return None if chosen is None else (chosen, float(rest[best]))
         # A direction that has not converged can have any eigenvalue: continue with fewer.
@@ -578,8 +580,13 @@ def _inside_to_project_out(
     return None
 
 
-def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> bool:
-    """Return whether λ is proven to be the largest eigenvalue of T, by the audit at the top of this file."""
+def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> float:
+    """Prove that λ is the largest eigenvalue of T, by the audit at the top of this file.
+
+    Returns:
+        The logarithm of the factor by which the residuals are too large for the proof. If it is at most 0,
+        λ is proven.
+    """
     P, compression, log_scale = power.matrix, ritz.compression, 0.0
     if power.exponent > 1:
         images = _product(P, right), _adjoint_product(P, left)
@@ -591,16 +598,18 @@ def _is_proven(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generato
     log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale
     found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
     if found is None:
-        return False
+        return math.inf
     inside, rest = found
     limit = _largest_bound(inside.theta, inside.products, delta)[-1]
     same = abs(math.log(inside.leader) - log_leader) <= delta
     if not (limit > 0 and same):
-        return False
-    return _is_resolved(P, right, left, inside, rest, limit, delta, root, generator)
+        return math.inf
+    M = _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
+    # (1) is proportional to the product of two residuals.
+    return 0.5 * math.log(M / limit)
 
 
-def _is_resolved(
+def _bounded_resolvent(
     P: Tensor,
     right: Tensor,
     left: Tensor,
@@ -610,12 +619,13 @@ def _is_resolved(
     delta: float,
     root: float,
     generator: torch.Generator,
-) -> bool:
-    """Return whether M of (3) is at most ``limit``, from the powers of A on random vectors."""
+) -> float:
+    """Return M of (3) from the powers of A on random vectors, as soon as it is at most ``limit``."""
     # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
     first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
+    M = math.inf
     if first > AUDIT_PRODUCTS:
-        return False
+        return M
     # Vectors are rows, because BLAS multiplies them several times faster than columns.
     projector = (right @ torch.from_numpy(inside.c @ inside.dual).to(right.dtype).to(right.device)).mT
     conjugate = left.conj().resolve_conj()
@@ -631,11 +641,10 @@ def _is_resolved(
             bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
             norms = []
             M, contraction = _resolvent(bounds, delta)
-            if limit >= M:
-                return True
-            if contraction < 0.1 or not math.isfinite(contraction):  # More products would not help.
-                return False
-    return False
+            # With a small b_m, more products would not help.
+            if limit >= M or contraction < 0.1 or not math.isfinite(contraction):
+                break
+    return M
 
 
 def _resolvent(bounds: list[float], delta: float) -> tuple[float, float]:
