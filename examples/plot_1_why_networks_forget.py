@@ -68,9 +68,9 @@ class Adder(nn.Module):
 
 torch.manual_seed(0)
 models = {
+    "ENRNN": Adder(sp.nn.ENRNN(2, long_size=40, short_size=20, radius=0.9), 60),
     "RNN": Adder(nn.RNN(2, 45), 45),
     "LSTM": Adder(nn.LSTM(2, 22), 22),
-    "ENRNN": Adder(sp.nn.ENRNN(2, long_size=40, short_size=20, radius=0.9), 60),
 }
 colors = {"RNN": "C7", "LSTM": "C1", "ENRNN": "C0"}
 for name, model in models.items():
