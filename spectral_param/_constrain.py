@@ -130,7 +130,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
             elif callable(init):
                 init(weight)
             if isinstance(first, Parametrization):
-                first._from_paper = init == "paper" if isinstance(init, str) else False
+                first._from_paper = isinstance(init, str)
             else:
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
@@ -211,7 +211,8 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
                 f"constraint: expected a new instance, got a {type(link).__name__} that is already "
                 "registered. Construct one for each call."
             )
-    if init is not None and not isinstance(init, Tensor) and init != "paper" and not callable(init):
+    known = init == "paper" if isinstance(init, str) else init is None or isinstance(init, Tensor)
+    if not (known or callable(init)):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")
     if isinstance(init, str) and len(chain) > 1:
         raise ValueError(
@@ -280,6 +281,8 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         raise ValueError(
             f"init: expected a tensor of the weight's shape {tuple(weight.shape)}, got {tuple(init.shape)}."
         )
+    if isinstance(init, Tensor) and init.is_complex() and not weight.is_complex():
+        raise ValueError(f"init: expected a real tensor for a real weight, got {init.dtype}. Pass init.real.")
     aliases = [
         f"{path}.{other}" if path else other
         for path, part in module.named_modules()

@@ -1,9 +1,10 @@
-"""Verbs, optimizer groups and parameter counts."""
+"""constrain, optimizer groups and parameter counts."""
 
 import copy
 import math
 
 import geotorch
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -13,7 +14,7 @@ import spectral_param as sp
 from tests.cases import CASES, abscissas, orthogonality_defect, radii
 
 
-def test_verbs_return_the_module() -> None:
+def test_constrain_returns_the_module() -> None:
     for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
         layer = torch.nn.Linear(4, 4)
         assert sp.constrain(layer, "weight", make()) is layer
@@ -39,6 +40,8 @@ def test_init_outside_the_set_is_projected() -> None:
     [
         ({"tensor_name": "weights"}, "got 'weights'. It has weight, bias"),
         ({"init": "papers"}, "init: expected None, 'paper'"),
+        ({"init": np.eye(4)}, "init: expected None, 'paper', a tensor or a function, got array"),
+        ({"init": torch.eye(4) * 1j}, "init: expected a real tensor for a real weight, got torch.complex64"),
         ({"init": torch.eye(3)}, r"shape \(4, 4\), got \(3, 3\)"),
     ],
 )

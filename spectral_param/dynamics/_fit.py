@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
 from spectral_param.dynamics._reduce import reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane, Region
@@ -18,8 +20,7 @@ from spectral_param.dynamics._search import search
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
-# LAPACK's eigenvalues may exceed the bound by this: relative to the radius, or to an abscissa above 1.
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # LAPACK's eigenvalues may exceed the bound by this, relative to `size` below.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,10 @@ class StableFit:
 
     @functools.cached_property
     def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|."""
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|.
+
+        Infinity from 1e154 on, where squares overflow.
+        """
         A = np.asarray(self.A.cpu() if isinstance(self.A, torch.Tensor) else self.A)
         return growth_of_powers(A) if self.time == "discrete" else growth_of_exponential(A)
 
@@ -70,8 +74,8 @@ def fit_stable(
     The problem is not convex. The result is a local minimum, or close to one. Its error is never larger than
     that of two simple repairs of the least-squares A: divide it by its radius (in continuous time, shift it),
     or clip its eigenvalues. If the least-squares A satisfies the bound, it is returned. The bound holds for
-    the eigenvalues that LAPACK computes from the returned A in float64, up to 1e-12, relative to the radius
-    or to an abscissa above 1.
+    the eigenvalues that LAPACK computes from the returned A in float64, up to 1e-12, relative to the radius,
+    or to the larger of \|abscissa\| and min(1, max\|Y − abscissa·X\| / max\|X\|).
 
     Otherwise the best fit lies on the bound, and often next to a Jordan block: then ‖Aᵏ‖ may become large
     before it decays, see :attr:`StableFit.growth`. With few, noisy samples a radius slightly below 1 predicts
@@ -118,7 +122,7 @@ def fit_stable(
     """
     X, Y, U, kind = _arrays(X, Y, U)
     bound = _bound(time, radius, abscissa)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
         raise ValueError(f"fit_stable: expected steps >= 0, a whole number, got {steps!r}.")
     if not 0 <= ridge < np.inf:
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
@@ -133,39 +137,40 @@ def fit_stable(
             f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
             "project the states (StableLinearModel(rank=...)), or pass ridge > 0."
         )
-    # A does not depend on the common unit of X and Y, and U Bᵀ does not depend on the unit of U.
-    unit, unit_u = max(_largest(X), _largest(Y)) or 1.0, _largest(U) or 1.0
+    # A does not depend on the common unit of X and Y, and U Bᵀ does not depend on the unit of U. Powers of
+    # two change no digit.
+    unit, unit_u = _scale_of(X), _scale_of(U)
+    X, Y, U = X / unit, Y / unit, U / unit_u
 
     region: Region
     if time == "discrete":
-        region, scale, shift = Disc(), bound, 0.0
+        region, scale, shift, size = Disc(), bound, 0.0, bound
     else:
-        region, scale, shift = HalfPlane(), 1.0, bound
-    reduction = reduce(X / unit, (Y - shift * X) / (scale * unit), U / unit_u)
+        region, scale, shift = HalfPlane(), _scale_of(Y - bound * X), bound
+        size = max(abs(bound), min(scale, 1.0))
+    reduction = reduce(X, (Y - shift * X) / scale, U, unit / unit_u)
 
     def restored(A: Array) -> Array:
         return scale * A + shift * np.eye(n)
 
-    tolerance = _ROUNDING * (bound if time == "discrete" else max(1.0, abs(bound)))
-
     def excess(A: Array) -> float:
         found = max(float(region.height(e).max()) for e in kind.eigenvalues(restored(A)))
-        return 0.0 if found <= bound + tolerance else (found - bound) / scale
+        return 0.0 if found <= bound + _ROUNDING * size else (found - bound) / scale
 
     samples = len(X) - (n + m if ridge > 0 else 0)
 
     def error(A: Array) -> float:
-        residual = Y / unit - (X / unit) @ restored(A).T - (U / unit_u) @ (scale * reduction.inputs_for(A).T)
+        residual = (Y - X @ restored(A).T) / scale - U @ reduction.inputs_for(A).T
         return 0.5 * float(np.square(residual[:samples]).sum())
 
-    least = error(reduction.problem.A)
-    best = search(reduction.problem, region, steps, least / scale**2, excess)
+    best = search(reduction.problem, region, steps, error(reduction.problem.A), excess)
     A = restored(best)
+    unit_y = scale * unit
     return StableFit(
         A=kind(A),
-        B=kind(scale * (unit / unit_u) * reduction.inputs_for(best)) if m else None,
-        error=error(best) * unit**2,
-        least_squares_error=least * unit**2,
+        B=kind(unit_y / unit_u * reduction.inputs_for(best)) if m else None,
+        error=error(best) * unit_y * unit_y,
+        least_squares_error=error(reduction.problem.A) * unit_y * unit_y,
         time=time,
         bound=bound,
         reached=float(region.height(np.linalg.eigvals(A)).max()),
@@ -222,24 +227,9 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
             f"fit_stable: expected numpy arrays or tensors throughout, got a tensor for "
             f"{', '.join(tensors)} only. Convert with torch.from_numpy or .numpy()."
         )
-    arrays = {}
-    for name, M in given.items():
-        array = np.asarray(M.detach().cpu().to(torch.float64) if isinstance(M, torch.Tensor) else M)
-        if array.dtype.kind not in "fiu":
-            raise ValueError(f"fit_stable: expected real numbers in {name}, got dtype {array.dtype}.")
-        if array.ndim != 2:
-            raise ValueError(
-                f"fit_stable: expected {name} of shape (samples, columns), got {array.shape}. "
-                "Samples are rows."
-            )
-        array = array.astype(np.float64, copy=False)
-        if not np.isfinite(array).all():
-            rows = np.flatnonzero(~np.isfinite(array).all(axis=1))
-            raise ValueError(
-                f"fit_stable: expected finite {name}, got NaN or infinity in {len(rows)} rows, "
-                f"the first of them {rows[0]}. Remove these rows from X, Y and U."
-            )
-        arrays[name] = array
+    arrays = {name: as_array(M, name, "fit_stable") for name, M in given.items()}
+    for name, array in arrays.items():
+        require_finite(array, name, "fit_stable", "Remove these rows from X, Y and U.")
     X, Y = arrays["X"], arrays["Y"]
     U = arrays.get("U", np.zeros((len(X), 0)))
     if X.shape != Y.shape or len(U) != len(X) or X.shape[1] == 0:
@@ -251,5 +241,7 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
     return X, Y, U, _Kind(given["X"])
 
 
-def _largest(M: Array) -> float:
-    return float(np.abs(M).max(initial=0.0))
+def _scale_of(M: Array) -> float:
+    """Return the power of two next to the largest modulus, 1 for zeros."""
+    largest = float(np.abs(M).max(initial=0.0))
+    return 2.0 ** round(math.log2(largest)) if largest > 0 else 1.0

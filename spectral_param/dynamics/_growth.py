@@ -10,12 +10,14 @@ STEPS = 1000
 
 
 def growth_of_powers(A: NDArray[np.float64], steps: int = STEPS) -> float:
-    """Return the largest ‖Aᵏ‖₂, k = 0, …, steps."""
+    """Return the largest ‖Aᵏ‖₂, k = 0, …, steps; infinity from 1e154 on, where squares overflow."""
     power, largest = np.eye(len(A)), 1.0
     for _ in range(steps):
-        power = power @ A
-        # The Frobenius norm is a cheap upper bound.
-        frobenius = float(np.linalg.norm(power))
+        with np.errstate(over="ignore", invalid="ignore"):
+            power = power @ A
+            frobenius = float(np.linalg.norm(power))  # a cheap upper bound
+        if not np.isfinite(frobenius):
+            return np.inf
         if frobenius > largest:
             largest = max(largest, float(np.linalg.norm(power, 2)))
         elif frobenius < 1:

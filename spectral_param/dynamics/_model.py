@@ -11,6 +11,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from torch import nn
 
+from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._fit import StableFit, Time, fit_stable
 from spectral_param.dynamics._module import StableLinear
 
@@ -206,7 +207,8 @@ class StableLinearModel:
         eigenvalues, vectors = np.linalg.eig(self.A_)
         height = np.abs(eigenvalues) if self.time == "discrete" else eigenvalues.real
         # The two of a pair stand together, the positive frequency first.
-        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -height.round(12)))
+        rounded = (height / (np.abs(eigenvalues).max() or 1.0)).round(12)
+        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
         vectors = vectors[:, order].astype(np.complex128)
         self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
@@ -240,7 +242,13 @@ class StableLinearModel:
             total = 0.0
             for kept, held in folds:
                 model = type(self)(**self.get_params())
-                model._fit_recordings(kept, radius)
+                try:
+                    model._fit_recordings(kept, radius)
+                except ValueError as error:
+                    raise ValueError(
+                        "StableLinearModel: radius='cv' also fits with a quarter of the recordings held out, "
+                        f"and that failed. Pass a number as radius, or more data. {error}"
+                    ) from error
                 for X, Y, U in held:
                     if len(X):
                         total += float(np.square(model.simulate(X[0], len(X), U) - Y).sum())
@@ -263,7 +271,7 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
-        X = _array(X, "X")
+        X = as_array(X, "X", "StableLinearModel.predict")
         self._require_states(X)
         reduced = X if self.components_ is None else X @ self.components_.T
         following = reduced @ self.A_.T + self._driven(U, len(X))
@@ -286,14 +294,14 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("simulate")
-        state = _array(np.atleast_2d(np.asarray(x0)), "x0")
-        self._require_states(state)
+        x = as_array(x0, "x0", "StableLinearModel.simulate", ndim=1)
+        self._require_states(x)
         if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
             raise ValueError(
                 f"StableLinearModel.simulate: expected steps >= 0, a whole number, got {steps!r}."
             )
         if U is not None:
-            U = _array(U, "U")
+            U = as_array(U, "U", "StableLinearModel.simulate")
             if len(U) < steps:
                 raise ValueError(
                     f"StableLinearModel.simulate: expected {steps} rows of U, one a step, got {len(U)}."
@@ -304,7 +312,8 @@ class StableLinearModel:
         if self.time == "continuous":  # A step of dt with constant input is one exponential.
             both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
             A, driven = both[:n, :n], driven @ both[:n, n:].T
-        x = state[0] if self.components_ is None else self.components_ @ state[0]
+        if self.components_ is not None:
+            x = self.components_ @ x
         rows = np.empty((steps, n))
         for k in range(steps):
             x = A @ x + driven[k]
@@ -356,7 +365,7 @@ class StableLinearModel:
         c = np.broadcast_to(self.offset_, (rows, len(self.A_)))
         if self.B_ is None:
             return c
-        U = _array(U, "U")
+        U = as_array(U, "U", "StableLinearModel")
         if U.shape != (rows, self.B_.shape[1]):
             raise ValueError(
                 f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
@@ -371,9 +380,9 @@ class StableLinearModel:
             )
 
     def _require_states(self, X: Array) -> None:
-        if X.shape[1] != self.n_features_in_:
+        if X.shape[-1] != self.n_features_in_:
             raise ValueError(
-                f"StableLinearModel: expected states of {self.n_features_in_} entries, got {X.shape[1]}."
+                f"StableLinearModel: expected states of {self.n_features_in_} entries, got {X.shape[-1]}."
             )
 
 
@@ -395,21 +404,27 @@ def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
             "StableLinearModel: expected derivatives Y in continuous time, got none. Measure them, or pass "
             "Y=numpy.gradient(X, dt, axis=0)."
         )
+    remedy = "Remove these rows from X, Y and U."
+    if Y is None:
+        remedy = "Split the recording there: fit([X[:{row}], X[{row} + 1:]]), and U in the same way."
     recordings: list[_Recording] = []
-    for i, rows in enumerate(lists[0]):
-        x = _array(rows, "X")
-        u = None if lists[2] is None else _array(lists[2][i], "U")
-        if lists[1] is not None:
-            y = _array(lists[1][i], "Y")
-        else:
+    for i in range(len(lists[0])):
+        names = [f"{name}[{i}]" if several else name for name in "XYU"]
+        x, y, u = (
+            None if M is None else as_array(M[i], name, "StableLinearModel")
+            for M, name in zip(lists, names, strict=True)
+        )
+        assert x is not None
+        if Y is None and u is not None:
+            if len(u) not in (len(x), len(x) - 1):
+                raise ValueError(f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}.")
+            u = u[: len(x) - 1]
+        for M, name in zip((x, y, u), names, strict=True):
+            if M is not None:
+                require_finite(M, name, "StableLinearModel", remedy)
+        if y is None:
             if len(x) < 2:
                 raise ValueError(f"StableLinearModel: expected recordings of at least 2 rows, got {len(x)}.")
-            if u is not None:
-                if len(u) not in (len(x), len(x) - 1):
-                    raise ValueError(
-                        f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}."
-                    )
-                u = u[: len(x) - 1]
             x, y = x[:-1], x[1:]
         if len(x) != len(y) or (u is not None and len(u) != len(x)):
             raise ValueError(
@@ -417,17 +432,13 @@ def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
                 f"{'' if u is None else f' and {len(u)}'}."
             )
         recordings.append((x, y, u))
+    for name, parts in zip("XYU", zip(*recordings, strict=True), strict=True):
+        widths = sorted({M.shape[1] for M in parts if M is not None})
+        if len(widths) > 1:
+            raise ValueError(
+                f"StableLinearModel: expected as many columns in each recording of {name}, got {widths}."
+            )
     return recordings
-
-
-def _array(M: Any, name: str) -> Array:
-    array = np.asarray(M)
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"StableLinearModel: expected real numbers in {name}, samples as rows, got shape {array.shape} "
-            f"and dtype {array.dtype}."
-        )
-    return array.astype(np.float64)
 
 
 def _stacked(parts: list[Any]) -> Any:

@@ -49,32 +49,34 @@ class Reduction(NamedTuple):
         return solved.T
 
 
-def reduce(X: Array, Y: Array, U: Array) -> Reduction:
-    """Return the problem and the parts for B.
+def reduce(X: Array, Y: Array, U: Array, ratio: float = 1.0) -> Reduction:
+    """Return the problem and the parts for B; ``ratio`` is the unit of X over that of U, for the message.
 
     Raises:
         ValueError: If the columns of [U X] are linearly dependent.
     """
     m, n = U.shape[1], X.shape[1]
-    UX = np.hstack([U, X])
-    P, R = np.linalg.qr(UX)
-    _require_full_rank(R, m, len(X))
+    P, R = np.linalg.qr(np.hstack([U, X]))
+    constant = np.ptp(U, axis=0) == 0  # The offset of StableLinearModel is such a column.
+    names = [f"u[{i}]{' (constant)' if constant[i] else ''}" for i in range(m)] + [
+        f"x[{i}]" for i in range(n)
+    ]
+    _require_full_rank(R, np.repeat([ratio, 1.0], [m, n]), names, len(X))
     D = P.T @ Y
     A = scipy.linalg.solve_triangular(R[m:, m:], D[m:], check_finite=False).T
     assert A.shape == (n, n)
     return Reduction(Problem(A, R[m:, m:]), R[:m, :m], R[:m, m:], D[:m])
 
 
-def _require_full_rank(R: Array, inputs: int, samples: int) -> None:
+def _require_full_rank(R: Array, units: Array, names: list[str], samples: int) -> None:
     """Raise if R, with columns scaled to length one, is singular to working precision."""
     lengths = np.linalg.norm(R, axis=0)
     _, s, Vh = np.linalg.svd(R / np.where(lengths > 0, lengths, 1))
     rank = int((s > samples * np.finfo(np.float64).eps * s[0]).sum())
     if rank == len(s):
         return
-    direction = Vh[-1] / np.where(lengths > 0, lengths, 1)
+    direction = units * Vh[-1] / np.where(lengths > 0, lengths, 1)
     direction /= np.abs(direction).max()
-    names = [f"u[{i}]" if i < inputs else f"x[{i - inputs}]" for i in range(len(direction))]
     largest = np.argsort(-np.abs(direction), kind="stable")
     terms = [f"{direction[i]:+.3g} {names[i]}" for i in largest[:4] if abs(direction[i]) > 1e-8]
     more = " + ..." if (np.abs(direction) > 1e-8).sum() > 4 else ""

@@ -208,14 +208,41 @@ def test_tensors_in_tensors_out_and_the_same_numbers():
     assert not half.A.requires_grad
 
 
-def test_units_do_not_matter():
+@pytest.mark.parametrize("abscissa", [0.0, -0.3])
+@pytest.mark.parametrize("unit", [2.0**-400, 2.0**-60, 2.0**40])
+def test_unit_of_time_does_not_matter(unit, abscissa):
+    rng = np.random.default_rng(0)
+    A = np.array([[0.02, 1.0, 0.0], [-1.0, 0.02, 0.3], [0.0, 0.1, -0.5]])
+    X = rng.standard_normal((50, 3))
+    Y = X @ A.T + 0.01 * rng.standard_normal((50, 3))
+    plain = fit_stable(X, Y, time="continuous", abscissa=abscissa)
+    fit = fit_stable(X, unit * Y, time="continuous", abscissa=unit * abscissa)
+    np.testing.assert_array_equal(fit.A, unit * plain.A)
+    size = unit * max(abs(abscissa), min(1 / unit, np.abs(Y - abscissa * X).max() / np.abs(X).max()))
+    assert height(fit.A, True) <= unit * abscissa + 1e-12 * size
+    assert fit.growth == pytest.approx(plain.growth, rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [2.0**-900, 2.0**900])
+def test_units_of_the_data_do_not_matter(factor):
     X, Y = texture(6, 20, seed=2)
-    plain = fit_stable(X, Y)
-    for unit in (1e-150, 1e150):
-        fit = fit_stable(unit * X, unit * Y)
-        np.testing.assert_allclose(fit.A, plain.A, rtol=1e-6, atol=1e-9)
-    scaled = fit_stable(X, 3 * Y, radius=3)
-    np.testing.assert_allclose(scaled.A, 3 * plain.A, rtol=1e-6, atol=1e-9)
+    plain = fit_stable(X, Y, radius=0.5)
+    fit = fit_stable(factor * X, factor * Y, radius=0.5)
+    np.testing.assert_array_equal(fit.A, plain.A)
+    assert fit.error == (np.inf if factor > 1 else 0.0)
+    # LAPACK rescales matrices outside 1e±138, which changes the rounding.
+    root = factor**0.5
+    np.testing.assert_array_equal(fit_stable(X, root * Y, radius=0.5 * root).A, root * plain.A)
+    assert height(fit_stable(X, factor * Y, radius=0.5 * factor).A) <= 0.5 * factor * (1 + 1e-12)
+
+
+def test_masked_entries_are_missing():
+    X, Y = texture(3, 12, seed=0)
+    np.testing.assert_array_equal(fit_stable(np.ma.masked_array(X), Y).A, fit_stable(X, Y).A)
+    X = np.ma.masked_array(X)
+    X[7, 1] = np.ma.masked
+    with pytest.raises(ValueError, match="masked entries in 1 rows, the first of them 7"):
+        fit_stable(X, Y)
 
 
 def test_the_data_is_left_alone():
@@ -254,6 +281,7 @@ def test_growth_is_the_largest_norm_of_a_power():
     assert fit.growth == pytest.approx(max(norms))
     flow = fit_stable(X, X @ (A - np.eye(2)).T, time="continuous")
     assert 1 < flow.growth < 50
+    assert fit_stable(X, X @ (4 * A).T, radius=4).growth == np.inf
 
 
 # Wrong input --------------------------------------------------------------------------------------
@@ -274,13 +302,26 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ),
         ((good, good, good[:5]), {}, r"got X \(20, 3\), Y \(20, 3\), U \(5, 3\)"),
         ((good[:, :0], good[:, :0]), {}, "with n >= 1"),
-        ((good[0], good[0]), {}, r"expected X of shape \(samples, columns\), got \(3,\)"),
-        ((good * 1j, good), {}, "expected real numbers in X, got dtype complex128"),
-        ((good, hole), {}, "expected finite Y, got NaN or infinity in 1 rows, the first of them 4"),
+        ((good[0], good[0]), {}, r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
+        ((good * 1j, good), {}, "expected real numbers in X, got dtype complex128.*as columns"),
+        (
+            (torch.from_numpy(good), torch.from_numpy(good * 1j)),
+            {},
+            "expected real numbers in Y, got dtype complex128",
+        ),
+        (
+            (good, hole),
+            {},
+            "expected finite Y, got NaN, infinity or masked entries in 1 rows, the first of them 4. Remove",
+        ),
         ((good[:3], good[:3]), {}, r"expected at least n \+ inputs \+ 1 = 4 samples, got 3"),
         ((good[:5], good[:5], good[:5, :2]), {}, r"= 6 samples, got 5"),
         ((dependent, good), {}, r"got rank 2 of 3: .* is zero in all samples.*ridge > 0"),
-        ((good, good, np.ones((20, 2))), {}, r"got rank 4 of 5: [+-]1 u\[.\] [+-]1 u\[.\] is zero"),
+        (
+            (good, good, good[:, :1] * 1e-3),
+            {},
+            r"got rank 3 of 4: ([+-])1 u\[0\] [+-]0.001 x\[0\] is zero",
+        ),
         ((good, torch.from_numpy(good)), {}, "got a tensor for Y only"),
         ((good, good), {"time": "sampled"}, "expected time 'discrete' or 'continuous', got 'sampled'"),
         ((good, good), {"abscissa": 0.0}, "expected no abscissa for time='discrete'"),

@@ -55,6 +55,29 @@ def test_no_pair_is_made_from_two_recordings():
     assert np.abs(joined.A_ - A).max() > 0.01
 
 
+def test_a_recording_with_a_gap_is_split_there():
+    angle = 0.9 * np.arange(40)
+    states = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    expected = StableLinearModel().fit(states).frequencies_
+    states[12] = np.nan
+    with pytest.raises(ValueError, match=r"first of them 12. Split .* fit\(\[X\[:12\], X\[12 \+ 1:\]\]"):
+        StableLinearModel(rank=2).fit(states)
+    with pytest.raises(ValueError, match=r"finite X\[1\], .* the first of them 2\. Split"):
+        StableLinearModel().fit([states[:12], states[10:]])
+    with pytest.raises(ValueError, match=r"finite X, .* the first of them 12\. Remove"):
+        StableLinearModel().fit(states[:-1], states[1:])
+    split = StableLinearModel().fit([states[:12], states[13:]])
+    np.testing.assert_allclose(split.frequencies_, expected, rtol=1e-10)
+
+
+def test_tensors_and_arrays_give_the_same_model():
+    X = recording(30)[0]
+    model = StableLinearModel().fit(X)
+    tensor = torch.from_numpy(X).requires_grad_()
+    np.testing.assert_array_equal(StableLinearModel().fit(tensor).A_, model.A_)
+    np.testing.assert_array_equal(model.simulate(tensor[0], 3), model.simulate(X[0], 3))
+
+
 def test_is_the_fit_of_fit_stable():
     X, _ = recording(30, noise=0.3)
     fit = fit_stable(X[:-1], X[1:], radius=0.9)
@@ -259,9 +282,16 @@ rows = recording(30)[0]
         ({"rank": 4}, (rows,), "expected rank <= 3"),
         ({"rank": 0}, (rows,), "expected rank >= 1, a whole number, or None, got 0"),
         ({}, (rows[:1],), "expected recordings of at least 2 rows, got 1"),
-        ({}, (rows[0],), r"samples as rows, got shape \(3,\)"),
+        ({}, (rows[0],), r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
         ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
         ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
+        ({}, ([rows, rows[:, :2]],), r"as many columns in each recording of X, got \[2, 3\]"),
+        ({"radius": "cv"}, ([rows[:-2], rows[-2:]],), "a quarter of the recordings held out.*got 1"),
+        (
+            {"offset": True},
+            (np.hstack([rows, np.full((30, 1), 5.0)]),),
+            r"got rank 4 of 5: [+-]1 u\[0\] \(constant\) [+-]0.2 x\[3\] is zero",
+        ),
         ({}, (rows, None, np.ones((5, 1))), "expected 30 rows of U, as X has, got 5"),
     ],
 )
@@ -281,6 +311,8 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         driven.predict(X, np.ones((30, 2)))
     with pytest.raises(ValueError, match="expected states of 3 entries, got 2"):
         free.simulate(X[0, :2], 3)
+    with pytest.raises(ValueError, match=r"expected x0 of shape \(n,\), one state, got \(4, 3\)"):
+        free.simulate(X[:4], 3)
     with pytest.raises(ValueError, match="expected steps >= 0, a whole number, got -1"):
         free.simulate(X[0], -1)
     with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):
