@@ -41,7 +41,7 @@ def model(long: int, short: int, solver: str) -> nn.ModuleDict:
     n = long + short
     blocks = [(long, sp.ScaledCayley(0.6)), (short, sp.SpectralRadiusNorm(mode="latched", solver=solver))]
     rnn = sp.nn.BlockRNN(n, blocks, coupling=True, nonlinearity="relu", input_map="identity")
-    sp.init.truncated_orthogonal_(rnn.cells[0].parametrizations.weight_hh.original2.data)
+    nn.init.orthogonal_(rnn.cells[0].parametrizations.weight_hh.original2)
     embedding = nn.Embedding(SYMBOLS, n)
     nn.init.xavier_uniform_(embedding.weight)  # what it is beside the input map that it stands for
     return nn.ModuleDict({"embed": embedding, "rnn": rnn, "head": nn.Linear(n, SYMBOLS)})

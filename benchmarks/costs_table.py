@@ -6,6 +6,8 @@ import dataclasses
 import re
 from typing import Any
 
+from examples.papers.record import fact
+
 Result = dict[str, Any]
 Results = dict[str, Result]
 
@@ -362,8 +364,7 @@ def origin(result: Result) -> str:
         result: One result.
     """
     repeats = f"{result['repeats']} repeats; " if "repeats" in result else ""
-    facts = result["environment"].items()
-    return repeats + ", ".join(f"{name} {value[:12] if name == 'commit' else value}" for name, value in facts)
+    return repeats + ", ".join(f"{name} {fact(name, value)}" for name, value in result["environment"].items())
 
 
 def milliseconds(seconds: float) -> str:

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from benchmarks.costs_table import origin
+
 Result = dict[str, Any]
 Row = dict[str, Any]
 
@@ -156,7 +158,7 @@ def page(results: dict[str, Result]) -> str:
         _stored(results.get("the authors' results of the arm"), fitted),
         FOOT,
     ]
-    environments = {_origin(result): None for result in results.values() if "environment" in result}
+    environments = {origin(result): None for result in results.values() if "environment" in result}
     return "".join([*parts, *(f"- {environment}\n" for environment in environments)])
 
 
@@ -332,9 +334,3 @@ def _short(value: float) -> str:
     if abs(value) < 5e-3:
         return "0"
     return f"{value:.2g}" if abs(value) < 100 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.1e}"
-
-
-def _origin(result: Result) -> str:
-    return ", ".join(
-        f"{name} {value[:12] if name == 'commit' else value}" for name, value in result["environment"].items()
-    )

@@ -22,17 +22,16 @@ def _results() -> dict[str, Any]:
     return results
 
 
-def growth(title: str, axes: Axes | None = None) -> Axes:
+def growth(title: str) -> Axes:
     """Draw the milliseconds of each contender over what grows, with the spread as a band.
 
     Args:
         title: Title of the curve.
-        axes: Where to draw; new ones by default.
 
     Returns:
         The axes.
     """
-    axes = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axes is None else axes
+    _, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     points = curves(_results())[title]
     names: dict[str, None] = {}
     for _, _, result in points:

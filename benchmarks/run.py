@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import geotorch
-import torch
 
-import spectral_param as sp
 from benchmarks.case import Case
 from benchmarks.cases import cases
 from benchmarks.table import RESULTS
+from examples.papers import record
 
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:
@@ -43,20 +38,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return what the numbers depend on."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip() or "unknown",
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "geotorch": geotorch.__version__,
-        "spectral_param": sp.__version__,
-    }
+    return record.environment(geotorch=geotorch.__version__)
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ from spectral_param.errors import (
     NotSquareError,
     UnsupportedDtypeError,
 )
-from spectral_param.functional.checks import check_matrix, check_real, square_blocks
+from spectral_param.functional.checks import check_matrix, square_blocks
 from spectral_param.functional.spectral_radius import spectral_radius
 
-__all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_", "truncated_orthogonal_"]
+__all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_"]
 
 Weight = TypeVar("Weight")  # a tensor or a scipy sparse matrix
 
@@ -156,43 +156,6 @@ def disc_(
     if uniform == "area":
         moduli = moduli.sign() * moduli.abs().sqrt()
     _rotations_(blocks, angles, moduli)
-    return tensor
-
-
-def truncated_orthogonal_(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill with the first rows (or columns) of a random orthogonal matrix: all singular values are 1.
-
-    The start of the coupling block of the ENRNN for Penn Treebank characters (Helfrich and Ye 2020, section
-    5.4).
-
-    Args:
-        tensor: One real matrix of shape ``(m, n)``.
-        generator: Source of randomness.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        NotAMatrixError: If the tensor is not one matrix, or is empty.
-        UnsupportedDtypeError: If it is complex.
-
-    Example:
-        >>> C = spectral_param.init.truncated_orthogonal_(torch.empty(3, 7))
-        >>> torch.allclose(C @ C.mT, torch.eye(3), atol=1e-6)
-        True
-    """
-    check_matrix(tensor, "truncated_orthogonal_")
-    check_real(tensor, "truncated_orthogonal_", "Fill the real part of a complex matrix, for example.")
-    if tensor.ndim != 2:
-        raise NotAMatrixError(
-            f"truncated_orthogonal_: expected one matrix (m, n), got shape {tuple(tensor.shape)}. Fill the "
-            "matrices of a batch one by one."
-        )
-    # LAPACK has no half precisions.
-    exact = torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
-    torch.nn.init.orthogonal_(exact, generator=generator)
-    with torch.no_grad():
-        tensor.copy_(exact)
     return tensor
 
 

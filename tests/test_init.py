@@ -43,12 +43,6 @@ def test_orthogonal(fill, n, dtype) -> None:
     assert orthogonality_defect(fill(torch.empty(n, n, dtype=dtype))).max() < 1e-6
 
 
-def test_truncated_orthogonal() -> None:
-    for shape in ((3, 8), (8, 3)):
-        singular = torch.linalg.svdvals(sp.init.truncated_orthogonal_(torch.empty(shape)))
-        torch.testing.assert_close(singular, torch.ones(3))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_spectral_radius_in_half_precision(dtype) -> None:
     W = sp.init.spectral_radius_(torch.empty(20, 20, dtype=dtype), radius=0.9)
@@ -60,16 +54,7 @@ def test_spectral_radius_of_a_batch() -> None:
     torch.testing.assert_close(radii(W).flatten(), torch.full((4,), 0.9))
 
 
-@pytest.mark.parametrize(
-    "fill",
-    [
-        sp.init.cayley_,
-        sp.init.henaff_,
-        sp.init.disc_,
-        sp.init.spectral_radius_,
-        sp.init.truncated_orthogonal_,
-    ],
-)
+@pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_, sp.init.disc_, sp.init.spectral_radius_])
 def test_generator_decides(fill) -> None:
     def sample(seed):
         return fill(torch.empty(6, 6), generator=torch.Generator().manual_seed(seed))
@@ -92,13 +77,6 @@ def test_gate_blocks(fill) -> None:
     torch.testing.assert_close(lstm.weight_hh_l0, W, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype) -> None:
-    C = sp.init.truncated_orthogonal_(torch.empty(3, 7, dtype=dtype))
-    assert C.dtype == dtype
-    torch.testing.assert_close(C.float() @ C.float().mT, torch.eye(3), atol=0.02, rtol=0)
-
-
 def test_bad_arguments() -> None:
     W = torch.zeros(3, 3)
     for wrong in (4, -1, 1.5, True):
@@ -111,10 +89,6 @@ def test_bad_arguments() -> None:
         sp.init.spectral_radius_(torch.empty(3, 3), radius=0)
     with pytest.raises(sp.errors.NotSquareError):
         sp.init.henaff_(torch.empty(3, 4))
-    with pytest.raises(sp.errors.NotAMatrixError, match=r"one matrix \(m, n\), got shape \(2, 3, 3\)"):
-        sp.init.truncated_orthogonal_(torch.empty(2, 3, 3))
-    with pytest.raises(sp.errors.UnsupportedDtypeError, match="expected a real tensor, got"):
-        sp.init.truncated_orthogonal_(torch.empty(3, 3, dtype=torch.complex64))
 
 
 # Sparse weights -----------------------------------------------------------------------------------

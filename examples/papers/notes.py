@@ -7,6 +7,7 @@ from typing import Any
 
 from examples.papers.config import Row
 from examples.papers.measures import Result
+from examples.papers.record import fact
 
 COUNTED = " utterances"  # Of how many the score before it is the mean; see examples.papers.scores.
 
@@ -48,15 +49,9 @@ def _origin(run: Result) -> str:
     sessions = run.get("sessions") or [run["environment"]]
     facts = []
     for name in run["environment"]:
-        shown = [(session.get("from step", 0), _fact(name, session.get(name))) for session in sessions]
+        shown = [(session.get("from step", 0), fact(name, session.get(name))) for session in sessions]
         facts.append(f"{name} {shown[0][1]}")
         for (_, before), (step, value) in itertools.pairwise(shown):
             if value != before:
                 facts[-1] += f", from step {step} on {value}"
     return ", ".join(facts)
-
-
-def _fact(name: str, value: object) -> str:
-    if name != "commit":
-        return str(value)
-    return f"{str(value)[:12]}{'-dirty' if str(value).endswith('-dirty') else ''}"

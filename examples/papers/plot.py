@@ -61,17 +61,16 @@ def overview() -> Figure:
     return figure
 
 
-def curves(name: str, axes: Axes | None = None) -> Axes:
+def curves(name: str) -> Axes:
     """Draw the curves of a section's rows, one line for each seed, and the baseline.
 
     Args:
         name: Of the section.
-        axes: Where to draw; new ones by default.
 
     Returns:
         The axes.
     """
-    axes = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axes is None else axes
+    _, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     section, results = SECTIONS[name], record.read_all(record.RESULTS)
     metric, baseline = "", 0.0
     for row in rows_of(name, config.load_all()):

@@ -1,8 +1,8 @@
 """Which runs are older than the library's code for their network, from the history of the repository.
 
 A run is older if one of the files that compute its network has other code today than at the commit of the
-run. Docstrings, comments, imports and error messages are not compared. LSTM, GRU and the plain RNNs are
-torch's: their runs name the version of torch, and are never older.
+run. Docstrings, comments, imports and error messages are not compared. LSTM and GRU are torch's: their runs
+name the version of torch, and are never older.
 
 The answer is kept in ``older_runs.json``, so that pages can be written where there is no history.
 """
@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 OLDER = Path(__file__).parent / "older_runs.json"
 
 RECURRENCE = (
+    "spectral_param/context.py",
     "spectral_param/nn/block_rnn.py",
     "spectral_param/nn/cell.py",
     "spectral_param/nn/sequence_layer.py",
@@ -31,7 +32,10 @@ RECURRENCE = (
     "spectral_param/recurrence/*.py",
 )
 CAYLEY = ("spectral_param/functional/cayley.py", "spectral_param/parametrizations/scaled_cayley.py")
-RADIUS = ("spectral_param/eigen/*.py", "spectral_param/parametrizations/spectral_radius.py")
+RADIUS = (
+    *(f"spectral_param/eigen/{name}.py" for name in ("dense", "derivative", "follower", "tracking")),
+    "spectral_param/parametrizations/spectral_radius.py",
+)
 EXPONENTIAL = (
     "spectral_param/functional/exponential.py",
     "spectral_param/parametrizations/skew_exponential.py",
@@ -57,10 +61,10 @@ OTHERS = {
     "FullCapacityURNN": ("examples/papers/networks/full_capacity.py", *RECURRENCE),
     "GORU": ("spectral_param/nn/goru.py", *RECURRENCE, *CAYLEY),
     "GRU": (),
-    "IRNN": (),
+    "IRNN": ("examples/papers/networks/unconstrained.py", *RECURRENCE),
     "LSTM": (),
     "LinearStack": ("examples/papers/networks/linear_stack.py", *RECURRENCE, *CAYLEY, *RADIUS),
-    "RNNOrth": (),
+    "RNNOrth": ("examples/papers/networks/unconstrained.py", *RECURRENCE),
     "": ("spectral_param/dynamics/*.py",),  # Rows that fit a matrix.
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import math
 import os
@@ -23,37 +24,48 @@ class ResultError(ValueError):
     """A result file is not what a run writes."""
 
 
-def environment(device: torch.device, dtype: torch.dtype, processes: int) -> dict[str, Any]:
-    """Return what the numbers depend on.
-
-    Args:
-        device: Where the run computes.
-        dtype: In which dtype.
-        processes: In how many processes.
-    """
-    # Files that git does not know do not count: results themselves are such.
-    commit = subprocess.run(
+@functools.cache  # A process that writes numbers would find its own files changed the next time.
+def commit() -> str:
+    """Return the commit, with "-dirty" if files that git knows have changed since; or "unknown"."""
+    found = subprocess.run(
         ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parent,
     )
-    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    return found.stdout.strip() or "unknown"
+
+
+def environment(**facts: Any) -> dict[str, Any]:
+    """Return what the numbers depend on.
+
+    Args:
+        **facts: More of it.
+    """
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        **gpu,
-        "device": device.type,
-        "dtype": str(dtype).removeprefix("torch."),
-        "processes": processes,
+        **facts,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "spectral_param": sp.__version__,
     }
+
+
+def fact(name: str, value: object) -> str:
+    """Return one of them as text.
+
+    Args:
+        name: Its name.
+        value: Its value.
+    """
+    if name != "commit":
+        return str(value)
+    return f"{str(value)[:12]}{'-dirty' if str(value).endswith('-dirty') else ''}"
 
 
 def path(folder: Path, row: str, seed: int) -> Path:

@@ -148,7 +148,7 @@ def complete(
         if options.resume and (folder / checkpoint.CHECKPOINT).exists():
             checkpoint.load(folder, settings, restore)
         if not sessions or trainer.step < trainer.steps:
-            environment = record.environment(together.device, options.dtype, together.size)
+            environment = _environment(together, options)
             sessions.append({"from step": trainer.step, **environment})
         with Metrics(folder, trainer, title, together.is_first) as metrics:
             try:
@@ -196,9 +196,16 @@ def _result(row: Row, options: Options, status: str, environment: dict[str, Any]
     }
 
 
+def _environment(together: Processes, options: Options) -> dict[str, Any]:
+    device = together.device
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    dtype = str(options.dtype).removeprefix("torch.")
+    return record.environment(**gpu, device=device.type, dtype=dtype, processes=together.size)
+
+
 def _fit(row: Row, together: Processes, options: Options) -> dict[str, Any]:
     began = time.perf_counter()
-    environment = record.environment(together.device, options.dtype, together.size)
+    environment = _environment(together, options)
     summary = dynamics.fit(row.task.get("tiny", False))
     return {
         **_result(row, options, "finished", environment),

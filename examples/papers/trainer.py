@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import spectral_param as sp
 from examples.papers import networks, optimizers, tasks
 from examples.papers.config import Row
+from examples.papers.measures import HIGHER_IS_BETTER
 from examples.papers.parallel import Processes
 
 # A loss counts as divergence when it is so many times that of the first step, and that of guessing.
@@ -148,7 +149,7 @@ class Trainer:
 
     def _measured(self) -> list[float]:
         """Return the scores on the first split that is measured, the lower the better."""
-        sign, split = -1 if self.task.higher_is_better else 1, self._splits[0]
+        sign, split = -1 if self.task.metric in HIGHER_IS_BETTER else 1, self._splits[0]
         # A comparison with NaN is false, so an early one would stay the best.
         return [sign * point[split] if math.isfinite(point[split]) else math.inf for point in self.curve]
 

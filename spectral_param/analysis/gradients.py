@@ -26,9 +26,8 @@ def gradient_norms(
     *,
     wrt: Literal["input", "state"] = "input",
     block_sizes: Sequence[int] | None = None,
-    norm: Literal["spectral", "frobenius"] = "spectral",
 ) -> Tensor:
-    """Return :math:`‖∂h_τ/∂x_t‖` or :math:`‖∂h_τ/∂h_t‖` for each pair of time steps and each block.
+    """Return :math:`‖∂h_τ/∂x_t‖_2` or :math:`‖∂h_τ/∂h_t‖_2` for each pair of time steps and each block.
 
     Figures 4 and 5 of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
     Memory" (AAAI 2020) show :math:`‖∂h_τ^{(S)}/∂x_t‖_2` and :math:`‖∂h_τ^{(L)}/∂x_t‖_2` as heat maps. The
@@ -49,7 +48,6 @@ def gradient_norms(
         wrt: ``"input"``, the default, for x_t, or ``"state"`` for h_t.
         block_sizes: Sizes of the blocks of h. None, the default, takes the module's blocks, or else one
             block.
-        norm: ``"spectral"``, the default, is the largest singular value, as in the paper; or ``"frobenius"``.
 
     Returns:
         Tensor of shape ``(blocks, batch, T, T)`` in double precision, without ``batch`` for unbatched input.
@@ -64,11 +62,8 @@ def gradient_norms(
         >>> short.shape, short[:, 0, 1].max().item()  # no dependence on inputs that come later
         (torch.Size([10, 50, 50]), 0.0)
     """
-    if wrt not in ("input", "state") or norm not in ("spectral", "frobenius"):
-        raise ValueError(
-            "gradient_norms: expected wrt 'input' or 'state' and norm 'spectral' or 'frobenius', got "
-            f"{wrt!r} and {norm!r}."
-        )
+    if wrt not in ("input", "state"):
+        raise ValueError(f"gradient_norms: expected wrt 'input' or 'state', got {wrt!r}.")
     with evaluating(rnn):
         stepper = Stepper(rnn, x, hx, block_sizes, "gradient_norms")
         time, batch = stepper.x.shape[:2]
@@ -86,9 +81,7 @@ def gradient_norms(
                 part = products[:, : tau + 1, selected]
                 if wrt == "state":
                     part = part[..., selected.start - rows[0].start : selected.stop - rows[0].start]
-                norms[block, :, tau, : tau + 1] = (
-                    norm_2(part) if norm == "spectral" else torch.linalg.matrix_norm(part)
-                )
+                norms[block, :, tau, : tau + 1] = norm_2(part)
     return norms if x.ndim == 3 else norms[:, 0]
 
 

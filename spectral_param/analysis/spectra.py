@@ -102,10 +102,9 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         3.0
     """
     W, finite = without_nan(square_matrices(W, "departure_from_normality"))
-    # A power of two that keeps the squares of very large or small entries in range. It is clamped because
-    # 2^1024, the power above the largest entries, is not a number.
-    scale = W.abs().amax(dim=(-2, -1)).frexp().exponent.double().clamp(max=1023).exp2()
-    W = W / scale[..., None, None]
+    # So that the squares of very large or small entries stay in range.
+    scale = dense.power_of_two_scale(W)
+    W = dense.divided(W, scale)
     values, vectors = dense.eigenvectors(W)
     Q = torch.linalg.qr(vectors).Q
     schur = Q.mH @ W.to(Q.dtype) @ Q
@@ -117,7 +116,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     squares_error = eps * norm.square() / torch.maximum(by_squares, eps**0.5 * norm)
     # For the zero matrix the errors are 0 and 0/0, and the direct value is right.
     departure = torch.where(direct_error > squares_error, by_squares, direct)
-    departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale
+    departure = departure / torch.where(norm > 0, norm, 1) if normalized else departure * scale[..., 0, 0]
     return torch.where(finite, departure, torch.nan)
 
 

@@ -132,7 +132,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
             raise ValueError(f"network {name}: {error}") from error
         if truncated:
             for cell in recurrent.cells:
-                sp.init.truncated_orthogonal_(_coupling(cell).data)
+                nn.init.orthogonal_(_coupling(cell))
         return SequenceModel(recurrent, task.output_size, task.last, embedding, **readout)
 
 

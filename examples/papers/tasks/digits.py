@@ -29,7 +29,6 @@ class Digits(Task):
     input_size, output_size = 1, CLASSES
     last = True
     metric = "accuracy"
-    higher_is_better = True
     baseline = math.log(CLASSES)
 
     def __init__(self, batch_size: int, seed: int, tiny: bool = False) -> None:

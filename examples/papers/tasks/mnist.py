@@ -42,7 +42,6 @@ class PixelMNIST(Task):
     input_size, output_size = 1, CLASSES
     last = True
     metric = "accuracy"
-    higher_is_better = True
     baseline = math.log(CLASSES)
 
     def __init__(

@@ -68,7 +68,6 @@ class Task(abc.ABC):
         last: Whether the answer is read from the last state alone.
         carries_state: Whether each batch goes on where the one before ended, within an epoch.
         metric: What the score is.
-        higher_is_better: Whether a higher score is better.
         baseline: Loss of guessing: for numbers and for copying that of the best answer that ignores the
             input, for classes and characters that of taking all to be as likely.
         splits: What is held out, in order: ``"validation"`` and ``"test"``, or ``"test"`` alone.
@@ -81,7 +80,6 @@ class Task(abc.ABC):
     last = False
     carries_state = False
     metric: str
-    higher_is_better = False
     baseline: float
     splits: tuple[str, ...] = ("validation", "test")
     steps_per_epoch: int

@@ -15,7 +15,7 @@ def today(commit: str, path: str) -> str | None:
 def test_every_row_has_sources_that_exist() -> None:
     for row in config.load_all():
         found = provenance.sources(row)
-        assert bool(found) == (row.network.get("name") not in ("GRU", "IRNN", "LSTM", "RNNOrth")), row.name
+        assert bool(found) == (row.network.get("name") not in ("GRU", "LSTM")), row.name
         for path, name in found:
             assert not name or f"class {name}(" in today("", path)
     assert set(provenance.OTHERS) - {"", "GORU"} == {*networks.BASELINES, *networks.BUILT}
