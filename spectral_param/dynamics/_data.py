@@ -21,7 +21,7 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
         M = M.detach().cpu()
         M = M.numpy() if M.is_complex() else M.double().numpy()
     if np.ma.is_masked(M):
-        M = M.astype(np.float64).filled(np.nan)
+        M = M.astype(np.result_type(M, np.float64)).filled(np.nan)
     array = np.asarray(M)
     if array.dtype.kind not in "fiu":
         raise ValueError(

@@ -163,14 +163,15 @@ def fit_stable(
         residual = (Y - X @ restored(A).T) / scale - U @ reduction.inputs_for(A).T
         return 0.5 * float(np.square(residual[:samples]).sum())
 
-    best = search(reduction.problem, region, steps, error(reduction.problem.A), excess)
+    least = error(reduction.problem.A)
+    best = search(reduction.problem, region, steps, least, excess)
     A = restored(best)
     unit_y = scale * unit
     return StableFit(
         A=kind(A),
         B=kind(unit_y / unit_u * reduction.inputs_for(best)) if m else None,
         error=error(best) * unit_y * unit_y,
-        least_squares_error=error(reduction.problem.A) * unit_y * unit_y,
+        least_squares_error=least * unit_y * unit_y,
         time=time,
         bound=bound,
         reached=float(region.height(np.linalg.eigvals(A)).max()),
@@ -242,6 +243,6 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
 
 
 def _scale_of(M: Array) -> float:
-    """Return the power of two next to the largest modulus, 1 for zeros."""
+    """Return the power of two at or below the largest modulus, 1 for zeros."""
     largest = float(np.abs(M).max(initial=0.0))
-    return 2.0 ** round(math.log2(largest)) if largest > 0 else 1.0
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0

@@ -57,26 +57,27 @@ def reduce(X: Array, Y: Array, U: Array, ratio: float = 1.0) -> Reduction:
     """
     m, n = U.shape[1], X.shape[1]
     P, R = np.linalg.qr(np.hstack([U, X]))
-    constant = np.ptp(U, axis=0) == 0  # The offset of StableLinearModel is such a column.
-    names = [f"u[{i}]{' (constant)' if constant[i] else ''}" for i in range(m)] + [
-        f"x[{i}]" for i in range(n)
-    ]
-    _require_full_rank(R, np.repeat([ratio, 1.0], [m, n]), names, len(X))
+    _require_full_rank(R, U, ratio)
     D = P.T @ Y
     A = scipy.linalg.solve_triangular(R[m:, m:], D[m:], check_finite=False).T
     assert A.shape == (n, n)
     return Reduction(Problem(A, R[m:, m:]), R[:m, :m], R[:m, m:], D[:m])
 
 
-def _require_full_rank(R: Array, units: Array, names: list[str], samples: int) -> None:
+def _require_full_rank(R: Array, U: Array, ratio: float) -> None:
     """Raise if R, with columns scaled to length one, is singular to working precision."""
     lengths = np.linalg.norm(R, axis=0)
     _, s, Vh = np.linalg.svd(R / np.where(lengths > 0, lengths, 1))
-    rank = int((s > samples * np.finfo(np.float64).eps * s[0]).sum())
+    rank = int((s > len(U) * np.finfo(np.float64).eps * s[0]).sum())
     if rank == len(s):
         return
-    direction = units * Vh[-1] / np.where(lengths > 0, lengths, 1)
+    m = U.shape[1]
+    direction = Vh[-1] / np.where(lengths > 0, lengths, 1)
+    direction[:m] *= ratio
     direction /= np.abs(direction).max()
+    # The offset of StableLinearModel is a constant column.
+    names = [f"u[{i}]{' (constant)' if np.ptp(U[:, i]) == 0 else ''}" for i in range(m)]
+    names += [f"x[{i}]" for i in range(len(direction) - m)]
     largest = np.argsort(-np.abs(direction), kind="stable")
     terms = [f"{direction[i]:+.3g} {names[i]}" for i in largest[:4] if abs(direction[i]) > 1e-8]
     more = " + ..." if (np.abs(direction) > 1e-8).sum() > 4 else ""

@@ -208,6 +208,16 @@ def test_tensors_in_tensors_out_and_the_same_numbers():
     assert not half.A.requires_grad
 
 
+def test_units_do_not_matter():
+    X, Y = texture(6, 20, seed=2)
+    plain = fit_stable(X, Y)
+    for unit in (1e-150, 1e150):
+        fit = fit_stable(unit * X, unit * Y)
+        np.testing.assert_allclose(fit.A, plain.A, rtol=1e-6, atol=1e-9)
+    scaled = fit_stable(X, 3 * Y, radius=3)
+    np.testing.assert_allclose(scaled.A, 3 * plain.A, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("abscissa", [0.0, -0.3])
 @pytest.mark.parametrize("unit", [2.0**-400, 2.0**-60, 2.0**40])
 def test_unit_of_time_does_not_matter(unit, abscissa):
@@ -224,7 +234,7 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
 
 
 @pytest.mark.parametrize("factor", [2.0**-900, 2.0**900])
-def test_units_of_the_data_do_not_matter(factor):
+def test_powers_of_two_change_no_digit(factor):
     X, Y = texture(6, 20, seed=2)
     plain = fit_stable(X, Y, radius=0.5)
     fit = fit_stable(factor * X, factor * Y, radius=0.5)
@@ -243,6 +253,15 @@ def test_masked_entries_are_missing():
     X[7, 1] = np.ma.masked
     with pytest.raises(ValueError, match="masked entries in 1 rows, the first of them 7"):
         fit_stable(X, Y)
+    with pytest.raises(ValueError, match="expected real numbers in X, got dtype complex128"):
+        fit_stable(X * 1j, Y)
+
+
+def test_data_at_the_end_of_the_exponents():
+    X, Y = texture(3, 12, seed=0)
+    plain = fit_stable(X, Y)
+    largest = 1.6e308 / max(np.abs(X).max(), np.abs(Y).max())
+    np.testing.assert_allclose(fit_stable(largest * X, largest * Y).A, plain.A, rtol=0, atol=1e-6)
 
 
 def test_the_data_is_left_alone():
@@ -317,6 +336,11 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ((good[:3], good[:3]), {}, r"expected at least n \+ inputs \+ 1 = 4 samples, got 3"),
         ((good[:5], good[:5], good[:5, :2]), {}, r"= 6 samples, got 5"),
         ((dependent, good), {}, r"got rank 2 of 3: .* is zero in all samples.*ridge > 0"),
+        (
+            (good, good, np.ones((20, 2))),
+            {},
+            r"got rank 4 of 5: [+-]1 u\[.\] \(constant\) [+-]1 u\[.\] \(constant\) is zero",
+        ),
         (
             (good, good, good[:, :1] * 1e-3),
             {},
