@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import sys
 import tempfile
 import warnings
@@ -158,11 +159,8 @@ def with_mixed_precision(constrained: torch.dtype, part: slice) -> float:
         return distance_from_orthogonal(model.rnn.cells[0].weight_hh)
 
 
-def main() -> None:
+def run() -> None:
     """Run all parts; the first process prints."""
-    torch.set_num_threads(1)
-    # A process that waits for one that has ended raises an error after a minute.
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     part = slice(rank, BATCH, size)
     # FSDP2 warns against changing the output of a layer in place. Nothing here does.
@@ -198,6 +196,16 @@ def main() -> None:
         error = with_mixed_precision(dtype, part)
         say(f"Mixed precision, recurrent network in {dtype}: orthogonal up to {error:.1e}")
         assert error < bound
+
+
+def main() -> None:
+    """Join the other processes, run, and leave."""
+    torch.set_num_threads(1)
+    # A process that waits for one that has ended raises an error after a minute.
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    run()
+    # Models first: one that outlives the group ends gloo's threads too late, and PyTorch may hang or abort.
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 

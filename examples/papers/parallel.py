@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 
 class Processes:
@@ -38,17 +37,18 @@ class Processes:
         """
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model, such that a backward pass averages the gradients over the processes.
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients over the processes.
+
+        DistributedDataParallel is not used: it keeps the process group alive, and when it goes last, PyTorch
+        2.13 joins gloo's threads without releasing the GIL, which one of them may wait for.
 
         Args:
-            model: The model.
+            parameters: Those that were trained.
         """
-        if self.size == 1:
-            return model
-        return DistributedDataParallel(
-            model, device_ids=[self.device.index] if self.device.type == "cuda" else None
-        )
+        for parameter in parameters:
+            if parameter.grad is not None:
+                self.sum(parameter.grad)
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the sum over the processes.

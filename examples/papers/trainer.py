@@ -44,7 +44,6 @@ class Trainer:
         self.task = tasks.build(row.task, seed)
         self.model = networks.build(row.network, self.task, seed, dtype).to(processes.device)
         self.optimizers = optimizers.build(self.model, row.optimizer)
-        self._wrapped = processes.wrap(self.model)
         training = row.training
         self.steps: int = training.get("steps") or round(training["epochs"] * self.task.steps_per_epoch)
         self._every: int = training.get("evaluate_every", self.task.steps_per_epoch)
@@ -112,12 +111,13 @@ class Trainer:
         batch = whole.part(processes.part(whole.inputs.shape[1])).to(processes.device, self.dtype)
         begins = not task.carries_state or self.step % task.steps_per_epoch == 0
         self.model.train()
-        outputs, hidden = self._wrapped(batch.inputs, None if begins else self._hidden)
+        outputs, hidden = self.model(batch.inputs, None if begins else self._hidden)
         loss = task.loss(outputs, batch) / batch.count
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        # Gradients are averaged over the processes, and each has its part of the sum.
-        (loss * processes.size + sp.penalty(self.model).to(loss.dtype)).backward()
+        # Each process has its part of the loss, and all of the penalty.
+        (loss + sp.penalty(self.model).to(loss.dtype) / processes.size).backward()
+        processes.sum_gradients(self._trained)
         norm = self._clip()
         total = float(processes.sum(loss.detach().clone()))
         self._first = total if self._first is None else self._first
