@@ -2,8 +2,8 @@
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
 from spectral_param.functional.exponential import exponential
-from spectral_param.functional.fourier import fourier_apply, fourier_operator
-from spectral_param.functional.givens import givens_apply, givens_operator
+from spectral_param.functional.fourier import fourier_operator
+from spectral_param.functional.givens import givens_operator
 from spectral_param.functional.householder import householder, householder_apply, householder_factors
 from spectral_param.functional.schur import schur_form
 from spectral_param.functional.spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
@@ -16,9 +16,7 @@ __all__ = [
     "cayley_inverse",
     "dominant_eigen",
     "exponential",
-    "fourier_apply",
     "fourier_operator",
-    "givens_apply",
     "givens_operator",
     "goru",
     "householder",

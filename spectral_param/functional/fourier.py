@@ -59,24 +59,3 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
 def _unless_empty(transform: Callable[..., Tensor], x: Tensor) -> Tensor:
     """Return the unitary transform of x; MKL rejects an empty batch."""
     return transform(x, norm="ortho") if x.numel() > 0 else x
-
-
-def fourier_apply(h: Tensor, v: Tensor, phases: Tensor, permutation: Tensor) -> Tensor:
-    r"""Return h Wᵀ for rows h, W = D₃R₂F⁻¹D₂ΠR₁FD₁, without forming W.
-
-    Args:
-        h: Rows, real or complex, shape ``(..., m, n)``.
-        v: Vectors of the reflections, shape ``(..., 2, n)``.
-        phases: Angles of the diagonals, shape ``(..., 3, n)``.
-        permutation: Indices, shape ``(n,)``.
-
-    Returns:
-        Complex tensor of the shape of h.
-
-    Example:
-        >>> h, v = torch.randn(4, 6), torch.zeros(2, 6, dtype=torch.complex64)  # zero vectors: no reflection
-        >>> x = spectral_param.functional.fourier_apply(h, v, torch.zeros(3, 6), torch.arange(6))
-        >>> torch.allclose(x, h + 0j, atol=1e-6)
-        True
-    """
-    return fourier_operator(v, phases, permutation)(h)

@@ -123,10 +123,11 @@ def givens_operator(
             n is not a power of two.
 
     Example:
-        >>> theta, d = torch.tensor([torch.pi / 2]), torch.tensor([1.0, -1.0])
+        >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
         >>> product = spectral_param.functional.givens_operator(theta, None, d)
-        >>> product(torch.tensor([[1.0, 2.0]])).round()
-        tensor([[-2., -1.]])
+        >>> W = product(torch.eye(6)).mT
+        >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
+        True
     """
     layers = _layers(d.shape[-1], theta.shape[-1], order)
     plan = _rectangular_stages if order == "rectangular" else _fft_stages
@@ -150,33 +151,6 @@ def givens_operator(
         return (d[..., None] * X.index_select(-2, home)).mT
 
     return multiply
-
-
-def givens_apply(
-    h: Tensor, theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
-) -> Tensor:
-    """Return h Wᵀ for rows h, W = diag(d) F¹ ⋯ F^L, without forming W.
-
-    Args:
-        h: Rows, shape ``(..., m, n)``.
-        theta: Angles, shape ``(..., r)``.
-        phi: Phases of the rotations, of the shape of theta; None for real rotations.
-        d: Diagonal, shape ``(..., n)``.
-        order: ``"rectangular"`` or ``"fft"``.
-
-    Returns:
-        Tensor of the shape of h.
-
-    Raises:
-        ValueError: As :func:`spectral_param.functional.givens_operator` does.
-
-    Example:
-        >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
-        >>> W = spectral_param.functional.givens_apply(torch.eye(6), theta, None, d).mT
-        >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
-        True
-    """
-    return givens_operator(theta, phi, d, order=order)(h)
 
 
 def _layers(n: int, rotations: int, order: Order) -> int:
@@ -285,7 +259,7 @@ def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
 def eliminate(W: Array, layers: int, order: Order) -> tuple[Angles, Angles, Array]:  # (n, n)
     """Return θ, φ and d whose product is the unitary W if that is possible, else some other matrix.
 
-    θ and φ are ordered as :func:`givens_apply` takes them. φ = 0 for a real W.
+    θ and φ are ordered as :func:`givens_operator` takes them. φ = 0 for a real W.
     """
     return _eliminate_fft(W, layers) if order == "fft" else _eliminate_rectangular(W, layers)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
-from spectral_param.functional.fourier import fourier_apply, fourier_operator
+from spectral_param.functional.fourier import fourier_operator
 from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
@@ -56,7 +56,7 @@ class FourierUnitary(Parametrization):
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         self._present.keep(v, phases)
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        return fourier_apply(identity, v, phases, self.permutation).mT
+        return fourier_operator(v, phases, self.permutation)(identity).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""

@@ -14,7 +14,6 @@ from spectral_param.functional.givens import (
     ORDERS,
     Order,
     eliminate,
-    givens_apply,
     givens_operator,
     max_layers,
     num_rotations,
@@ -95,7 +94,7 @@ class Givens(Parametrization):
         self._present.keep(*angles)
         theta, phi, d = self._rotations(*angles)
         identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
-        return givens_apply(identity, theta, phi, d, order=self.order).mT
+        return givens_operator(theta, phi, d, order=self.order)(identity).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
@@ -194,7 +193,8 @@ class Givens(Parametrization):
         W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
         theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
         identity = torch.eye(n, dtype=W.dtype)
-        rebuilt = givens_apply(identity, theta, phi if W.is_complex() else None, d, order=self.order).mT
+        phases = phi if W.is_complex() else None
+        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity).mT
         return (theta, phi, d), float((rebuilt - W).abs().max())
 
     def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -134,15 +134,6 @@ class Householder(Parametrization):
 
         return on_rows(apply, U.dtype)
 
-    def matvec(self, h: Tensor, *originals: Tensor) -> Tensor:
-        """Return the rows h Wᵀ without forming W. If W acts on many h in turn, use :meth:`operator`.
-
-        Args:
-            h: Shape ``(..., n)``.
-            originals: The tensors that the optimizer trains.
-        """
-        return self.operator(*originals)(h)
-
     def count(self, n: int) -> int:
         """Return k for n × n matrices.
 

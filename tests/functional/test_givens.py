@@ -6,7 +6,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.context import matmul
-from spectral_param.functional import givens_apply, givens_operator
+from spectral_param.functional import givens_operator
 from spectral_param.functional.givens import max_layers, num_rotations
 
 SETS = [(n, layers, "rectangular") for n in (1, 2, 3, 6, 7) for layers in range(1, n + 1)]
@@ -54,7 +54,7 @@ def test_against_explicit_rotations(n, layers, order, dtype) -> None:
     no_phases = torch.zeros_like(theta)
     W = explicit(theta.numpy(), (no_phases if phi is None else phi).numpy(), d.numpy(), layers, order)
     h = torch.randn(3, n, dtype=dtype)
-    np.testing.assert_allclose(givens_apply(h, theta, phi, d, order=order), h.numpy() @ W.T, atol=1e-13)
+    np.testing.assert_allclose(givens_operator(theta, phi, d, order=order)(h), h.numpy() @ W.T, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
@@ -67,7 +67,7 @@ def test_derivatives(n, layers, order, dtype) -> None:
     tensors = tuple(t.requires_grad_() for t in (h, theta, d, phi) if t is not None)
 
     def function(h, theta, d, phi=None):
-        return givens_apply(h, theta, phi, d, order=order)
+        return givens_operator(theta, phi, d, order=order)(h)
 
     assert gradcheck(function, tensors, check_forward_ad=True)
     assert gradgradcheck(function, tensors, fast_mode=True)
@@ -77,7 +77,7 @@ def test_one_operator_for_many_products() -> None:
     theta, phi, d = sample(9, 4, "rectangular", torch.complex128)
     theta.requires_grad_()
     product = givens_operator(theta, phi, d)
-    W = givens_apply(torch.eye(9), theta, phi, d).mT
+    W = product(torch.eye(9)).mT
     h = torch.randn(2, 3, 9, dtype=torch.complex128)
     results = []
     for each in (product(product(h)), h @ W.mT @ W.mT):
@@ -88,8 +88,8 @@ def test_one_operator_for_many_products() -> None:
 def test_a_batch_of_matrices() -> None:
     theta, d = torch.randn(2, 3, 10), torch.randn(2, 3, 5).sign()
     h = torch.randn(2, 3, 4, 5)
-    actual = givens_apply(h, theta, None, d)
-    torch.testing.assert_close(actual[1, 2], givens_apply(h[1, 2], theta[1, 2], None, d[1, 2]))
+    actual = givens_operator(theta, None, d)(h)
+    torch.testing.assert_close(actual[1, 2], givens_operator(theta[1, 2], None, d[1, 2])(h[1, 2]))
 
 
 def rank_of_derivative(function, count):
@@ -105,7 +105,7 @@ def test_all_parameters_are_independent(n) -> None:
 
         def unitary(x, r=r):
             d = torch.polar(torch.ones_like(x[2 * r :]), x[2 * r :])
-            return torch.view_as_real(givens_apply(torch.eye(n) + 0j, x[:r], x[r : 2 * r], d))
+            return torch.view_as_real(givens_operator(x[:r], x[r : 2 * r], d)(torch.eye(n) + 0j))
 
         assert rank_of_derivative(unitary, 2 * r + n) == 2 * r + n
     assert 2 * r + n == n * n, "the dimension of the unitary group"

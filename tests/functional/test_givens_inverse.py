@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectral_param.functional import givens_apply
+from spectral_param.functional import givens_operator
 from spectral_param.functional.givens import eliminate, max_layers, num_rotations
 from tests.cases import orthogonal
 
@@ -15,7 +15,7 @@ DTYPES = (torch.float64, torch.complex128)
 
 def product(theta, phi, d, order):
     identity = torch.eye(len(d), dtype=d.dtype)
-    return givens_apply(identity, theta, phi if d.is_complex() else None, d, order=order).mT
+    return givens_operator(theta, phi if d.is_complex() else None, d, order=order)(identity).mT
 
 
 def error(W, layers, order="rectangular"):
