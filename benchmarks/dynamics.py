@@ -1,8 +1,7 @@
 """Stable fits beside their rivals: errors, bounds, roll-outs, seconds and memory; and random problems.
 
-Run ``python -m benchmarks.dynamics [--data FOLDER] [--only TEXT] [--output FILE]``. The robot arm needs
-``FOLDER/franka/Franka_TrainingData.mat``, the data of
-https://github.com/giorgosmamakoukas/MemoryEfficientStableLDS.
+Run ``python -m benchmarks.dynamics [--only TEXT] [--output FILE]``. The robot arm needs the recordings that
+``python -m examples.papers download franka`` gets.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.io
 import scipy.linalg
 from numpy.typing import NDArray
 
@@ -26,6 +25,8 @@ from benchmarks.dynamics_problems import error, height, least_squares, random_pr
 from benchmarks.dynamics_rivals import Found, constraint_generation, soc, trained_alpha_stable
 from benchmarks.run import environment
 from benchmarks.table import RESULTS
+from examples.papers.data import DataError
+from examples.papers.tasks.dynamics import load_arm
 from spectral_param.dynamics import fit_stable
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
 from spectral_param.dynamics._reduce import reduce
@@ -33,7 +34,6 @@ from spectral_param.dynamics._reduce import reduce
 Array = NDArray[Any]  # float64
 Fit = Callable[[float], Found]  # of the CPU seconds allowed
 
-ARM = Path("franka", "Franka_TrainingData.mat")
 SAMPLES = (50, 75, 100, 150, 200, 300, 400, 500, 1000, 1500, 2000)
 RECORDING = 399  # pairs of the arm; the last two of eight are held out
 TEXTURES = (
@@ -64,20 +64,22 @@ class Problem(NamedTuple):
     dt: float | None  # between steps, for continuous time
 
 
-def problems(data: Path | None, only: str, quick: bool) -> Iterator[tuple[str, Problem]]:
+def problems(only: str, quick: bool) -> Iterator[tuple[str, Problem]]:
     """Yield name and problem.
 
     Args:
-        data: Folder with the recordings of the arm, or None.
         only: A part of the names asked for.
         quick: Whether to leave out all that is large.
     """
     makers: dict[str, Callable[[], Problem]] = {}
-    if data is not None:
-        content = scipy.io.loadmat(data / ARM)
+    try:
+        recordings = load_arm()
+    except DataError as error:
+        print(f"Without the robot arm: {error}.", file=sys.stderr)
+    else:
         for order in ("serial", "shuffled"):
             for N in SAMPLES:
-                makers[f"arm, {order}, N = {N}"] = lambda order=order, N=N: _arm(content, order, N)
+                makers[f"arm, {order}, N = {N}"] = lambda order=order, N=N: _arm(recordings, order, N)
     for n, frames, seed in TEXTURES:
         name = f"texture, n = {n}, {frames} frames, seed {seed}"
         makers[name] = lambda n=n, frames=frames, seed=seed: _texture(n, frames, seed)
@@ -91,9 +93,10 @@ def problems(data: Path | None, only: str, quick: bool) -> Iterator[tuple[str, P
             yield name, maker()
 
 
-def _arm(content: dict[str, Array], order: str, samples: int) -> Problem:
+def _arm(recordings: tuple[Array, Array, Array], order: str, samples: int) -> Problem:
     states = [0, 1, 2, *range(6, 20)]
-    X, Y, U = content["X"][:, states], content["Y"][:, states], content["U"]
+    X, Y, U = recordings
+    X, Y = X[:, states], Y[:, states]
     rows = np.arange(samples)
     if order == "shuffled":  # MATLAB's rng(2020) and floor(rand(1, N) * 3192)
         rows = np.floor(np.random.RandomState(2020).random_sample(samples) * len(X)).astype(int)
@@ -240,9 +243,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dynamics", description=__doc__.splitlines()[0]
     )
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("SPECTRAL_PARAM_DATA"), help="data folder"
-    )
     parser.add_argument("--quick", action="store_true", help="little of each, to test the machinery")
     parser.add_argument(
         "--only", default="", help="problems with this in their name; others keep their numbers"
@@ -253,7 +253,6 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS / "dynamics.json", help="where the numbers go")
     arguments = parser.parse_args()
-    data = None if arguments.data is None else Path(arguments.data)
 
     def present() -> dict[str, Any]:
         return json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
@@ -265,7 +264,7 @@ def main() -> None:
 
     done = set(present()) if arguments.new else set()
     fit_stable(*random_problem(np.random.default_rng(0)), radius=0.1)  # so that the first is timed warm
-    for name, problem in problems(data, arguments.only, arguments.quick):
+    for name, problem in problems(arguments.only, arguments.quick):
         if name in done:
             continue
         result = compare(problem, arguments.seconds)

@@ -5,7 +5,6 @@ Least squares; the same divided by its spectral radius; and ``fit_stable``.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,17 @@ import scipy.io
 from examples.papers import data
 from spectral_param.dynamics import fit_stable
 
-FILE = Path("franka", "Franka_TrainingData.mat")
+FILE = "franka/Franka_TrainingData.mat"
 SOURCE = "https://github.com/giorgosmamakoukas/MemoryEfficientStableLDS"
 
 
-def load_arm(folder: Path) -> tuple[Any, Any, Any]:
+def load_arm() -> tuple[Any, Any, Any]:
     """Return X, Y, U recorded on a Franka Emika Panda arm (Mamakoukas et al., NeurIPS 2020), a pair to a row.
-
-    Args:
-        folder: The data folder, with ``franka/Franka_TrainingData.mat`` in it.
 
     Raises:
         DataError: If the file is missing or is not what it should be.
     """
-    path = folder / FILE
-    if not path.is_file():
-        raise data.DataError(f"{path} is missing: part of {SOURCE}. {data.remedy(str(FILE))}")
+    path = data.find(FILE, f"part of {SOURCE}")
     try:
         content = scipy.io.loadmat(path)
     except Exception as error:  # A damaged file raises whatever its bytes happen to lead to.
@@ -95,7 +89,7 @@ def fit(tiny: bool = False) -> dict[str, Any]:
     Raises:
         DataError: If the recordings are missing or are not what they should be.
     """
-    pairs = simulate() if tiny else load_arm(Path(data.folder()))
+    pairs = simulate() if tiny else load_arm()
     try:
         fits = three_fits(*pairs)
     except ValueError as error:

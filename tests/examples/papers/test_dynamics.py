@@ -31,13 +31,14 @@ def test_bad_arrays_are_named(monkeypatch, tmp_path, case):
         dynamics.fit()
 
 
-def test_missing_or_damaged_file_is_named(tmp_path):
+def test_missing_or_damaged_file_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
     with pytest.raises(data.DataError, match=r"mat is missing: part of https://.* download franka"):
-        dynamics.load_arm(tmp_path)
+        dynamics.load_arm()
     (tmp_path / "franka").mkdir()
     (tmp_path / dynamics.FILE).write_bytes(b"not a MATLAB file" * 20)
     with pytest.raises(data.DataError, match="expected a MATLAB file, version 7 or older"):
-        dynamics.load_arm(tmp_path)
+        dynamics.load_arm()
 
 
 @pytest.mark.skipif(
