@@ -21,7 +21,6 @@ from scipy.sparse.linalg import ArpackError, eigs
 from benchmarks.run import environment
 from benchmarks.table import RESULTS
 from spectral_param.eigen.sparse import spectral_radius
-from spectral_param.errors import NotProvenError
 
 TOLERANCE = 1e-6
 DEGREE = 10
@@ -383,32 +382,6 @@ def of_kind(kind: str, sizes: list[int]) -> dict[str, Any]:
     }
 
 
-def large(kind: str, n: int, seeds: int) -> dict[str, Any]:
-    """Time large matrices of one kind, of which nothing else tells the radius.
-
-    Args:
-        kind: Its name.
-        n: Number of nodes.
-        seeds: Number of matrices.
-
-    Returns:
-        For each matrix the radius (None where nothing is proven), seconds, and the error of one Ritz value.
-    """
-    rows = []
-    for seed in range(seeds):
-        T = KINDS[kind](n, np.random.default_rng([1000, seed]))
-        began = time.perf_counter()
-        try:
-            found: float | None = spectral_radius(T)
-        except NotProvenError:
-            found = None
-        seconds = time.perf_counter() - began
-        other, other_seconds = (math.inf, 0.0) if kind in WITHOUT_RITZ_VALUES else timed(one_ritz_value, T)
-        off = None if found is None else error(other, found)
-        rows.append({"radius": found, "seconds": seconds, "eigs_error": off, "eigs_seconds": other_seconds})
-    return {"n": n, "most_seconds": max(row["seconds"] for row in rows), "matrices": rows}
-
-
 def without_infinity(results: Any) -> Any:
     """Return results with None for infinity, which JSON does not have: no number was found.
 
@@ -427,32 +400,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
     parser.add_argument("--only", nargs="*", help="kinds; the others keep their numbers")
-    parser.add_argument("--part", choices=["exact", "large"], help="one of both parts")
     parser.add_argument("--output", type=Path, default=RESULTS / "sparse.json", help="where the numbers go")
     arguments = parser.parse_args()
     sizes = [30, 60] if arguments.quick else [round(300 * 10 ** (i / 9)) for i in range(10)]
-    results: dict[str, Any] = {"exact": {}, "large": {}}
+    results: dict[str, Any] = {}
     if arguments.output.is_file():
         results = json.loads(arguments.output.read_text())
     packages = {"numpy": np.__version__, "scipy": scipy.__version__}
-    for part in ("exact", "large") if arguments.part is None else (arguments.part,):
-        for kind in arguments.only or KINDS:
-            if part == "exact":
-                row = of_kind(kind, sizes)
-                print(
-                    f"{kind:30} wrong {row['wrong']}, eigs(k=1) {row['eigs_wrong']} of {len(sizes)}", end="; "
-                )
-                print(f"largest error {row['largest_error']:.1e}", flush=True)
-            elif kind == "not finite":
-                continue
-            else:
-                row = large(kind, *((40, 1) if arguments.quick else (10_000, 2)))
-                print(
-                    f"{kind:30} {[(r['radius'], round(r['seconds'], 2)) for r in row['matrices']]}",
-                    flush=True,
-                )
-            results[part][kind] = row | {"environment": environment() | packages}
-            arguments.output.write_text(json.dumps(without_infinity(results), indent=1) + "\n")
+    for kind in arguments.only or KINDS:
+        row = of_kind(kind, sizes)
+        print(f"{kind:30} wrong {row['wrong']}, eigs(k=1) {row['eigs_wrong']} of {len(sizes)}; ", end="")
+        print(f"largest error {row['largest_error']:.1e}", flush=True)
+        results[kind] = row | {"environment": environment() | packages}
+        arguments.output.write_text(json.dumps(without_infinity(results), indent=1) + "\n")
 
 
 if __name__ == "__main__":

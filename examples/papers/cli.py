@@ -123,7 +123,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.papers", description="The papers' experiments.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all rows, and which have been run")
-    commands.add_parser("table", help="write docs/results.md from the results")
+    commands.add_parser("table", help="write docs/results.md and docs/results_log.md from the results")
     download = commands.add_parser("download", help="download what is missing into the data folder")
     download.add_argument("names", nargs="*", help=f"{', '.join(data.DOWNLOADS)} (all)")
     run = commands.add_parser("run", help="train one row and write its result")

@@ -1,8 +1,7 @@
 """Analyses of recurrent networks and their weights: spectra, gradients, memory, transient growth.
 
-Functions of tensors that return tensors, in double precision and without a graph. For each result there is a
-function ``plot_...`` that draws it. It needs matplotlib (the extra ``plot``) and raises ``ImportError``
-without it.
+Functions of tensors that return tensors, in double precision and without a graph. The functions ``plot_...``
+draw what they return. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without it.
 """
 
 from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound

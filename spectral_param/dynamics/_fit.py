@@ -88,7 +88,8 @@ def fit_stable(
     systems" (NeurIPS 2020).
 
     Args:
-        X: States ``(N, n)``, one sample a row; a real numpy array or tensor. At least n + m + 1 rows.
+        X: States ``(N, n)``, one sample a row; a real numpy array or tensor. At least n + m + 1 rows, unless
+            ``ridge`` is positive.
         Y: The next states or, in continuous time, the derivatives, ``(N, n)``. Row k belongs to row k of X.
         U: Inputs ``(N, m)``; None, the default, for none.
         time: ``"discrete"`` or ``"continuous"``.
