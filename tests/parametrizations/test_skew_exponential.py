@@ -103,6 +103,19 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     assert orthogonality_defect(module.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
+@pytest.mark.parametrize("norm", [60.0, 70.0])
+def test_eigenvalues_are_computed_for_large_angles_only(norm, monkeypatch) -> None:
+    """They take six times as long as the products; the norm decides, not the largest entry times n."""
+    called = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda *args: called.append(1) or eigh(*args))
+    layer = sp.constrain(torch.nn.Linear(100, 100), "weight", sp.SkewExponential())
+    with torch.no_grad():
+        layer.parametrizations.weight.original.zero_()[1, 0] = norm
+    assert orthogonality_defect(layer.weight) < 1e-5
+    assert bool(called) == (norm > 64)
+
+
 # Moving the base ------------------------------------------------------------------------------------
 
 
