@@ -96,6 +96,7 @@ def orthogonal_step(n: int) -> Case:
     }
     if n <= 1024:  # beyond, each call takes ten seconds
         contenders |= {
+            "SkewExponential": reading(sp.constrain(linear(), "weight", sp.SkewExponential())),
             "geotorch, expm": reading(by_geotorch("expm")),
             "torch, matrix_exp": reading(by_torch(linear(), orthogonal_map="matrix_exp")),
         }

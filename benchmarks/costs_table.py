@@ -145,7 +145,7 @@ backward, along the matrices of training runs of ENRNN.
     Section(
         "Beside torch and geotorch: orthogonal weights",
         """\
-The weight alone, forward and backward. The layer is a training step of a `Linear` on one thread, beside
+The weight alone, forward and backward: `ScaledCayley` and `SkewExponential` of this library. The layer is a training step of a `Linear` on one thread, beside
 `torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="cayley")`.
 """,
         (
@@ -163,7 +163,7 @@ The weight alone, forward and backward. The layer is a training step of a `Linea
             ),
         ),
         f"growth({ORTHOGONAL!r})",
-        "Milliseconds over n of orthogonal weights by ScaledCayley, geotorch and torch.",
+        "Milliseconds over n of orthogonal weights by this library, geotorch and torch.",
     ),
     Section(
         "Beside torch: recurrent networks",
