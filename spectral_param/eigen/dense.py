@@ -162,7 +162,7 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     v = v / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
     condition = _norm(v)  # of λ, since ‖u‖ = 1
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
-    defect, right_defect = _norm(y @ A - number * y), _norm(A @ u - number * u)
+    defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(_times(A, u) - number * u)
     modulus = abs(eigenvalue) if choice == "modulus" else 1.0
     rounding, eps = 200 * len(u) * _EPS, torch.finfo(T.dtype).eps
     if not (
@@ -189,6 +189,20 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
 
 def _norm(x: Array) -> float:
     return math.sqrt(np.vdot(x, x).real)
+
+
+def _times(A: Array, x: Array) -> Array:
+    """Return A x.
+
+    Without BLAS's complex product, which wakes numpy's threads from n = 64 on: torch's threads, whose cores
+    they then hold, take milliseconds for the next product.
+    """
+    if A.dtype.kind == "c":
+        product: Array = np.einsum("ij,j", A, x)
+        return product
+    if x.dtype.kind == "f":
+        return A @ x
+    return (A @ x.view(np.float64).reshape(-1, 2)).view(np.complex128)[:, 0]
 
 
 def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:
