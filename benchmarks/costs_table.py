@@ -145,7 +145,8 @@ backward, along the matrices of training runs of ENRNN.
     Section(
         "Beside torch and geotorch: orthogonal weights",
         """\
-The weight alone, forward and backward: `ScaledCayley` and `SkewExponential` of this library. The layer is a training step of a `Linear` on one thread, beside
+The weight alone, forward and backward: `ScaledCayley` and `SkewExponential` of this library. The layer is a
+training step of a `Linear` on one thread, beside
 `torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="cayley")`.
 """,
         (
