@@ -197,12 +197,8 @@ def _times(A: Array, x: Array) -> Array:
     Without BLAS's complex product, which wakes numpy's threads from n = 64 on: torch's threads, whose cores
     they then hold, take milliseconds for the next product.
     """
-    if A.dtype.kind == "c":
-        product: Array = np.einsum("ij,j", A, x)
-        return product
-    if x.dtype.kind == "f":
-        return A @ x
-    return (A @ x.view(np.float64).reshape(-1, 2)).view(np.complex128)[:, 0]
+    product: Array = A @ x if x.dtype.kind == "f" else np.einsum("ij,j", A, x)
+    return product
 
 
 def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | None:

@@ -77,7 +77,7 @@ def test_one_operator_for_many_products() -> None:
     theta, phi, d = sample(9, 4, "rectangular", torch.complex128)
     theta.requires_grad_()
     product = givens_operator(theta, phi, d)
-    W = product(torch.eye(9)).mT
+    W = givens_operator(theta, phi, d)(torch.eye(9)).mT
     h = torch.randn(2, 3, 9, dtype=torch.complex128)
     results = []
     for each in (product(product(h)), h @ W.mT @ W.mT):
