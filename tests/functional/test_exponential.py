@@ -1,6 +1,7 @@
 """The exponential: against scipy, all derivatives, and where it falls back on PyTorch's."""
 
 import math
+import sys
 
 import pytest
 import scipy.linalg
@@ -9,7 +10,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.errors import NotSquareError, UnsupportedDtypeError
 from spectral_param.functional import exponential
+from spectral_param.functional.exponential import skew_exponential
 
+BOTH = pytest.mark.parametrize("function", [exponential, skew_exponential])
 NORMS = (1e-8, 1e-3, 0.03, 0.3, 0.8, 0.9, 3.0, 100.0)
 
 
@@ -19,24 +22,26 @@ def skew(*shape, norm=1.0, dtype=torch.float64):
     return (norm * A / torch.linalg.matrix_norm(A, 1)[..., None, None]).to(dtype)
 
 
+@BOTH
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("n", [2, 3, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_against_scipy_and_orthogonal(n, norm, dtype) -> None:
+def test_against_scipy_and_orthogonal(n, norm, dtype, function) -> None:
     A = skew(n, n, norm=norm, dtype=dtype)
-    E = exponential(A)
+    E = function(A)
     eps = torch.finfo(dtype).eps
     expected = torch.from_numpy(scipy.linalg.expm(A.double().numpy()))
     assert (E - expected).abs().max() <= 10 * n * eps * max(norm, 1)
     assert (E.mT @ E - torch.eye(n, dtype=dtype)).abs().max() <= 5 * n * eps * max(norm, 1)
 
 
+@BOTH
 @pytest.mark.parametrize("neighbour", [math.nan, math.inf, 1e12, 0.0])
-def test_a_matrix_does_not_depend_on_its_neighbour(neighbour) -> None:
+def test_a_matrix_does_not_depend_on_its_neighbour(neighbour, function) -> None:
     A = skew(3, 5, 5, norm=20.0)
     A[1] *= neighbour
     A.requires_grad_()
-    E, alone = exponential(A), exponential(A[0])
+    E, alone = function(A), function(A[0])
     torch.testing.assert_close(E[0], alone, atol=1e-14, rtol=0)
     G = torch.randn(5, 5, dtype=torch.float64)
     (gradient,) = torch.autograd.grad((E[0] * G).sum(), A)
@@ -44,6 +49,24 @@ def test_a_matrix_does_not_depend_on_its_neighbour(neighbour) -> None:
     torch.testing.assert_close(gradient[0], expected[0], atol=1e-12, rtol=0)
     if not math.isfinite(neighbour):
         assert not E[1].isfinite().any()
+
+
+@pytest.mark.parametrize(("dtype", "products"), [(torch.float32, [10, 8]), (torch.float64, [12, 9])])
+def test_the_spectral_norm_decides_about_a_skew_matrix(dtype, products, monkeypatch) -> None:
+    """The 1-norm of a dense one of 200 rows is seven times its spectral norm."""
+    calls = []
+    module = sys.modules[exponential.__module__]
+    monkeypatch.setattr(module, "matmul", lambda *args: calls.append(1) or torch.matmul(*args))
+    A = skew(200, 200, norm=30.0, dtype=dtype)
+    exponential(A)
+    general = len(calls)
+    E = skew_exponential(A)
+    assert [general, len(calls) - general] == products
+    expected = torch.from_numpy(scipy.linalg.expm(A.double().numpy()))
+    assert (E - expected).abs().max() <= 10 * torch.finfo(dtype).eps
+    # Its eigenvalues, which take longest, are for spectral norms above 64.
+    monkeypatch.setattr(torch.linalg, "eigh", None)
+    skew_exponential(5 * A)
 
 
 @pytest.mark.parametrize("norm", [0.1, 3.0])
@@ -84,9 +107,24 @@ def test_fallback_has_the_same_value_and_gradient() -> None:
     torch.testing.assert_close(torch.func.grad(loss)(A.detach()), expected)
 
 
-def test_a_batch_is_its_matrices_one_by_one() -> None:
+def test_derivatives_of_a_skew_matrix() -> None:
+    """Of one whose halvings are taken back in part, and beside others."""
+    T = torch.randn(3, 6, 6, dtype=torch.float64) * torch.tensor([0.01, 1.0, 3.0])[:, None, None]
+    T.requires_grad_()
+    for power in (lambda T: skew_exponential(T - T.mT), lambda T: skew_exponential(T[2] - T[2].mT)):
+        assert gradcheck(power, (T,), check_forward_ad=True)
+        assert gradgradcheck(power, (T,), fast_mode=True)
+    G = torch.randn(3, 6, 6, dtype=torch.float64)
+    A = T - T.mT
+    (gradient,) = torch.autograd.grad(skew_exponential(A), A, G, retain_graph=True)
+    (expected,) = torch.autograd.grad(exponential(A), A, G)
+    torch.testing.assert_close(gradient, expected)
+
+
+@BOTH
+def test_a_batch_is_its_matrices_one_by_one(function) -> None:
     A = torch.stack([skew(6, 6, norm=norm) for norm in NORMS])
-    torch.testing.assert_close(exponential(A), torch.stack([exponential(a) for a in A]), atol=1e-13, rtol=0)
+    torch.testing.assert_close(function(A), torch.stack([function(a) for a in A]), atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
