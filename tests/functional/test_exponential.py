@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.errors import NotSquareError, UnsupportedDtypeError
 from spectral_param.functional import exponential
-from spectral_param.functional.exponential import skew_exponential
+from spectral_param.functional.exponential import _scale_and_square, skew_exponential
 
 BOTH = pytest.mark.parametrize("function", [exponential, skew_exponential])
 NORMS = (1e-8, 1e-3, 0.03, 0.3, 0.8, 0.9, 3.0, 100.0)
@@ -114,11 +114,18 @@ def test_derivatives_of_a_skew_matrix() -> None:
     for power in (lambda T: skew_exponential(T - T.mT), lambda T: skew_exponential(T[2] - T[2].mT)):
         assert gradcheck(power, (T,), check_forward_ad=True)
         assert gradgradcheck(power, (T,), fast_mode=True)
-    G = torch.randn(3, 6, 6, dtype=torch.float64)
-    A = T - T.mT
-    (gradient,) = torch.autograd.grad(skew_exponential(A), A, G, retain_graph=True)
-    (expected,) = torch.autograd.grad(exponential(A), A, G)
-    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("norms", [[0.1], [20.0], [0.1, 5.0, 20.0]])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_the_gradient_is_that_of_the_products(norms, create_graph) -> None:
+    A = torch.stack([skew(6, 6, norm=norm) for norm in norms]).squeeze(0).requires_grad_()
+    G = torch.randn(A.shape, dtype=torch.float64)
+    for function in (exponential, skew_exponential):
+        E, expected = function(A), _scale_and_square(A, skew=function is skew_exponential)[0]
+        assert torch.equal(E, expected)
+        (gradient,) = torch.autograd.grad(E, A, G, create_graph=create_graph)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected, A, G)[0], atol=1e-13, rtol=1e-12)
 
 
 @BOTH
