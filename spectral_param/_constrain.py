@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import (
     register_parametrization,
 )
 
+from spectral_param.functional.checks import whole_number
 from spectral_param.parametrizations.base import Parametrization, as_tuple, foreign_originals
 from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
@@ -241,8 +242,7 @@ def _check_diagonal(links: list[nn.Module]) -> None:
 def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
     if gates is None:
         return
-    if isinstance(gates, bool) or not isinstance(gates, int) or gates < 1:
-        raise ValueError(f"gates: expected a positive integer or None, got {gates!r}.")
+    gates = whole_number(gates, "gates", otherwise=" or None")
     foreign = [link for link in chain if not isinstance(link, Parametrization)]
     if gates > 1 and foreign:
         raise ValueError(

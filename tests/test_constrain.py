@@ -593,7 +593,7 @@ def test_nan_cannot_be_assigned(make) -> None:
 
 @pytest.mark.parametrize("gates", [0, -1, 2.0, True])
 def test_bad_gates(gates) -> None:
-    with pytest.raises(ValueError, match="gates: expected a positive integer or None"):
+    with pytest.raises(ValueError, match="gates: expected an integer >= 1 or None"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), gates=gates)
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import as_double, check_steps, norm_2, square_matrices, without_nan
+from spectral_param.analysis.matrices import as_double, norm_2, square_matrices, without_nan
 from spectral_param.analysis.spectra import eigenvalues
+from spectral_param.functional.checks import whole_number
 
 # 2^50 terms are enough for a spectral radius of 1 - 1e-13.
 _DOUBLINGS = 50
@@ -52,7 +53,7 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
         >>> spectral_param.analysis.fisher_memory(delay_line, v, steps=4)
         tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
     """
-    check_steps(steps, "fisher_memory")
+    steps = whole_number(steps, "fisher_memory: steps")
     W = square_matrices(W, "fisher_memory")
     if v.ndim < 1 or v.shape[-1] != W.shape[-1]:
         raise ValueError(
@@ -133,7 +134,7 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
         >>> spectral_param.analysis.fisher_memory_bound(delay_line, steps=4)
         tensor([1.0000, 0.5000, 0.3333, 0.2500, 0.0000], dtype=torch.float64)
     """
-    check_steps(steps, "fisher_memory_bound")
+    steps = whole_number(steps, "fisher_memory_bound: steps")
     Theta = square_matrices(Theta, "fisher_memory_bound")
     n = Theta.shape[-1]
     gain = Theta.diagonal(offset=-1, dim1=-2, dim2=-1)

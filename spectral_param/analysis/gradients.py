@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spectral_param.analysis.matrices import as_double, check_steps, norm_2
+from spectral_param.analysis.matrices import as_double, norm_2
 from spectral_param.analysis.stepper import State, Stepper, evaluating
-from spectral_param.functional.checks import check_matrix, check_square
+from spectral_param.functional.checks import check_matrix, check_square, whole_number
 
 
 def gradient_norms(
@@ -180,7 +180,7 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
         >>> spectral_param.analysis.gradient_norm_bounds(W, 3, U)
         tensor([2.0000, 1.0000, 0.5000, 0.2500], dtype=torch.float64)
     """
-    check_steps(steps, "gradient_norm_bounds")
+    steps = whole_number(steps, "gradient_norm_bounds: steps")
     check_matrix(W, "gradient_norm_bounds")
     W = as_double(W)
     check_square(W, "gradient_norm_bounds")

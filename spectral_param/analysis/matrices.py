@@ -31,9 +31,3 @@ def norm_2(M: Tensor) -> Tensor:
     """Return the largest singular value of each matrix in double precision; NaN where it is not finite."""
     M, finite = without_nan(M)
     return torch.where(finite, torch.linalg.svdvals(M)[..., 0], torch.nan)
-
-
-def check_steps(steps: int, name: str) -> None:
-    """Raise unless there is at least one step."""
-    if steps < 1:
-        raise ValueError(f"{name}: expected steps >= 1, got {steps}.")

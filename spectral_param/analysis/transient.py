@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.analysis.matrices import check_steps, norm_2, square_matrices
+from spectral_param.analysis.matrices import norm_2, square_matrices
 from spectral_param.analysis.spectra import eigenvalues
+from spectral_param.functional.checks import whole_number
 
 # The grid on which the search for the supremum starts: uniform angles and those of the largest eigenvalues,
 # and distances from the unit circle. The logarithm of the distance is called height.
@@ -70,7 +71,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
         >>> growth.peak, growth.peak_step, growth.is_global
         (tensor(15.1181, dtype=torch.float64), tensor(3), tensor(True))
     """
-    check_steps(steps, "transient_growth")
+    steps = whole_number(steps, "transient_growth: steps")
     W = square_matrices(W, "transient_growth")
     finite = W.isfinite().all(dim=(-2, -1))
     power = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)

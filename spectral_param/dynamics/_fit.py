@@ -16,6 +16,7 @@ from spectral_param.dynamics._growth import growth_of_exponential, growth_of_pow
 from spectral_param.dynamics._reduce import reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
+from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
@@ -123,8 +124,7 @@ def fit_stable(
     """
     X, Y, U, kind = _arrays(X, Y, U)
     bound = _bound(time, radius, abscissa)
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
-        raise ValueError(f"fit_stable: expected steps >= 0, a whole number, got {steps!r}.")
+    steps = whole_number(steps, "fit_stable: steps", least=0)
     if not 0 <= ridge < np.inf:
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
     n, m = X.shape[1], U.shape[1]

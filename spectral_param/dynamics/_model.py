@@ -14,6 +14,7 @@ from torch import nn
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._fit import StableFit, Time, fit_stable
 from spectral_param.dynamics._module import StableLinear
+from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
 
@@ -164,10 +165,8 @@ class StableLinearModel:
             raise ValueError(f"StableLinearModel: expected a radius, None or 'cv', got {self.radius!r}.")
         if not (np.isfinite(self.dt) and self.dt > 0):
             raise ValueError(f"StableLinearModel: expected dt > 0, got {self.dt!r}.")
-        if self.rank is not None and not (isinstance(self.rank, (int, np.integer)) and self.rank >= 1):
-            raise ValueError(
-                f"StableLinearModel: expected rank >= 1, a whole number, or None, got {self.rank!r}."
-            )
+        if self.rank is not None:
+            whole_number(self.rank, "StableLinearModel: rank", otherwise=" or None")
 
     def _fit_recordings(self, recordings: list[_Recording], radius: float | None) -> None:
         X, Y, U = (_stacked([r[i] for r in recordings]) for i in range(3))
@@ -222,6 +221,13 @@ class StableLinearModel:
 
     def _chosen_radius(self, recordings: list[_Recording]) -> float:
         """Return the radius whose fits predict held-out recordings best, simulated from their first state."""
+
+        def fitted(kept: list[_Recording], radius: float) -> StableLinearModel:
+            model = type(self)(**self.get_params())
+            model._fit_recordings(kept, radius)
+            return model
+
+        fitted(recordings, _RADII[0])  # Raises for what is wrong without folds.
         if len(recordings) == 1:
             X, Y, U = recordings[0]
             split = len(X) - len(X) // _HELD_OUT
@@ -241,9 +247,8 @@ class StableLinearModel:
         for radius in _RADII:
             total = 0.0
             for kept, held in folds:
-                model = type(self)(**self.get_params())
                 try:
-                    model._fit_recordings(kept, radius)
+                    model = fitted(kept, radius)
                 except ValueError as error:
                     raise ValueError(
                         "StableLinearModel: radius='cv' also fits with a quarter of the recordings held out, "
@@ -296,10 +301,7 @@ class StableLinearModel:
         self._require_fit("simulate")
         x = as_array(x0, "x0", "StableLinearModel.simulate", ndim=1)
         self._require_states(x)
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
-            raise ValueError(
-                f"StableLinearModel.simulate: expected steps >= 0, a whole number, got {steps!r}."
-            )
+        steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
         if U is not None:
             U = as_array(U, "U", "StableLinearModel.simulate")
             if len(U) < steps:

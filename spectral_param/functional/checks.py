@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
 
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") -> int:
+    """Return ``value``, which may be numpy's, as an int.
+
+    Raises:
+        ValueError: Unless it is an integer of at least ``least``. ``otherwise`` says what else is accepted.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name}: expected an integer >= {least}{otherwise}, got {value!r}.")
+    return int(value)
 
 
 def check_matrix(X: Tensor, name: str) -> None:

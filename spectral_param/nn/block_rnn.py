@@ -14,10 +14,10 @@ from torch.nn.utils.parametrize import is_parametrized
 from spectral_param._constrain import Init
 from spectral_param._model import originals_of
 from spectral_param.context import autocast_off
-from spectral_param.functional.checks import finfo_eps
+from spectral_param.functional.checks import finfo_eps, whole_number
 from spectral_param.nn.cell import ConstrainedCell
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
-from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
+from spectral_param.parametrizations.block_triangular import Blocks, BlockTriangular, Coupling, block_sizes
 from spectral_param.recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.dispatch import (
     CheckpointEvery,
@@ -109,14 +109,13 @@ class BlockRNNCell(ConstrainedCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_nonlinearity(nonlinearity)
-        if input_size < 1:
-            raise ValueError(f"input_size: expected at least 1, got {input_size}.")
+        input_size = whole_number(input_size, "input_size")
         if input_map not in ("linear", "identity"):
             raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
         dtype = torch.get_default_dtype() if dtype is None else dtype
         super().__init__()
         self.input_size = input_size
-        self.block_sizes = tuple(size for size, _ in blocks)
+        self.block_sizes = block_sizes(blocks)
         self.hidden_size = n = sum(self.block_sizes)
         self.nonlinearity = nonlinearity
         if input_map == "identity" and input_size != n:
@@ -290,7 +289,7 @@ class BlockRNN(SequenceLayer):
     ) -> None:
         super().__init__(
             input_size,
-            sum(size for size, _ in blocks),
+            sum(block_sizes(blocks)),
             num_layers,
             batch_first=batch_first,
             dropout=dropout,
@@ -309,7 +308,7 @@ class BlockRNN(SequenceLayer):
                 f"real_output: expected a complex dtype, got {dtype}. Take real_output=False for real "
                 "states, or dtype=torch.complex64."
             )
-        self.block_sizes = tuple(size for size, _ in blocks)
+        self.block_sizes = block_sizes(blocks)
         self.checkpoint_every = checkpoint_every
         self.cells = nn.ModuleList(
             BlockRNNCell(

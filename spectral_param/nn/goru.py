@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._constrain import Init
+from spectral_param.functional.checks import whole_number
 from spectral_param.nn.cell import ConstrainedCell
 from spectral_param.nn.sequence_layer import SequenceLayer, check_real
 from spectral_param.parametrizations import ScaledCayley
@@ -62,9 +63,6 @@ class GORUCell(ConstrainedCell):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
-            if size < 1:
-                raise ValueError(f"{name}: expected at least 1, got {size}.")
         if dtype is not None and dtype.is_complex:
             raise ValueError(
                 f"dtype: expected a real dtype, got {dtype}. The gates are real; for a complex state take "
@@ -72,8 +70,8 @@ class GORUCell(ConstrainedCell):
             )
         orthogonal = ScaledCayley() if parametrization is None else parametrization
         super().__init__()
-        self.input_size = input_size
-        self.hidden_size = n = hidden_size
+        self.input_size = input_size = whole_number(input_size, "input_size")
+        self.hidden_size = n = whole_number(hidden_size, "hidden_size")
         self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
         self.weight_gates = nn.Parameter(torch.empty(2 * n, n, device=device, dtype=dtype))
         if bias:

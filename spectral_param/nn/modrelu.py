@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spectral_param.functional.checks import whole_number
 from spectral_param.recurrence.activation import activate
 
 
@@ -33,9 +34,7 @@ class ModReLU(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"num_features: expected at least 1, got {num_features}.")
-        self.num_features = num_features
+        self.num_features = num_features = whole_number(num_features, "num_features")
         self.bias = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype))
         self.reset_parameters()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from spectral_param.functional.checks import whole_number
 from spectral_param.recurrence.sequence import reversal
 
 
@@ -52,13 +53,11 @@ class SequenceLayer(nn.Module, abc.ABC):
         return_output: bool = True,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers: expected at least 1, got {num_layers}.")
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout}.")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
+        self.input_size = whole_number(input_size, "input_size")
+        self.hidden_size = whole_number(hidden_size, "hidden_size")
+        self.num_layers = whole_number(num_layers, "num_layers")
         self.batch_first = batch_first
         self.dropout = dropout
         self.bidirectional = bidirectional

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
+from spectral_param.functional.checks import whole_number
 from spectral_param.parametrizations.base import (
     Parametrization,
     is_trained,
@@ -25,6 +26,13 @@ from spectral_param.parametrizations.base import (
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
 Coupling = bool | Sequence[tuple[int, int]]
+
+
+def block_sizes(blocks: Blocks) -> tuple[int, ...]:
+    """Return the sizes; raise unless there are some, all positive."""
+    if not blocks:
+        raise ValueError("blocks: expected at least one pair (size, parametrization), got none.")
+    return tuple(whole_number(size, "size of a block") for size, _ in blocks)
 
 
 class BlockTriangular(Parametrization):
@@ -64,12 +72,7 @@ class BlockTriangular(Parametrization):
 
     def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
         super().__init__()
-        if not blocks:
-            raise ValueError("blocks: expected at least one pair (size, parametrization), got none.")
-        for size, _ in blocks:
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"blocks: expected positive integer sizes, got {size!r}.")
-        self.sizes = tuple(size for size, _ in blocks)
+        self.sizes = block_sizes(blocks)
         self.blocks = nn.ModuleList(
             nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
         )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError
-from spectral_param.functional.checks import check_finite
+from spectral_param.functional.checks import check_finite, whole_number
 from spectral_param.functional.givens import (
     ORDERS,
     Order,
@@ -75,8 +75,7 @@ class Givens(Parametrization):
         super().__init__()
         if order not in ORDERS:
             raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
-        if layers is not None and (isinstance(layers, bool) or not isinstance(layers, int) or layers < 1):
-            raise ValueError(f"layers: expected a positive integer or None, got {layers!r}.")
+        layers = None if layers is None else whole_number(layers, "layers", otherwise=" or None")
         if layers is not None and order == "fft":
             raise ValueError(
                 f"layers: expected None for order='fft', which always has log2 n layers, got {layers}."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError
-from spectral_param.functional.checks import check_finite
+from spectral_param.functional.checks import check_finite, whole_number
 from spectral_param.functional.householder import (
     all_reflections,
     few_reflections,
@@ -76,13 +76,9 @@ class Householder(Parametrization):
 
     def __init__(self, reflections: int | None = None) -> None:
         super().__init__()
-        if reflections is not None and (
-            isinstance(reflections, bool) or not isinstance(reflections, int) or reflections < 1
-        ):
-            raise ValueError(
-                "reflections: expected a positive integer, or None for one per row of the weight, got "
-                f"{reflections!r}."
-            )
+        if reflections is not None:
+            otherwise = ", or None for one per row of the weight"
+            reflections = whole_number(reflections, "reflections", otherwise=otherwise)
         self.reflections = reflections
         self.register_buffer("signs", None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from spectral_param.functional.cayley import (
     skew_cayley,
     skew_part_of,
 )
-from spectral_param.functional.checks import check_finite
+from spectral_param.functional.checks import check_finite, whole_number
 from spectral_param.parametrizations._orthogonal import check_orthogonal
 from spectral_param.parametrizations.base import Parametrization, as_real, is_trained
 
@@ -64,14 +65,11 @@ class ScaledCayley(Parametrization):
 
     def __init__(self, negative_ones: int | float | None = None) -> None:
         super().__init__()
-        if isinstance(negative_ones, bool) or (
-            negative_ones is not None
-            and (negative_ones < 0 or (isinstance(negative_ones, float) and negative_ones > 1))
-        ):
-            raise ValueError(
-                "negative_ones: expected a count (int >= 0), a fraction (float from 0 to 1) or None, "
-                f"got {negative_ones!r}."
-            )
+        if isinstance(negative_ones, float | np.floating) and 0 <= negative_ones <= 1:
+            negative_ones = float(negative_ones)
+        elif negative_ones is not None:
+            otherwise = ", a fraction (float from 0 to 1) or None"
+            negative_ones = whole_number(negative_ones, "negative_ones", least=0, otherwise=otherwise)
         self.negative_ones = negative_ones
         self.register_buffer("signs", None)
 

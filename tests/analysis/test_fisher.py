@@ -89,7 +89,7 @@ def test_bad_input() -> None:
             fisher_memory(unstable, v, steps=3)
     with pytest.raises(ValueError, match=r"expected v of shape .* with n = 3, got \(4,\)"):
         fisher_memory(torch.zeros(3, 3), torch.ones(4), steps=3)
-    with pytest.raises(ValueError, match="expected steps >= 1, got 0"):
+    with pytest.raises(ValueError, match="steps: expected an integer >= 1, got 0"):
         fisher_memory(torch.zeros(3, 3), v, steps=0)
     with pytest.raises(NotSquareError, match="fisher_memory"):
         fisher_memory(torch.zeros(3, 4), v, steps=3)

@@ -198,7 +198,7 @@ def test_bounds_of_bad_matrices() -> None:
     bounds = gradient_norm_bounds(W, 3)
     assert bounds[0].tolist() == [1, 1, 1, 1]
     assert bounds[1].isnan().all()
-    with pytest.raises(ValueError, match="expected steps >= 1"):
+    with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
         gradient_norm_bounds(W, 0)
     for wrong in (torch.randn(8, 2), torch.randn(3), torch.zeros(0, 0), torch.zeros(2, 2, dtype=torch.int64)):
         with pytest.raises(ValueError, match="gradient_norm_bounds: expected"):

@@ -150,7 +150,7 @@ def test_nan_and_bad_input() -> None:
     growth = transient_growth(torch.full((3, 3), torch.nan), steps=2)
     assert growth.norms.isnan().all()
     assert growth.peak.isnan()
-    with pytest.raises(ValueError, match="expected steps >= 1, got 0"):
+    with pytest.raises(ValueError, match="steps: expected an integer >= 1, got 0"):
         transient_growth(torch.eye(2), steps=0)
     for function in (kreiss_constant, lambda W: transient_growth(W, 3)):
         with pytest.raises(NotSquareError, match="expected a square weight"):

@@ -353,8 +353,8 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ((good, good), {"radius": 0}, "expected radius > 0, got 0"),
         ((good, good), {"radius": float("nan")}, "expected a finite radius, got nan"),
         ((good, good), {"radius": "1"}, "expected a finite radius, got '1'"),
-        ((good, good), {"steps": -1}, "expected steps >= 0, a whole number, got -1"),
-        ((good, good), {"steps": 1.5}, "expected steps >= 0, a whole number, got 1.5"),
+        ((good, good), {"steps": -1}, "steps: expected an integer >= 0, got -1"),
+        ((good, good), {"steps": 1.5}, "steps: expected an integer >= 0, got 1.5"),
         ((good, good), {"ridge": -1.0}, "expected 0 <= ridge < inf, got -1.0"),
     ],
 )

@@ -280,12 +280,13 @@ rows = recording(30)[0]
         ({"abscissa": 0.0}, (rows,), "expected no abscissa for time='discrete'"),
         ({"dt": 0.0}, (rows,), "expected dt > 0, got 0.0"),
         ({"rank": 4}, (rows,), "expected rank <= 3"),
-        ({"rank": 0}, (rows,), "expected rank >= 1, a whole number, or None, got 0"),
+        ({"rank": 0}, (rows,), "rank: expected an integer >= 1 or None, got 0"),
         ({}, (rows[:1],), "expected recordings of at least 2 rows, got 1"),
         ({}, (rows[0],), r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
         ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
         ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
         ({}, ([rows, rows[:, :2]],), r"as many columns in each recording of X, got \[2, 3\]"),
+        ({"radius": "cv", "steps": -1}, (rows,), "^fit_stable: steps: expected an integer >= 0, got -1"),
         ({"radius": "cv"}, ([rows[:-2], rows[-2:]],), "a quarter of the recordings held out.*got 1"),
         (
             {"offset": True},
@@ -313,7 +314,7 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         free.simulate(X[0, :2], 3)
     with pytest.raises(ValueError, match=r"expected x0 of shape \(n,\), one state, got \(4, 3\)"):
         free.simulate(X[:4], 3)
-    with pytest.raises(ValueError, match="expected steps >= 0, a whole number, got -1"):
+    with pytest.raises(ValueError, match="steps: expected an integer >= 0, got -1"):
         free.simulate(X[0], -1)
     with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):
         driven.simulate(X[0], 40, U)

@@ -4,6 +4,7 @@ import copy
 import warnings
 
 import geotorch
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -433,7 +434,7 @@ def test_dropout_of_complex_states_drops_whole_entries() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"num_layers": 0}, "num_layers: expected at least 1"),
+        ({"num_layers": 0}, "num_layers: expected an integer >= 1"),
         ({"dropout": 1.5}, "dropout: expected a probability"),
         ({"nonlinearity": "gelu"}, "nonlinearity: expected one of"),
         ({"coupling": [(1, 0)]}, "coupling: expected pairs"),
@@ -448,6 +449,24 @@ def test_dropout_of_complex_states_drops_whole_entries() -> None:
 def test_bad_arguments(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.BlockRNN(2, BLOCKS, **kwargs)
+
+
+@pytest.mark.parametrize("size", [-3, 2.5, "4", None, True])
+@pytest.mark.parametrize("network", [sp.nn.ScoRNN, sp.nn.ScuRNN, sp.nn.URNN, sp.nn.NNRNN, sp.nn.GORU])
+def test_sizes_that_are_none(network, size) -> None:
+    """Also in place of long_size and short_size, where 0 is for no block."""
+    for arguments in ((2, size), (size, 4), (2, 4, size)):
+        with pytest.raises(ValueError, match=f"expected an integer >= 1, got {size!r}"):
+            network(*arguments)
+    for arguments in ((2, size, 4), (2, 4, size)):
+        with pytest.raises(ValueError, match=f"expected an integer >= 1, got {size!r}"):
+            sp.nn.ENRNN(*arguments)
+
+
+def test_sizes_of_numpy() -> None:
+    rnn = sp.nn.ENRNN(*np.array([2, 6, 4, 2]))
+    assert repr(rnn) == repr(sp.nn.ENRNN(2, 6, 4, 2))
+    assert rnn.block_sizes == (6, 4)
 
 
 def test_no_memory_at_all() -> None:

@@ -58,8 +58,8 @@ def test_parameters() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "match"),
     [
-        ((0, 5), {}, "input_size: expected at least 1, got 0"),
-        ((2, 0), {}, "hidden_size: expected at least 1, got 0"),
+        ((0, 5), {}, "input_size: expected an integer >= 1, got 0"),
+        ((2, 0), {}, "hidden_size: expected an integer >= 1, got 0"),
         ((2, 5), {"dtype": torch.complex64}, "expected a real dtype, got torch.complex64.*ScuRNN"),
     ],
 )

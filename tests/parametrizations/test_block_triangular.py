@@ -90,8 +90,8 @@ def test_the_papers_start() -> None:
     ("blocks", "coupling", "match"),
     [
         ([], False, "at least one pair"),
-        ([(0, None)], False, "positive integer sizes, got 0"),
-        ([(2.0, None)], False, "positive integer sizes, got 2.0"),
+        ([(0, None)], False, "size of a block: expected an integer >= 1, got 0"),
+        ([(2.0, None)], False, "size of a block: expected an integer >= 1, got 2.0"),
         ([(2, None), (2, None)], [(1, 0)], r"0 <= row < column < 2, got \(1, 0\)"),
         ([(2, None), (2, None)], [(0, 2)], r"0 <= row < column < 2, got \(0, 2\)"),
         ([(2, None), (2, None)], [(0, 1), (0, 1)], "each pair once"),

@@ -203,9 +203,9 @@ def test_blocks_and_gates() -> None:
     ("arguments", "match"),
     [
         ({"order": "reck"}, "order: expected one of rectangular, fft"),
-        ({"layers": 0}, "layers: expected a positive integer"),
-        ({"layers": 1.5}, "layers: expected a positive integer"),
-        ({"layers": True}, "layers: expected a positive integer"),
+        ({"layers": 0}, "layers: expected an integer >= 1 or None"),
+        ({"layers": 1.5}, "layers: expected an integer >= 1 or None"),
+        ({"layers": True}, "layers: expected an integer >= 1 or None"),
         ({"layers": 2, "order": "fft"}, "expected None for order='fft'"),
     ],
 )

@@ -271,7 +271,7 @@ def test_unparametrized_use() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "all"])
 def test_bad_reflections(bad) -> None:
-    with pytest.raises(ValueError, match="reflections: expected a positive integer"):
+    with pytest.raises(ValueError, match="reflections: expected an integer >= 1, or None"):
         sp.Householder(bad)
 
 

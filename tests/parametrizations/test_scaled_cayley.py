@@ -1,5 +1,8 @@
 """ScaledCayley: any orthogonal weight, a given number of -1s, phases, gates."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.parametrize import register_parametrization
@@ -63,10 +66,15 @@ def test_a_weight_that_a_given_number_cannot_reach() -> None:
         constrained(torch.eye(4), negative_ones=2)
 
 
-@pytest.mark.parametrize("bad", [-1, 1.5, -0.1, True])
+@pytest.mark.parametrize("bad", [-1, 1.5, -0.1, True, math.nan, "half"])
 def test_bad_negative_ones(bad) -> None:
-    with pytest.raises(ValueError, match="negative_ones: expected a count"):
+    with pytest.raises(ValueError, match="negative_ones: expected an integer >= 0, a fraction"):
         sp.ScaledCayley(bad)
+
+
+def test_negative_ones_of_numpy() -> None:
+    for given, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
+        assert repr(sp.ScaledCayley(given)) == repr(sp.ScaledCayley(plain))
 
 
 def test_more_negative_ones_than_rows() -> None:

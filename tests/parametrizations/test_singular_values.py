@@ -209,7 +209,7 @@ def test_free_parameters() -> None:
         ({"margin": float("nan")}, "margin: expected 0 < margin"),
         ({"center": -1.0}, "center: expected a finite number > 0"),
         ({"center": float("inf")}, "center: expected a finite number > 0"),
-        ({"reflections": 0}, "reflections: expected a positive integer"),
+        ({"reflections": 0}, "reflections: expected an integer >= 1, or None"),
     ],
 )
 def test_bad_arguments(kwargs, match) -> None:
