@@ -91,6 +91,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
             ``start``, the ``angles`` of :class:`spectral_param.nn.ExpRNN`; ``embedding``, the dimension of
             embedded symbols, by default the hidden size;
             ``truncated_orthogonal_coupling``, as section 5.4 of Helfrich and Ye (2020) starts W^(C);
+            ``modrelu_bias``, where the bias of modReLU starts, by default at 0;
             ``readout_size`` and ``readout_dropout``, of a hidden layer before the output, or of several.
         task: The task.
         seed: Seed of the initial weights.
@@ -107,6 +108,7 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         known = ", ".join(others)
         raise ValueError(f"network: expected {known} or a class of spectral_param.nn, got {name!r}")
     truncated = arguments.pop("truncated_orthogonal_coupling", False)
+    modrelu_bias = arguments.pop("modrelu_bias", None)
     embedded = arguments.pop("embedding", None)
     readout = {key: arguments.pop(key) for key in ("readout_size", "readout_dropout") if key in arguments}
     sizes = readout.get("readout_size", 1)
@@ -133,6 +135,13 @@ def build(settings: dict[str, Any], task: Task, seed: int, dtype: torch.dtype) -
         if truncated:
             for cell in recurrent.cells:
                 nn.init.orthogonal_(_coupling(cell))
+        if modrelu_bias is not None:
+            cells = getattr(recurrent, "cells", [])
+            biases = [cell.bias for cell in cells if getattr(cell, "nonlinearity", None) == "modrelu"]
+            if not biases or any(bias is None for bias in biases):
+                raise ValueError(f"network: modrelu_bias: expected a network with that bias, got {name}")
+            for bias in biases:
+                nn.init.constant_(bias, modrelu_bias)
         return SequenceModel(recurrent, task.output_size, task.last, embedding, **readout)
 
 

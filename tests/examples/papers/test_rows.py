@@ -134,6 +134,16 @@ def test_truncated_orthogonal_coupling_of_the_characters() -> None:
     torch.testing.assert_close(C @ C.mT, torch.eye(310), atol=1e-5, rtol=0)
 
 
+def test_bias_of_modrelu_starts_where_the_row_says() -> None:
+    settings = {"name": "ExpRNN", "hidden_size": 5, "num_layers": 2, "modrelu_bias": -0.1}
+    task = tasks.build({"name": "ptb", "length": 3, "batch_size": 4, "tiny": True}, seed=0)
+    cells = networks.build(settings, task, 0, torch.float32).recurrent.cells
+    assert [cell.bias.unique().tolist() for cell in cells] == [[pytest.approx(-0.1)]] * 2
+    for other in ({"name": "ORNN"}, {"name": "LSTM"}, {"bias": False}):
+        with pytest.raises(ValueError, match="modrelu_bias: expected a network with that bias"):
+            networks.build({**settings, **other}, task, 0, torch.float32)
+
+
 def test_extended_row_inherits_settings_but_no_numbers() -> None:
     row = config.load("pmnist-scornn-360")
     base = config.load("mnist-scornn-360")
