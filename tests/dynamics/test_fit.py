@@ -227,7 +227,9 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
     Y = X @ A.T + 0.01 * rng.standard_normal((50, 3))
     plain = fit_stable(X, Y, time="continuous", abscissa=abscissa)
     fit = fit_stable(X, unit * Y, time="continuous", abscissa=unit * abscissa)
-    np.testing.assert_array_equal(fit.A, unit * plain.A)
+    # In large units, rounding of an eigenvalue on the bound may exceed what the bound allows; the fit is then
+    # moved by as much.
+    np.testing.assert_allclose(fit.A / unit, plain.A, rtol=0, atol=1e-10)
     size = unit * max(abs(abscissa), min(1 / unit, np.abs(Y - abscissa * X).max() / np.abs(X).max()))
     assert height(fit.A, True) <= unit * abscissa + 1e-12 * size
     assert fit.growth == pytest.approx(plain.growth, rel=1e-6)

@@ -129,7 +129,10 @@ def models():
         "ExpRNN": sp.nn.ExpRNN(2, 7, num_layers=2, dtype=torch.float64),
         "NNRNN": sp.nn.NNRNN(2, 7, dtype=torch.float64),
         "blocks": sp.nn.BlockRNN(
-            2, [(4, sp.SkewExponential()), (3, sp.ScaledCayley()), (2, cayley)], True, dtype=torch.float64
+            2,
+            [(4, sp.SkewExponential()), (3, sp.ScaledCayley()), (2, cayley)],
+            coupling=True,
+            dtype=torch.float64,
         ),
     }
 
