@@ -50,11 +50,13 @@ from torch import Tensor
 from spectral_param.context import full_precision, is_plain, is_traced, is_wrapped, not_nested
 from spectral_param.functional.checks import check_square
 
-# From this size on, the inverse by blocks is faster than LAPACK's factorisation (measured on CPUs).
+# From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
 LEAF_SIZE = 64
-# Up to this size numpy is faster than torch, whose calls take longer than the computation.
-SHORT_SIZE = 32
+# Below these sizes scipy's solver and numpy's products are faster than torch's, and their OpenBLAS stays on
+# one thread. Where it wakes others, torch waits for them: that took ten times as long.
+SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
+MULTIPLIED_BY_NUMPY = 64
 _GESV = {kind: get_lapack_funcs("gesv", dtype=kind) for kind in (np.float32, np.float64)}
 
 
@@ -68,8 +70,8 @@ def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     return W
 
 
-def _solve_short(T: Tensor, d: Tensor) -> Tensor:
-    """Return the transform of the skew part of one small real matrix on the host."""
+def _solve_one(T: Tensor, d: Tensor) -> Tensor:
+    """Return the transform of the skew part of one real matrix on the host."""
     plus = (T - T.mT).numpy()
     plus *= 0.5
     minus = -plus
@@ -84,7 +86,7 @@ def _solve_short(T: Tensor, d: Tensor) -> Tensor:
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
 def _short_gradient(W: Tensor, d: Tensor, G: Tensor) -> Tensor:
-    """Return the gradient with respect to T of :func:`_solve_short`."""
+    """Return the gradient with respect to T of :func:`_solve_one`, for a small matrix."""
     signs = d.numpy()
     M = W.detach().numpy().T.copy()
     M.flat[:: len(M) + 1] += signs
@@ -184,8 +186,8 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian) and the entries of d have modulus 1.
     Every orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1
     (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one linear solve; on a
-    CPU, from n = 128 on, a faster inverse by blocks where that is accurate. The backward pass costs two
-    matrix products.
+    CPU, for large n, a faster inverse by blocks where that is accurate. The backward pass costs two matrix
+    products.
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
@@ -226,11 +228,11 @@ class _Ordinary(torch.autograd.Function):
     def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
         W = None if known is None else known.clone()
         n, on_host = T.shape[-1], T.device.type == "cpu"
-        is_small = on_host and T.ndim == 2 and n <= SHORT_SIZE
-        ctx.is_short = skew and is_small and not T.is_complex() and not ctx.needs_input_grad[1]
-        if W is None and ctx.is_short:
-            W = _solve_short(T, d)
-        if W is None and on_host and n >= BLOCKED_SIZE:
+        is_one = skew and on_host and T.ndim == 2 and not ctx.needs_input_grad[1]
+        ctx.is_short = is_one and not T.is_complex() and n < MULTIPLIED_BY_NUMPY
+        if W is None and is_one and n < SOLVED_BY_SCIPY.get(T.dtype, 0):
+            W = _solve_one(T, d)
+        elif W is None and on_host and n >= BLOCKED_SIZE:
             W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
         if W is None:
             W = _solve(T, d, skew)

@@ -41,7 +41,7 @@ def eigendecompositions():
 
 
 def solves():
-    return Calls(cayley, "_solve", "_solve_short")
+    return Calls(cayley, "_solve", "_solve_one")
 
 
 LAYERS = {
