@@ -19,9 +19,9 @@ The time of this library divided by the time of the alternative, at the smallest
 Below 1, this library is faster.
 
 {short}
-A time is the median of several calls. The alternatives take turns in one process. Each result is checked
-before it is timed. All times are from a CPU; on a GPU nothing has been measured. `make bench` measures
-everything again; the machine is named [below](#where-it-was-measured).
+A time is the median of several turns, which the alternatives take in one process. A turn is one call, or as
+many as take 20 ms. Each result is checked before it is timed. All times are from a CPU; on a GPU nothing has
+been measured. `make bench` measures everything again; the machine is named [below](#where-it-was-measured).
 """
 
 FIGURE = """```{{eval-rst}}
@@ -119,8 +119,8 @@ the constraint once for all its time steps, so that the constraint is a smaller 
         "Beside the plain way",
         """\
 The plain way is a parametrization that returns `T / torch.linalg.eigvals(T).abs().max()`. The small layers
-are a `Linear` with bias and a step of SGD, on one thread. For 720 units, $ρ(T)$ alone is timed, forward and
-backward, along the matrices of training runs of ENRNN.
+are a `Linear` with bias and a step of SGD. For 720 units, $ρ(T)$ alone is timed, forward and backward, along
+the matrices of training runs of ENRNN.
 """,
         (
             Table(
@@ -146,7 +146,7 @@ backward, along the matrices of training runs of ENRNN.
         "Beside torch and geotorch: orthogonal weights",
         """\
 The weight alone, forward and backward: `ScaledCayley` and `SkewExponential` of this library. The layer is a
-training step of a `Linear` on one thread, beside
+training step of a `Linear`, beside
 `torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="cayley")`.
 """,
         (

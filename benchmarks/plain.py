@@ -1,4 +1,4 @@
-"""Small layers beside the plain way of writing them: whole training steps, one thread."""
+"""Small layers beside the plain way of writing them: whole training steps."""
 
 from __future__ import annotations
 
@@ -26,23 +26,17 @@ class DividedByRadius(nn.Module):
         return T / torch.linalg.eigvals(T).abs().max()
 
 
-def _training(model: nn.Module, x: Tensor, steps: int) -> Run:
-    """Return a function that takes a number of steps of SGD."""
+def _training(model: nn.Module, x: Tensor) -> Run:
+    """Return a function that takes a step of SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def run() -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            y = model(x)
-            (y[0] if isinstance(y, tuple) else y).square().mean().backward()
-            optimizer.step()
+        optimizer.zero_grad()
+        y = model(x)
+        (y[0] if isinstance(y, tuple) else y).square().mean().backward()
+        optimizer.step()
 
     return run
-
-
-def _steps(n: int) -> int:
-    """Return how many steps take long enough to be timed."""
-    return max(5, 1000 // n)
 
 
 def radius_step(n: int) -> Case:
@@ -62,13 +56,8 @@ def radius_step(n: int) -> Case:
         layer.load_state_dict(start.state_dict())
         layers[name] = register_parametrization(layer, "weight", constraint)
     require_close(layers["ours"].weight, layers["plain way"].weight, 1e-4, "weight")
-    contenders = {name: _training(layer, x, _steps(n)) for name, layer in layers.items()}
-    return Case(
-        f"{RADIUS}, n = {n}",
-        contenders,
-        units=dict.fromkeys(contenders, _steps(n)),
-        curve=(RADIUS, "n", n),
-    )
+    contenders = {name: _training(layer, x) for name, layer in layers.items()}
+    return Case(f"{RADIUS}, n = {n}", contenders, curve=(RADIUS, "n", n))
 
 
 def cayley_step(n: int) -> Case:
@@ -87,13 +76,8 @@ def cayley_step(n: int) -> Case:
     for layer in (ours, theirs):
         W = layer.weight.detach()
         require_close(W.mT @ W, torch.eye(n), 1e-3, "orthogonality")
-    contenders = {"ours": _training(ours, x, _steps(n)), "torch, orthogonal": _training(theirs, x, _steps(n))}
-    return Case(
-        f"{CAYLEY}, n = {n}",
-        contenders,
-        units=dict.fromkeys(contenders, _steps(n)),
-        curve=(CAYLEY, "n", n),
-    )
+    contenders = {"ours": _training(ours, x), "torch, orthogonal": _training(theirs, x)}
+    return Case(f"{CAYLEY}, n = {n}", contenders, curve=(CAYLEY, "n", n))
 
 
 def network_step(n: int, steps: int, batch: int) -> Case:
@@ -109,15 +93,12 @@ def network_step(n: int, steps: int, batch: int) -> Case:
     """
     torch.manual_seed(0)
     x = torch.randn(steps, batch, 4)
-    count = max(3, 600 // (steps * n // 16))
     models = {
         "ENRNN": sp.nn.ENRNN(4, n // 2, n - n // 2),
         "torch.nn.RNN": nn.RNN(4, n),
         "torch.nn.LSTM": nn.LSTM(4, n),
     }
-    contenders = {name: _training(model, x, count) for name, model in models.items()}
     return Case(
         f"a small ENRNN, a training step: n = {n}, {steps} steps, {batch} sequences",
-        contenders,
-        units=dict.fromkeys(contenders, count),
+        {name: _training(model, x) for name, model in models.items()},
     )

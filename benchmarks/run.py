@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,26 @@ from benchmarks.cases import cases
 from benchmarks.table import RESULTS
 from examples.papers import record
 
+# Seconds of a turn, within which shorter calls are repeated.
+TURN = 0.02
+
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:
     """Return seconds per unit of each contender: all in turn, again and again, so that drift is shared.
 
     Args:
         case: The case.
-        repeats: How often each is timed, after one call that is not.
+        repeats: How many turns each has.
     """
+    calls: dict[str, int] = {}
     times: dict[str, list[float]] = {name: [] for name in case.contenders}
-    for repeat in range(repeats + 1):
+    for name, run in case.contenders.items():
+        run()  # A first call may prepare what the others use.
+        calls[name] = max(1, round(TURN / timeit.timeit(run, number=1)))
+    for _ in range(repeats):
         for name, run in case.contenders.items():
-            began = time.perf_counter()
-            run()
-            if repeat > 0:
-                times[name].append((time.perf_counter() - began) / case.units.get(name, 1))
+            seconds = timeit.timeit(run, number=calls[name]) / calls[name]
+            times[name].append(seconds / case.units.get(name, 1))
     return {
         name: {"median": statistics.median(t), "least": min(t), "most": max(t)} for name, t in times.items()
     }
@@ -44,7 +49,7 @@ def environment() -> dict[str, Any]:
 def main() -> None:
     """Run all cases and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each contender")
+    parser.add_argument("--repeats", type=int, default=5, help="timed turns of each contender")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
     parser.add_argument("--only", help="groups with this in their name; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
