@@ -133,7 +133,7 @@ def test_a_setting_that_is_inherited_stays_so(parent) -> None:
     try:
         SETTINGS.fp32_precision = "none"
         parent.fp32_precision = "bf16"
-        layer = sp.constrain(nn.Linear(40, 40), "weight", sp.ScaledCayley())
+        layer = sp.constrain(nn.Linear(80, 80), "weight", sp.ScaledCayley())
         with Products() as products:
             layer.weight.sum().backward()
         assert set(products.precisions) == {"ieee"}
