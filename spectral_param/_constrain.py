@@ -16,8 +16,9 @@ from torch.nn.utils.parametrize import (
     register_parametrization,
 )
 
-from spectral_param.functional.checks import whole_number
-from spectral_param.parametrizations.base import Parametrization, as_tuple, foreign_originals
+from spectral_param.functional.checks import finfo_eps, whole_number
+from spectral_param.parametrizations._foreign import originals_for
+from spectral_param.parametrizations.base import Parametrization
 from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 
@@ -153,8 +154,8 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         weight.copy_(sample())
         return
     trial = copy.deepcopy(link)
-    originals = foreign_originals(trial, weight.detach(), project=True)
-    weight.copy_(trial(*as_tuple(originals)))
+    originals = originals_for(trial, weight.detach(), eps=finfo_eps(weight.dtype), project=True)
+    weight.copy_(trial(*originals))
 
 
 def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -> nn.Module:

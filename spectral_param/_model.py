@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.parametrizations import Parametrization, SchurForm, SkewExponential
-from spectral_param.parametrizations.base import nested_parts, real_entries
+from spectral_param.parametrizations._foreign import adapted
+from spectral_param.parametrizations.base import real_entries
 
 
 def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
@@ -29,7 +30,7 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
         if isinstance(weight, ParametrizationList):
             first, *later = weight
             originals = originals_of(weight)
-            yield from nested_parts(first, originals)
+            yield from adapted(first).parts(*originals)
             X = first(*originals) if later else None
             for link in later:
                 assert X is not None
@@ -92,7 +93,7 @@ def split_parameters(
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):
             first, *later = weight
-            parts = nested_parts(first, originals_of(weight))
+            parts = adapted(first).parts(*originals_of(weight))
             for tensor in weight.parameters(recurse=False):
                 owners = [part for part, originals in parts if any(t is tensor for t in originals)]
                 if any(isinstance(owner, constrained) for owner in (*owners, *later)):

@@ -115,14 +115,14 @@ def test_the_setting_comes_back_when_the_last_thread_leaves(reduced) -> None:
 def test_tracking_under_autocast() -> None:
     """Products in bfloat16 would leave every step to LAPACK."""
     layer = sp.constrain(nn.Linear(120, 120, bias=False), "weight", sp.SpectralRadiusNorm())
-    tracked = layer.parametrizations.weight[0].tracking
+    memory = layer.parametrizations.weight[0]._memory
     followed = 0
     for _ in range(8):
         with torch.no_grad():
             layer.parametrizations.weight.original[0] += 1
         with torch.autocast("cpu", dtype=torch.bfloat16):
             layer(torch.ones(1, 120)).sum().backward()
-        followed += tracked.is_regular
+        followed += memory.last.found.regular
     assert followed >= 5
 
 

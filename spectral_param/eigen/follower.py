@@ -1,10 +1,10 @@
-"""The leading eigenvalue of a constrained weight: computed, tracked, cached and saved."""
+"""The leading eigenvalue of a constrained weight: computed, tracked and saved."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,16 @@ Solver = Literal["auto", "dense", "tracking"]
 TRACKED_SIZE = 96
 
 
+class Leader(NamedTuple):
+    """The leading eigentriples of matrices, and whether all of them are regular.
+
+    Regular means: λ is neither zero nor defective, and the matrix is of ordinary size.
+    """
+
+    triple: Eigentriple
+    regular: bool
+
+
 class Follower(nn.Module):
     """The spectral radius ρ, or abscissa α, of matrices that change little from read to read.
 
@@ -34,9 +44,9 @@ class Follower(nn.Module):
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
     - ``numbers``: the other fields of :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
     - ``triple``, ``digest``: λ, u and v at the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of the bits of their T, as eight 32-bit numbers. If T still has these bits after loading, the
-      triple is used again, so that an interrupted run continues to the same bits. After averaging or
-      conversion the bits differ, and the triple is not used.
+      SHA-256 of their bits and those of their T, as eight 32-bit numbers. If T and the triple still have these
+      bits after loading, the triple is used, so that an interrupted run continues to the same bits. After
+      averaging or conversion the bits differ, and the triple is not used.
 
     All buffers are None if nothing is tracked.
 
@@ -44,9 +54,6 @@ class Follower(nn.Module):
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
         choice: ``"modulus"`` for ρ; ``"real"`` for α, which is always computed densely.
     """
-
-    #: Tells the base class of parametrizations that a weight does not depend on these buffers.
-    is_memory = True
 
     right: Tensor | None
     left: Tensor | None
@@ -59,28 +66,21 @@ class Follower(nn.Module):
         self.solver, self.choice = solver, choice
         for name in _BUFFERS:
             self.register_buffer(name, None)
-        # Copies of the last T and its triple. On a device, T's address and version tell whether to compare.
-        self._last: tuple[Tensor, Eigentriple] | None = None
-        self._mark: tuple[int, int] | None = None
+        # The last T with its leader, for a checkpoint. T belongs to the weight's memory, which never changes it.
+        self._last: tuple[Tensor, Leader] | None = None
+        self._is_loaded = False
         # The host's copy of ``numbers``, and the version of the buffer when it was copied.
         self._states: list[tracking.State] | None = None
         self._version = -1
-        self._is_loaded = False
-        self._is_regular = False
 
     def tracks(self, n: int) -> bool:
         """Return whether matrices of size n are tracked."""
         asked = self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
         return asked and self.choice == "modulus"
 
-    @property
-    def is_regular(self) -> bool:
-        """Whether the eigenvalues of the last read are neither zero nor defective, and the sizes ordinary."""
-        return self._is_regular
-
     def begin(self, T: Tensor) -> None:
         """Forget everything, and allocate buffers for matrices like T ``(..., n, n)``."""
-        self._last, self._states, self._is_loaded, self._is_regular = None, None, False, False
+        self._last, self._states, self._is_loaded = None, None, False
         n = T.shape[-1]
         with torch.inference_mode(False), torch.no_grad():
             if not self.tracks(n):
@@ -95,43 +95,23 @@ class Follower(nn.Module):
             self.triple = torch.zeros(m, 2 * n + 1, 2, dtype=T.real.dtype, device=T.device)
             self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
 
-    def follow(self, T: Tensor) -> Eigentriple:
-        """Return the leading eigentriple of each matrix, without a graph; computed only if T has changed.
+    def follow(self, T: Tensor) -> Leader:
+        """Return the leading eigentriple of each matrix.
 
-        T is an ordinary tensor of shape ``(..., n, n)``, float32, float64, complex64 or complex128.
+        Args:
+            T: Matrices ``(..., n, n)`` without a graph, float32, float64, complex64 or complex128. The caller does
+                not change them any more.
         """
-        triple = self._known(T)
-        if triple is None:
-            triple = self._track(T.detach()) if self.tracks(T.shape[-1]) else self._solve(T)
-            last = T.detach().clone()
-            if torch.is_inference_mode_enabled():
-                # Tensors made in inference mode could not be saved for a later backward pass.
-                with torch.inference_mode(False):
-                    last, triple = T.detach().clone(), Eigentriple(*(part.clone() for part in triple))
-            vars(self)["_last"] = last, triple
-        return triple
+        if not self.tracks(T.shape[-1]):
+            return Leader(*leading_eigentriple(T, self.choice))
+        leader = self._recalled(T) if self._is_loaded else None
+        if leader is None:
+            leader = self._track(T)
+        vars(self)["_last"] = T, leader
+        return leader
 
-    def _known(self, T: Tensor) -> Eigentriple | None:
-        """Return the triple of T if T equals the matrix of the last read."""
-        if self._is_loaded:
-            self._recall(T)
-        # On a device a comparison makes the host wait. It is skipped if T has probably changed.
-        mark = None if T.is_inference() else (T.data_ptr(), T._version)
-        is_new = mark != self._mark and T.device.type not in tracking.HOST
-        vars(self)["_mark"] = mark
-        if self._last is None or is_new:
-            return None
-        last, triple = self._last
-        alike = last.dtype == T.dtype and last.device == T.device and torch.equal(last, T)
-        return triple if alike else None
-
-    def _solve(self, T: Tensor) -> Eigentriple:
-        triple, regular = leading_eigentriple(T, self.choice)
-        vars(self)["_is_regular"] = regular
-        return triple
-
-    def _track(self, T: Tensor) -> Eigentriple:
-        """Return the eigentriple of each matrix, tracked from the state in the buffers."""
+    def _track(self, T: Tensor) -> Leader:
+        """Return the leader, tracked from the state in the buffers."""
         if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
             self.begin(T)
         assert self.right is not None
@@ -148,9 +128,8 @@ class Follower(nn.Module):
         vars(self).update(
             _states=[dataclasses.replace(state, right=right, left=left) for state, right, left in kept],
             _version=self.numbers._version,
-            _is_regular=all(state.regular for state in states),
         )
-        return found
+        return Leader(found, all(state.regular for state in states))
 
     def _fits(self, T: Tensor) -> bool:
         """Return whether the buffers are for matrices like T."""
@@ -177,37 +156,46 @@ class Follower(nn.Module):
 
     # Checkpoints ----------------------------------------------------------------------------------
 
-    def _recall(self, T: Tensor) -> None:
-        """After loading: use the saved triple if T has the saved bits."""
+    def _recalled(self, T: Tensor) -> Leader | None:
+        """Return the loaded triple if it and T have the saved bits."""
         vars(self)["_is_loaded"] = False
         n, m = T.shape[-1], T[..., 0, 0].numel()
-        if self.triple is None or self.digest is None or self.triple.shape != (m, 2 * n + 1, 2):
-            return
-        if self.triple.dtype != T.real.dtype or not torch.equal(self.digest.cpu(), _digest(T)):
-            return
-        with torch.inference_mode(False):
-            parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
-            shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
-            split = parts.split([1, n, n], dim=-1)
-            triple = Eigentriple(*(p.reshape(shape) for p, shape in zip(split, shapes, strict=True)))
-            vars(self)["_last"] = T.detach().clone(), triple
+        if not self._fits(T) or self.triple is None or self.digest is None:
+            return None
+        if self.triple.shape != (m, 2 * n + 1, 2) or self.triple.dtype != T.real.dtype:
+            return None
+        if not torch.equal(self.digest.cpu(), _digest(T, self.triple)):
+            return None
+        parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
+        shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
+        split = parts.split([1, n, n], dim=-1)
+        triple = Eigentriple(*(p.reshape(shape) for p, shape in zip(split, shapes, strict=True)))
         assert self.numbers is not None
-        vars(self)["_is_regular"] = bool((self.numbers[:, -1] > 0.5).all())
+        return Leader(triple, bool((self.numbers[:, -1] > 0.5).all()))
+
+    def _save(self) -> None:
+        """Write the last triple and its digest into the buffers."""
+        if self._last is None or self.triple is None or self.digest is None:
+            return
+        T, (triple, _) = self._last
+        parts = torch.cat([part.reshape(len(self.triple), -1) for part in triple], dim=-1)
+        if parts.shape == self.triple.shape[:-1]:
+            with torch.no_grad():
+                self.triple.copy_(torch.view_as_real(parts))
+                self.digest.copy_(_digest(T, self.triple))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._save()
+        return {**self.__dict__, "_last": None, "_states": None, "_is_loaded": True}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if self._last is not None and self.triple is not None and self.digest is not None:
-            T, triple = self._last
-            parts = torch.cat([part.reshape(len(self.triple), -1) for part in triple], dim=-1)
-            if parts.shape == self.triple.shape[:-1]:
-                with torch.no_grad():
-                    self.triple.copy_(torch.view_as_real(parts))
-                    self.digest.copy_(_digest(T))
+        self._save()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load buffers of any shape, or none: a checkpoint with the weight alone is complete."""
         found = [state_dict.get(prefix + name) for name in _BUFFERS]
-        vars(self).update(_last=None, _states=None, _is_loaded=True, _is_regular=False)
+        vars(self).update(_last=None, _states=None, _is_loaded=True)
         with torch.inference_mode(False), torch.no_grad():
             for name, value in zip(_BUFFERS, found, strict=True):
                 present = getattr(self, name)
@@ -259,9 +247,11 @@ def _(T: Tensor, right: Tensor, left: Tensor, numbers: Tensor) -> tuple[Tensor, 
     return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
 
 
-def _digest(T: Tensor) -> Tensor:
-    """Return the SHA-256 of T's bytes, as float64 numbers."""
-    entries = (torch.view_as_real(T.resolve_conj()) if T.is_complex() else T).detach().cpu().contiguous()
-    digest = hashlib.sha256(entries.clone().numpy().tobytes()).digest()  # A copy, as in eigen.dense.
-    numbers = [int.from_bytes(digest[4 * i : 4 * i + 4], "big") for i in range(8)]
+def _digest(*tensors: Tensor) -> Tensor:
+    """Return the SHA-256 of the bytes of all tensors, as float64 numbers."""
+    digest = hashlib.sha256()
+    for t in tensors:
+        entries = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).detach().cpu().contiguous()
+        digest.update(entries.clone().numpy().tobytes())  # A copy, as in eigen.dense.
+    numbers = [int.from_bytes(digest.digest()[4 * i : 4 * i + 4], "big") for i in range(8)]
     return torch.tensor(numbers, dtype=torch.float64)

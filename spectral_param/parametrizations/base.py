@@ -1,29 +1,20 @@
-"""The base class of all constraints, and helpers for constraints nested in others."""
+"""The contract of all constraints: what a subclass defines, and what PyTorch and users call."""
 
 from __future__ import annotations
 
 import abc
 import copy
-import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from spectral_param.context import full_precision, is_plain
 from spectral_param.errors import InManifoldError, NotSquareError
 from spectral_param.functional.checks import check_matrix, finfo_eps
-
-
-class _Read(NamedTuple):
-    """The last evaluation of a constraint: all that it depended on, and the weight."""
-
-    edits: list[int]  # How often attributes of this constraint and of nested ones have been set.
-    marks: list[tuple[int, int] | None]  # Addresses and versions of the originals and buffers.
-    values: list[Tensor]  # Copies of the originals and buffers.
-    weight: Tensor  # A copy of the weight.
+from spectral_param.parametrizations._copies import deep_copy
+from spectral_param.parametrizations._memory import Memory
 
 
 class Parametrization(nn.Module, abc.ABC):
@@ -56,20 +47,18 @@ class Parametrization(nn.Module, abc.ABC):
         self.register_buffer("_like", torch.empty(0), persistent=False)
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
-        self._is_behind = False
-        self._last: _Read | None = None
-        self._outputs: list[weakref.ref[Tensor]] = []
-        self._edits: int
-        # The constraints whose buffers and attributes the weight depends on: this one and nested ones.
-        self._members: list[Parametrization] | None = None
-        self._attributes: list[Tensor] | None = None  # The tensors among the attributes of this constraint.
-        self._is_alone = True
+        self._is_after = False
+        self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def constrain(self, *originals: Tensor) -> Tensor:
-        """Return the constrained matrices ``(..., n, n)`` for originals shaped as by :meth:`unconstrain`."""
+        """Return the constrained matrices ``(..., n, n)`` for originals shaped as by :meth:`unconstrain`.
+
+        A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
+        is recorded and in transforms of torch.func, where no value may be looked at.
+        """
 
     @abc.abstractmethod
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
@@ -97,30 +86,31 @@ class Parametrization(nn.Module, abc.ABC):
         Called only if at least one original is trained.
         """
 
+    def find(self, *originals: Tensor) -> Any:
+        """Return what the weight takes to compute that is no differentiable operation, or None.
+
+        For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
+        values may be looked at. The result is given to :meth:`constrain` as ``found``, and again whenever the
+        same weight is evaluated for a backward pass: so it is computed once after each change of the originals.
+        The method may change buffers, as a latch does.
+
+        By default the result is None, and :meth:`constrain` has one argument for each original.
+        """
+        return None
+
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that a matrix stands for, if the constraint acts behind another one.
+        """Return the originals that the entries of X encode, for a constraint after another one in a chain.
 
         By default the matrix is the only original. A constraint with more originals takes them from the
-        entries of the matrix. So every constraint works behind every parametrization.
+        entries of the matrix. So every constraint works after every parametrization.
 
         Args:
             X: Matrices ``(..., n, n)``.
         """
         return (X,)
 
-    def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
-        """Return ``constrain(*originals)``, with its derivatives, when its value W is known.
-
-        A subclass overrides this method if the derivatives can be computed from W with less work.
-
-        Args:
-            W: Matrices ``(..., n, n)``.
-            originals: The tensors that W was computed from.
-        """
-        return self.constrain(*originals)
-
-    #: Whether a weight can be assigned if the constraint acts behind another one.
-    assignable_behind = False
+    #: Whether a weight can be assigned if the constraint acts after another one.
+    assignable_after = False
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
@@ -148,8 +138,8 @@ class Parametrization(nn.Module, abc.ABC):
         is known, and the constraint is evaluated again only for a backward pass.
 
         Args:
-            originals: The tensors that the optimizer trains. Behind another parametrization, the one weight
-                X that it returns.
+            originals: The tensors that the optimizer trains. After another parametrization, the one weight X
+                that it returns.
 
         Raises:
             NotAMatrixError: If X has fewer than two dimensions or no entries.
@@ -157,25 +147,11 @@ class Parametrization(nn.Module, abc.ABC):
             UnsupportedDtypeError: If X is not floating point or complex.
         """
         if self._shape is None and len(originals) == 1:
-            if not self._is_behind:
-                self._is_behind = True
+            if not self._is_after:
+                self._is_after = True
             check_matrix(originals[0], type(self).__name__)
             self._check_shape(originals[0])
-        if not (is_plain(*originals) and self._is_remembered()):
-            return self._evaluate(*originals)
-        W = self._known(originals)
-        if W is None:
-            W = self._evaluate(*originals)
-            if torch.is_inference_mode_enabled():
-                # A tensor made in inference mode could not be saved for a later backward pass.
-                with torch.inference_mode(False):
-                    self._keep(originals, W)
-            else:
-                self._keep(originals, W)
-        outputs = [ref for ref in self._outputs if ref() is not None]
-        outputs.append(weakref.ref(W))
-        vars(self)["_outputs"] = outputs
-        return W
+        return self._memory.read(self, originals) if is_plain(*originals) else self._evaluate(*originals)
 
     @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -190,7 +166,7 @@ class Parametrization(nn.Module, abc.ABC):
             UnsupportedDtypeError: If W is not floating point or complex.
             InManifoldError: If W is outside the set; at registration, where W is projected, only if
                 :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
-            NotImplementedError: If the constraint acts behind another parametrization and its originals
+            NotImplementedError: If the constraint acts after another parametrization and its originals
                 cannot be written into one matrix.
             ValueError: If W differs from the weight in shape, dtype or device; if it comes from
                 ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
@@ -199,23 +175,18 @@ class Parametrization(nn.Module, abc.ABC):
         check_matrix(W, name)
         self._check_same_kind(W)
         self._check_shape(W)
-        if self._is_behind and not isinstance(W, nn.Parameter):
-            return self._assign_behind(W)
+        if self._is_after and not isinstance(W, nn.Parameter):
+            return self._assign_after(W)
         is_first = self._shape is None
         if is_first:
             self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
-        eps = finfo_eps(W.dtype)
         if W.is_meta:
             originals = self._start_on_meta(W)
         elif self._from_paper:
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
-            matrices = self._split(at_least_float32(W.detach()))
-            try:
-                originals = self.unconstrain(matrices, eps=eps, project=is_first)
-            except InManifoldError as error:
-                raise InManifoldError(f"{error}{'' if is_first else _FUNCTIONAL_CALL}") from None
-        self._shape, self._from_paper, self._is_behind = W.shape, False, False
+            originals = self._unconstrain(W.detach(), project=is_first)
+        self._shape, self._from_paper, self._is_after = W.shape, False, False
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
         like = (self._like_real.dtype, self._like.dtype)
@@ -231,12 +202,14 @@ class Parametrization(nn.Module, abc.ABC):
             X: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
             eps: Relative rounding error that X may have; by default that of its dtype.
         """
+        eps = finfo_eps(X.dtype) if eps is None else eps
+        if self._last_originals(X, eps) is not None:
+            return True
         trial = copy.deepcopy(self)
         try:
             check_matrix(X, type(self).__name__)
             self._check_shape(X)
-            matrices = self._split(at_least_float32(X.detach()))
-            trial.unconstrain(matrices, eps=finfo_eps(X.dtype) if eps is None else eps, project=False)
+            trial.unconstrain(self._split(at_least_float32(X.detach())), eps=eps, project=False)
         except ValueError:
             return False
         return True
@@ -255,7 +228,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
         trial = copy.deepcopy(self)
         originals = trial.start(trial._split(_new_like(self._like, self._shape)))
-        return trial._evaluate(*as_tuple(originals))
+        return trial(*as_tuple(originals))
 
     @torch.no_grad()
     def restart(self, *originals: Tensor) -> None:
@@ -286,14 +259,9 @@ class Parametrization(nn.Module, abc.ABC):
     # Implementation -----------------------------------------------------------------------------------
 
     @full_precision
-    def _evaluate(self, *originals: Tensor, known: Tensor | None = None) -> Tensor:
-        exact = tuple(map(at_least_float32, originals))
-        if self._is_behind and len(exact) == 1:
-            exact = self.read_matrix(exact[0])
-        if known is not None and exact[0] is originals[0]:  # Not in half precision, where W is rounded.
-            W = self.constrain_known(self._split(known), *exact)
-        else:
-            W = self.constrain(*exact)
+    def _evaluate(self, *originals: Tensor, found: Any = None) -> Tensor:
+        """Return the weight of originals as PyTorch holds them."""
+        W = self.constrained(self._exact(originals), found)
         if self.gates > 1:
             W = W.flatten(-3, -2)
         dtype = originals[0].dtype
@@ -301,65 +269,41 @@ class Parametrization(nn.Module, abc.ABC):
             # All originals are real, and their dtype does not determine the weight's: Module.double converts
             # real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
-        return W.to(dtype)
+        return W if W.dtype == dtype else W.to(dtype)
 
-    def _keep(self, originals: tuple[Tensor, ...], W: Tensor) -> None:
-        """Remember the weight and its dependencies, read after the evaluation, which may change a latch."""
-        tensors, edits, marks = self._dependencies(originals)
-        values = [t.detach().clone() for t in tensors]
-        vars(self)["_last"] = _Read(edits, marks, values, W.detach().clone())
+    @full_precision
+    def _find(self, *originals: Tensor) -> Any:
+        """Return :meth:`find` of originals as PyTorch holds them."""
+        return self.find(*self._exact(originals))
 
-    def _known(self, originals: tuple[Tensor, ...]) -> Tensor | None:
-        """Return the remembered weight, with a new graph, if nothing that it depends on has changed."""
-        last = self._last
-        # If a version or address differs, evaluate again, which is always right. If they are equal, compare
-        # the values, too: writes through `.data` leave the version alone.
-        if last is None or last.marks[0] != self._mark(originals[0]):  # An optimizer has stepped.
-            return None
-        tensors, edits, marks = self._dependencies(originals)
-        if edits != last.edits or marks != last.marks or not all(map(_same, tensors, last.values)):
-            return None
-        if torch.is_grad_enabled() and any(t.requires_grad for t in originals):
-            W: Tensor = _ReadAgain.apply(self, last.weight, *originals)  # type: ignore[no-untyped-call]
-            return W
-        return last.weight.clone()
+    def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the originals as :meth:`constrain` gets them."""
+        if self._is_after and len(originals) == 1:
+            return self.read_matrix(originals[0])
+        return tuple(map(at_least_float32, originals))
 
-    def _is_remembered(self) -> bool:
-        """Return whether the last weight may be used again.
+    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
+        """Return :meth:`constrain` with what was found, if anything was."""
+        return self.constrain(*originals) if found is None else self.constrain(*originals, found=found)
 
-        It may not if there are parameters beside the originals; if a module of another library is nested,
-        whose dependencies are not known; or if hooks save the tensors of the graph, as in
-        ``torch.utils.checkpoint``, which needs the same graph in its second forward pass.
-        """
-        if self._members is None:
-            modules = [part for part in self.modules() if not getattr(part, "is_memory", False)]
-            ours = all(isinstance(part, (Parametrization, nn.ModuleList, nn.Identity)) for part in modules)
-            members = [part for part in modules if isinstance(part, Parametrization)]
-            alone = ours and next(self.parameters(), None) is None
-            vars(self).update(_members=members, _is_alone=alone)
-        return self._is_alone and torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return originals of a weight. The weight of the last read is always in the set."""
+        eps = finfo_eps(W.dtype)
+        try:
+            return self.unconstrain(self._split(at_least_float32(W)), eps=eps, project=project)
+        except InManifoldError as error:
+            known = None if project else self._last_originals(W, eps)
+            if known is None:
+                raise InManifoldError(f"{error}{'' if project else _FUNCTIONAL_CALL}") from None
+            return known if len(known) > 1 else known[0]
 
-    def _dependencies(
-        self, originals: tuple[Tensor, ...]
-    ) -> tuple[list[Tensor], list[int], list[tuple[int, int] | None]]:
-        """Return the tensors that the weight depends on, and the edits and marks of :class:`_Read`."""
-        tensors, edits = list(originals), []
-        for part in self._members or ():
-            edits.append(part._edits)
-            tensors += [t for t in part._buffers.values() if t is not None and t.numel()]
-            if part._attributes is None:
-                vars(part)["_attributes"] = [t for t in vars(part).values() if isinstance(t, Tensor)]
-            tensors += part._attributes or ()
-        return tensors, edits, list(map(self._mark, tensors))
-
-    def _mark(self, t: Tensor) -> tuple[int, int] | None:
-        """Return the address and version of a tensor, if they can be compared between reads."""
-        # The parametrization before this one returns a new tensor at each read.
-        return None if self._is_behind or t.is_inference() else (t.data_ptr(), t._version)
+    def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
+        return None if W.ndim < 2 else self._memory.originals_of(W, atol=10 * W.shape[-1] * eps)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _members=None, _attributes=None)
+        # The memory compares the number of edits, and lists the attributes that may change without one.
+        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
 
     def _split(self, W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n)
         return W if self.gates == 1 else W.unflatten(-2, (self.gates, W.shape[-1]))
@@ -372,11 +316,11 @@ class Parametrization(nn.Module, abc.ABC):
             return originals.to("meta")
         return tuple(t.to("meta") for t in originals)
 
-    def _assign_behind(self, W: Tensor) -> Tensor:
+    def _assign_after(self, W: Tensor) -> Tensor:
         name = type(self).__name__
-        if not self.assignable_behind:
+        if not self.assignable_after:
             raise NotImplementedError(
-                f"{name}: expected no assignment behind another parametrization, got one: {name} cannot "
+                f"{name}: expected no assignment after another parametrization, got one: {name} cannot "
                 f"compute the other one's originals. Assign the original tensors instead, or register {name} "
                 "first."
             )
@@ -449,58 +393,16 @@ class Parametrization(nn.Module, abc.ABC):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_outputs": [], "_last": None, "_members": None, "_attributes": None}
+        return {**self.__dict__, "_editable": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
-        _give_classes_of_their_own(memo)
-        # torch.nn.RNN keeps the weight that it read last in a list, and deepcopy refuses a tensor with a
-        # graph. Parametrizations are copied before that list, so the memo can be given a copy of such a
-        # weight's values here. The next forward pass replaces the copy.
-        for ref in self._outputs:
-            W = ref()
-            if W is not None and id(W) not in memo:
-                memo[id(W)] = W.detach().clone()
-                memo.setdefault(id(memo), []).append(W)
-        clone = type(self).__new__(type(self))
-        memo[id(self)] = clone
-        clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        return clone
+        return deep_copy(self, memo)
 
 
 _FUNCTIONAL_CALL = (
     " (torch.func.functional_call takes the originals of a constrained weight: pass "
     "'parametrizations.weight.original' instead of 'weight'.)"
 )
-
-
-class _ReadAgain(torch.autograd.Function):
-    """The known weight of these originals. Only backward evaluates the constraint."""
-
-    @staticmethod
-    def forward(ctx: Any, constraint: Parametrization, weight: Tensor, *originals: Tensor) -> Tensor:
-        ctx.constraint = constraint
-        ctx.save_for_backward(weight, *originals)
-        return weight.clone()
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        create_graph = torch.is_grad_enabled()
-        needed = ctx.needs_input_grad[2:]
-        weight, *saved = ctx.saved_tensors
-        with torch.enable_grad():
-            # Aliases, so that autograd.grad finds only the paths through this read.
-            originals = [
-                t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
-                for t, wanted in zip(saved, needed, strict=True)
-            ]
-            W = ctx.constraint._evaluate(*originals, known=weight)
-        wanted = [t for t, is_needed in zip(originals, needed, strict=True) if is_needed]
-        found = iter(torch.autograd.grad(W, wanted, G, create_graph=create_graph, allow_unused=True))
-        return None, None, *(next(found) if is_needed else None for is_needed in needed)
-
-
-def _same(X: Tensor, Y: Tensor) -> bool:
-    return X.dtype == Y.dtype and X.device == Y.device and torch.equal(X, Y)
 
 
 def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
@@ -548,101 +450,3 @@ def real_entries(X: Tensor) -> int:
 def is_trained(X: Tensor) -> bool:
     """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
     return X.requires_grad or not isinstance(X, nn.Parameter)
-
-
-# Constraints nested in another one: a block, the P of a Schur form, a left or right factor. ``part`` is the
-# nested constraint. A constraint of another library, such as geotorch, has ``forward`` and ``right_inverse``,
-# and ``sample`` if it refuses matrices outside its set.
-
-
-def nested_originals(part: nn.Module, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-    """Return the originals for matrices W ``(..., n, n)``; see :meth:`Parametrization.unconstrain`."""
-    found: Any
-    if isinstance(part, Parametrization):
-        found = part.unconstrain(W, eps=eps, project=project)
-    else:
-        found = foreign_originals(part, W, project=project)
-    return as_tuple(found)
-
-
-def foreign_originals(part: nn.Module, W: Tensor, *, project: bool) -> Any:
-    """Return ``part.right_inverse(W)`` for a parametrization of another library.
-
-    Without ``right_inverse`` W itself is the original, as in PyTorch. If ``project`` is true and ``part``
-    refuses W, its ``sample()`` takes the place of W.
-    """
-    inverse: Any = getattr(part, "right_inverse", None)
-    if inverse is None:
-        return W
-    sample: Any = getattr(part, "sample", None)
-    if not project or sample is None:
-        return inverse(W)
-    try:
-        return inverse(W)
-    except ValueError:
-        return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
-
-
-def nested_weight(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the constrained matrices."""
-    W: Tensor = part.constrain(*originals) if isinstance(part, Parametrization) else part(*originals)
-    return W
-
-
-def nested_weight_known(part: nn.Module, W: Tensor, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the constrained matrices if W are their values; see :meth:`Parametrization.constrain_known`."""
-    if isinstance(part, Parametrization):
-        return part.constrain_known(W, *originals)
-    return nested_weight(part, originals)
-
-
-def nested_start(part: nn.Module, like: Tensor) -> tuple[Tensor, ...]:
-    """Return the originals of the paper's initialization; for another library's constraint, of ``like``."""
-    if isinstance(part, Parametrization):
-        return as_tuple(part.start(like))
-    return nested_originals(part, like, eps=finfo_eps(like.dtype), project=True)
-
-
-def nested_count(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
-    """Return the number of free parameters; for another library's constraint, of all trained entries."""
-    if not any(map(is_trained, originals)):
-        return 0
-    if isinstance(part, Parametrization):
-        return part.free_parameters(*originals)
-    return sum(real_entries(t) for t in originals if is_trained(t))
-
-
-def nested_parts(
-    part: nn.Module, originals: tuple[Tensor, ...]
-) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Return pairs of a constraint and its originals; see :meth:`Parametrization.parts`."""
-    return part.parts(*originals) if isinstance(part, Parametrization) else [(part, originals)]
-
-
-def nested_from_matrix(part: nn.Module, X: Tensor) -> tuple[Tensor, ...]:
-    """Return the originals that a matrix stands for; see :meth:`Parametrization.from_matrix`."""
-    return part.from_matrix(X) if isinstance(part, Parametrization) else (X,)
-
-
-def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give the parametrized modules that deepcopy is creating a class of their own.
-
-    PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
-    shares this class between module and copy. Removing a parametrization from the copy would then remove it
-    from the module, too, whose weight in ``torch.nn.RNN`` would silently stay constant; and
-    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in it
-    that has no attributes yet is being created.
-    """
-    for module in list(memo.values()):
-        if isinstance(module, nn.Module) and not vars(module):
-            shared = type(module)
-            names = [
-                name
-                for name, member in vars(shared).items()
-                if isinstance(member, property) and member.fget.__module__ == parametrize.__name__
-            ]
-            if names:
-                module.__class__ = shared.__bases__[0]
-                parametrize._inject_new_class(module)
-                for name in names:
-                    parametrize._inject_property(module, name)

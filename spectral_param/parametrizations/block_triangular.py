@@ -5,24 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import whole_number
-from spectral_param.parametrizations.base import (
-    Parametrization,
-    is_trained,
-    nested_count,
-    nested_from_matrix,
-    nested_originals,
-    nested_parts,
-    nested_start,
-    nested_weight,
-    nested_weight_known,
-    real_entries,
-)
+from spectral_param.parametrizations._foreign import adapted, count_free, originals_for
+from spectral_param.parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
 Coupling = bool | Sequence[tuple[int, int]]
@@ -91,20 +82,22 @@ class BlockTriangular(Parametrization):
             (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
         ]
 
-    def constrain(self, *originals: Tensor) -> Tensor:
+    def find(self, *originals: Tensor) -> tuple[Any, ...]:
+        """Return what is found for each block."""
+        own, _ = self._divide(originals)
+        return tuple(adapted(block).find(*each) for block, each in zip(self.blocks, own, strict=True))
+
+    def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
         """Return the block matrix."""
         own, couplings = self._divide(originals)
-        diagonal = [nested_weight(block, each) for block, each in zip(self.blocks, own, strict=True)]
-        return self._assemble(diagonal, couplings)
-
-    def constrain_known(self, W: Tensor, *originals: Tensor) -> Tensor:
-        """Return the block matrix, whose value W is known."""
-        own, couplings = self._divide(originals)
-        diagonal = [
-            nested_weight_known(block, self._part(W, i, i), each)
-            for i, (block, each) in enumerate(zip(self.blocks, own, strict=True))
-        ]
-        return self._assemble(diagonal, couplings)
+        known = found or itertools.repeat(None)
+        return self._assemble(
+            [
+                adapted(block).constrained(*each)
+                for block, *each in zip(self.blocks, own, known, strict=False)
+            ],
+            couplings,
+        )
 
     def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:
@@ -131,7 +124,7 @@ class BlockTriangular(Parametrization):
         before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
         try:
             found = [
-                nested_originals(block, self._part(W, i, i), eps=eps, project=project)
+                originals_for(block, self._part(W, i, i), eps=eps, project=project)
                 for i, block in enumerate(self.blocks)
             ]
         except ValueError:
@@ -143,7 +136,9 @@ class BlockTriangular(Parametrization):
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
         self._check_size(like)
-        found = [nested_start(block, self._part(like, i, i)) for i, block in enumerate(self.blocks)]
+        found = [
+            as_tuple(adapted(block).start(self._part(like, i, i))) for i, block in enumerate(self.blocks)
+        ]
         self._counts = tuple(map(len, found))
         couplings = self._couplings(like)
         for coupling in couplings:
@@ -154,7 +149,7 @@ class BlockTriangular(Parametrization):
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
         self._check_size(X)
-        found = [nested_from_matrix(block, self._part(X, i, i)) for i, block in enumerate(self.blocks)]
+        found = [adapted(block).from_matrix(self._part(X, i, i)) for i, block in enumerate(self.blocks)]
         if not self._counts:
             self._counts = tuple(map(len, found))
         return *itertools.chain.from_iterable(found), *self._couplings(X)
@@ -162,14 +157,14 @@ class BlockTriangular(Parametrization):
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the sum over the blocks and couplings that are trained."""
         own, couplings = self._divide(originals)
-        total = sum(nested_count(block, each) for block, each in zip(self.blocks, own, strict=True))
+        total = sum(count_free(block, each) for block, each in zip(self.blocks, own, strict=True))
         return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a block's constraint and its originals, without the couplings."""
         own, _ = self._divide(originals)
         pairs = zip(self.blocks, own, strict=True)
-        return list(itertools.chain.from_iterable(nested_parts(block, each) for block, each in pairs))
+        return list(itertools.chain.from_iterable(adapted(block).parts(*each) for block, each in pairs))
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return the function of the only block; None if there are more."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_operator
-from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -49,12 +48,10 @@ class FourierUnitary(Parametrization):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("permutation", None)
-        self._present = Present()
 
     def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
-        self._present.keep(v, phases)
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
         return fourier_operator(v, phases, self.permutation)(identity).mT
 
@@ -80,17 +77,14 @@ class FourierUnitary(Parametrization):
         return on_rows(fourier_operator(v, phases, self.permutation), v.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-        """Return the paper's start at registration, and later the originals of the last evaluation."""
-        if project:
-            return self.start(W)
-        originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
-        if originals is None:
+        """Return the paper's start at registration."""
+        if not project:
             raise InManifoldError(
                 "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
                 "cannot be computed. Copy the trained tensors instead (load_state_dict), or take "
                 "ScaledCayley or Givens, which reach every unitary weight."
             )
-        return originals
+        return self.start(W)
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""

@@ -19,7 +19,6 @@ from spectral_param.functional.givens import (
     num_rotations,
 )
 from spectral_param.parametrizations._orthogonal import polar_factor
-from spectral_param.parametrizations._present import Present
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -83,14 +82,12 @@ class Givens(Parametrization):
         self.layers = layers
         self.order: Order = order
         self.register_buffer("signs", None)
-        self._present = Present()
 
     def constrain(  # type: ignore[override]
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> Tensor:
         """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
         angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
-        self._present.keep(*angles)
         theta, phi, d = self._rotations(*angles)
         identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         return givens_operator(theta, phi, d, order=self.order)(identity).mT
@@ -129,7 +126,12 @@ class Givens(Parametrization):
             rotations, error = self._recover(matrix, project, eps)
             if error > 10 * W.shape[-1] * eps:
                 if not project:
-                    return self._present_originals(W, error, eps)
+                    raise InManifoldError(
+                        "Givens: expected an orthogonal (unitary) weight that "
+                        f"{self._num_layers(W.shape[-1])} {self.order} layers of rotations can reach, got one "
+                        f"that the angles found miss by {error:.1e}. Copy the trained angles instead "
+                        "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
+                    )
                 rotations = self._random(matrix)
             found.append(rotations)
         theta, phi, d = (torch.stack(parts) for parts in zip(*found, strict=True))
@@ -217,19 +219,3 @@ class Givens(Parametrization):
             return theta, phi, omega
         self.signs = d.to(like.device, like.dtype).reshape(*batch, -1)
         return theta
-
-    def _present_originals(self, W: Tensor, error: float, eps: float) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals of the last evaluation if W is their weight.
-
-        Raises:
-            InManifoldError: If W is another weight.
-        """
-        originals = self._present.originals_of(W, self.constrain, atol=10 * W.shape[-1] * eps)
-        if originals is None:
-            raise InManifoldError(
-                f"Givens: expected an orthogonal (unitary) weight that {self._num_layers(W.shape[-1])} "
-                f"{self.order} layers of rotations can reach, got one that the angles found miss by "
-                f"{error:.1e}. Copy the trained angles instead (load_state_dict), or take layers=None, which "
-                "reaches every orthogonal weight."
-            )
-        return originals if W.is_complex() else originals[0]

@@ -73,15 +73,15 @@ class ScaledCayley(Parametrization):
         self.negative_ones = negative_ones
         self.register_buffer("signs", None)
 
-    def constrain(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W for T ``(..., n, n)`` and, if complex, the phases θ ``(..., n)``."""
+    def find(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Return W, from which all derivatives follow without a linear solve."""
         return skew_cayley(T, self._diagonal(T, theta))
 
-    def constrain_known(  # type: ignore[override]
-        self, W: Tensor, T: Tensor, theta: Tensor | None = None
+    def constrain(  # type: ignore[override]
+        self, T: Tensor, theta: Tensor | None = None, found: Tensor | None = None
     ) -> Tensor:
-        """Return W without a linear solve; the derivatives need only W and D."""
-        return skew_cayley(T, self._diagonal(T, theta), W)
+        """Return W for T ``(..., n, n)`` and, if complex, the phases θ ``(..., n)``."""
+        return skew_cayley(T, self._diagonal(T, theta), found)
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +26,8 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
-from spectral_param.parametrizations.base import (
-    Parametrization,
-    at_least_float32,
-    is_trained,
-    nested_count,
-    nested_from_matrix,
-    nested_originals,
-    nested_parts,
-    nested_start,
-    nested_weight,
-)
+from spectral_param.parametrizations._foreign import adapted, count_free, originals_for
+from spectral_param.parametrizations.base import Parametrization, as_tuple, at_least_float32, is_trained
 from spectral_param.parametrizations.skew_exponential import SkewExponential
 
 Form = Literal["exact", "paper"]
@@ -156,13 +147,17 @@ class SchurForm(Parametrization):
         self.register_buffer("pairs", None)
         self.register_buffer("negative", None)
 
-    def constrain(self, *originals: Tensor) -> Tensor:
+    def find(self, *originals: Tensor) -> Any:
+        """Return what is found for P."""
+        return adapted(self.P).find(*originals[self._count :])
+
+    def constrain(self, *originals: Tensor, found: Any = None) -> Tensor:
         """Return V."""
         blocks, P_originals = self._blocks(originals)
         if self.departure is not None:
             excess = departure(blocks) / self.departure**2
             blocks = scale_departure(blocks, (1 + excess).rsqrt())
-        return assemble(nested_weight(self.P, P_originals), blocks, self.form == "exact")
+        return assemble(adapted(self.P).constrained(P_originals, found), blocks, self.form == "exact")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
@@ -183,7 +178,7 @@ class SchurForm(Parametrization):
         specify T. A P of another library starts from rotations by angles uniform in [-π, π).
         """
         check_real(like, "SchurForm", _COMPLEX)
-        P_originals = nested_start(self.P, init.henaff_(torch.empty_like(like)))
+        P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
         gamma = torch.ones_like(like[..., 0])
         theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
         self.pairs = paper_pairs(gamma)
@@ -206,7 +201,7 @@ class SchurForm(Parametrization):
         edge = torch.zeros_like(X[..., :1, 0])
         theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
         own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
-        return *own[: self._count], *nested_from_matrix(self.P, X.mT)
+        return *own[: self._count], *adapted(self.P).from_matrix(X.mT)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return n² for each matrix, n(n-1)/2 of them for P, without those of frozen originals."""
@@ -216,11 +211,11 @@ class SchurForm(Parametrization):
         inside = pairs if self.form == "exact" else 0
         counts = (rows * (n - 1) // 2 - inside, rows - pairs, pairs, pairs)[: self._count]
         total = sum(count for count, X in zip(counts, originals, strict=False) if is_trained(X))
-        return total + nested_count(self.P, P_originals)
+        return total + count_free(self.P, P_originals)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and its originals: this one, and P."""
-        return [(self, originals), *nested_parts(self.P, originals[self._count :])]
+        return [(self, originals), *adapted(self.P).parts(*originals[self._count :])]
 
     def penalty(self, *originals: Tensor) -> Tensor:
         r"""Return :math:`δ\, ‖1 - |γ|‖_2^2`, a penalty that keeps the eigenvalues near the unit circle.
@@ -396,13 +391,13 @@ class SchurForm(Parametrization):
         for candidate, candidate_blocks in ((P, blocks), flip_last(P, blocks, everywhere)):
             target = candidate.to(like.device, like.dtype)
             try:
-                originals = nested_originals(self.P, target, eps=eps, project=False)
+                originals = originals_for(self.P, target, eps=eps, project=False)
             except ValueError as error:
                 failure = error
                 continue
             # Two matrices of different determinant are at least 2 apart.
             with torch.no_grad():
-                distance = torch.linalg.matrix_norm(nested_weight(self.P, originals) - target)
+                distance = torch.linalg.matrix_norm(adapted(self.P).constrained(originals) - target)
             if bool((distance < 1).all()):
                 return candidate_blocks, originals
         raise failure

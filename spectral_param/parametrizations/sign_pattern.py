@@ -56,7 +56,7 @@ class SignPattern(Parametrization):
     """
 
     pattern: Tensor
-    assignable_behind = True
+    assignable_after = True
 
     def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:
         super().__init__()

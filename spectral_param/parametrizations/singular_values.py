@@ -9,17 +9,8 @@ from spectral_param.context import matmul
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite
 from spectral_param.functional.householder import few_reflections, householder
-from spectral_param.parametrizations.base import (
-    Parametrization,
-    as_real,
-    is_trained,
-    nested_count,
-    nested_from_matrix,
-    nested_originals,
-    nested_parts,
-    nested_start,
-    nested_weight,
-)
+from spectral_param.parametrizations._foreign import count_free
+from spectral_param.parametrizations.base import Parametrization, as_real, as_tuple, is_trained
 from spectral_param.parametrizations.householder import Householder
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge
@@ -85,7 +76,7 @@ class SingularValues(Parametrization):
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return U diag(σ) Vᴴ."""
         left, right, f = _factors(originals)
-        U, V = nested_weight(self.left, left), nested_weight(self.right, right)
+        U, V = self.left.constrain(*left), self.right.constrain(*right)
         # Module.double converts f and leaves the vectors.
         f = as_real(f).to(U.real.dtype)
         return _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
@@ -93,7 +84,7 @@ class SingularValues(Parametrization):
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and its originals: this one, and those of U and V."""
         left, right, _ = _factors(originals)
-        return [(self, originals), *nested_parts(self.left, left), *nested_parts(self.right, right)]
+        return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the originals of U, of V, and f."""
@@ -127,23 +118,26 @@ class SingularValues(Parametrization):
                     "reflections than rows no other weight can be assigned: copy the state_dict, or take "
                     "reflections=None."
                 )
-        left = nested_originals(self.left, U, eps=eps, project=True)
-        return *left, *nested_originals(self.right, V, eps=eps, project=True), 2 * torch.atanh(t)
+        left, right = (
+            as_tuple(part.unconstrain(X, eps=eps, project=True))
+            for part, X in ((self.left, U), (self.right, V))
+        )
+        return *left, *right, 2 * torch.atanh(t)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return Householder's start for U and V, and f = 0: all singular values at the center."""
         f = torch.zeros_like(like[..., 0].real)
-        return *nested_start(self.left, like), *nested_start(self.right, like), f
+        return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(like)), f
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
-        left, right = nested_from_matrix(self.left, X), nested_from_matrix(self.right, X.mT)
+        left, right = self.left.from_matrix(X), self.right.from_matrix(X.mT)
         return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
         left, right, f = _factors(originals)
-        total = f.numel() * is_trained(f) + nested_count(self.left, left) + nested_count(self.right, right)
+        total = f.numel() * is_trained(f) + count_free(self.left, left) + count_free(self.right, right)
         return min(total, f.numel() * f.shape[-1] * (2 if left[0].is_complex() else 1))
 
     def extra_repr(self) -> str:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param.context import is_plain
 from spectral_param.eigen import dominant_eigentriple
 from spectral_param.eigen.derivative import is_degenerate, known_value
-from spectral_param.eigen.follower import Follower
+from spectral_param.eigen.follower import Follower, Leader
 from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.spectral_radius import (
@@ -59,7 +58,7 @@ class SpectralAbscissa(Parametrization):
         -0.1
     """
 
-    assignable_behind = True
+    assignable_after = True
 
     def __init__(self, abscissa: float | Tensor = 0.0, mode: Mode = "equal") -> None:
         super().__init__()
@@ -77,25 +76,32 @@ class SpectralAbscissa(Parametrization):
         self.rightmost = Follower("dense", "real")
         self._warned = False
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        triple = self.rightmost.follow(T) if is_plain(T) else None
-        alpha = self.rightmost.recorded(T) if triple is None else known_value(T, triple, "real")
-        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
-        active = None
-        if self.mode == "at_most":
-            # A NaN shift is active, so that W becomes NaN.
-            active = ~(shift.detach() <= 0)
-            shift = torch.where(active, shift, 0)
-        if triple is not None and not self._warned and not self.rightmost.is_regular:
-            defective = is_degenerate(triple.right, triple.left)
-            if bool((defective if active is None else defective & active).any()):
+    def find(self, T: Tensor) -> Leader:  # type: ignore[override]
+        """Return the rightmost eigentriples."""
+        leader = self.rightmost.follow(T)
+        if not leader.regular and not self._warned:
+            triple = leader.triple
+            active = self._active(
+                triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, T, "abscissa")
+            )
+            if bool((active & is_degenerate(triple.right, triple.left)).any()):
                 self._warned = True
                 warn_degenerate(
                     "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
                     "real part as constant"
                 )
+        return leader
+
+    def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
+        """Return T - (α(T) - a) I, or T where the mode does not shift."""
+        alpha = self.rightmost.recorded(T) if found is None else known_value(T, found.triple, "real")
+        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
+        shift = torch.where(self._active(shift.detach()), shift, 0)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def _active(self, shift: Tensor) -> Tensor:
+        """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
+        return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, shifted if W is outside the set."""

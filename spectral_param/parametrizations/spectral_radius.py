@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param.context import is_plain, is_traced
+from spectral_param.context import is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.derivative import (
@@ -21,7 +21,7 @@ from spectral_param.eigen.derivative import (
     is_degenerate,
     known_value,
 )
-from spectral_param.eigen.follower import Follower, Solver
+from spectral_param.eigen.follower import Follower, Leader, Solver
 from spectral_param.eigen.tracking import is_on_host
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
@@ -123,55 +123,64 @@ class SpectralRadiusNorm(Parametrization):
         self.tracking = Follower(solver)
         self._warned = False
 
-    assignable_behind = True
+    assignable_after = True
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+    def find(self, T: Tensor) -> Leader:  # type: ignore[override]
+        """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
+        leader = self.tracking.follow(T)
+        if leader.regular:
+            self._close_latches(_modulus(leader.triple.eigenvalue, T), T)
+            return leader
+        # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
+        scale = _extreme_scale(T)
+        if bool((scale != 1).any()):
+            leader = self.tracking.follow(divided(T, scale))._replace(regular=False)
+        rho = leader.triple.eigenvalue.abs() * scale[..., 0, 0]
+        self._close_latches(rho, T)
+        if not self._warned:
+            self._warn(T, rho, scale, leader.triple)
+        return leader
+
+    def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
-        if is_plain(T):
-            triple = self.tracking.follow(T)
-            if self.tracking.is_regular:
-                return self._constrain_regular(T, triple)
-        return self._constrain_with_care(T)
+        if found is not None and found.regular:
+            return self._constrain_regular(T, found.triple)
+        scale = _extreme_scale(T.detach())
+        S = divided(T, scale)
+        rho = self.tracking.recorded(S) if found is None else known_value(S, found.triple)
+        scale = scale[..., 0, 0]
+        size = (rho * scale).detach()
+        if found is None and is_traced(T):  # Transforms of torch.func allow no side effects.
+            self._close_latches(size, T)
+        divided_by = self._active(size, T) & ~_nilpotent(S, rho, scale)
+        shifted = rho if self.eps == 0 else rho + self.eps / scale
+        divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
+        return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
         """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
-        on_host = self.mode != "equal" and T.ndim == 2 and is_on_host(T)
-        if on_host and not self._is_active(triple.eigenvalue):
-            return T.clone()
         radius = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
-        W = divided_by_modulus(T, triple, radius, self.eps)
-        if on_host or self.mode == "equal":
-            return W
-        return torch.where(self._active(triple.eigenvalue.abs(), radius)[..., None, None], W, T)
+        if self.mode == "equal":
+            return divided_by_modulus(T, triple, radius, self.eps)
+        active = self._active(_modulus(triple.eigenvalue, T), T)
+        if isinstance(active, bool):
+            return divided_by_modulus(T, triple, radius, self.eps) if active else T
+        return torch.where(active[..., None, None], divided_by_modulus(T, triple, radius, self.eps), T)
 
-    def _constrain_with_care(self, T: Tensor) -> Tensor:
-        """Return W for any T, whatever its size and eigenvalues, and also while a graph is recorded."""
-        # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-        scale = _extreme_scale(T.detach())
-        S = divided(T, scale)
-        triple = self.tracking.follow(S) if is_plain(S) else None
-        rho = self.tracking.recorded(S) if triple is None else known_value(S, triple)
-        scale = scale[..., 0, 0]
-        radius = broadcast_to_matrices(self.radius, T, "radius")
-        active = self._active((rho * scale).detach(), radius)
-        nilpotent = (rho <= _rounding(S, finfo_eps(T.dtype))) | (rho * scale < torch.finfo(T.dtype).tiny)
-        divided_by = active & ~nilpotent
-        shifted = rho if self.eps == 0 else rho + self.eps / scale
-        divisor = torch.where(divided_by, shifted, 1) / radius
-        if triple is not None and not self._warned:
-            reason = ""
-            if bool((active & nilpotent).any()):
-                reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
-            elif bool((active & is_degenerate(triple.right, triple.left)).any()):
-                reason = (
-                    "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
-                )
-            if reason:
-                self._warned = True
-                warn_degenerate(f"SpectralRadiusNorm: {reason}")
-        return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
+    def _warn(self, T: Tensor, rho: Tensor, scale: Tensor, triple: Eigentriple) -> None:
+        """Warn if an eigenvalue that is divided by has no derivative or is zero."""
+        active = self._active(rho, T)
+        S, scale = divided(T, scale), scale[..., 0, 0]
+        reason = ""
+        if bool((active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()):
+            reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
+        elif bool((active & is_degenerate(triple.right, triple.left)).any()):
+            reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
+        if reason:
+            self._warned = True
+            warn_degenerate(f"SpectralRadiusNorm: {reason}")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
@@ -225,43 +234,43 @@ class SpectralRadiusNorm(Parametrization):
             chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
         return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
 
-    def _shifted(self, rho: Tensor) -> Tensor:
-        """Return ρ + ε in ρ's dtype; for torch.func's dual numbers, adding a Python number would promote."""
-        return rho if self.eps == 0 else rho + torch.full_like(rho, self.eps)
+    def _active(self, rho: Any, T: Tensor) -> Any:
+        """Return which matrices are scaled, for ρ as a tensor or, for one matrix, a number.
 
-    def _active(self, rho: Tensor, radius: Tensor | float) -> Tensor:
-        """Return which matrices are scaled. ρ = NaN counts as active, so that W becomes NaN."""
+        ρ = NaN counts as active, so that W becomes NaN.
+        """
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
-        limit = radius * (1 + _ROUNDINGS * finfo_eps(rho.dtype))
-        shifted = self._shifted(rho)
-        above = ~(shifted <= limit)
-        if self.mode == "at_most":
-            return above
-        latched = self._latch(rho)
-        closed = as_real(latched) > 0.5
-        # Transforms of torch.func allow no side effects, so the latch is only read there.
-        if self.training and (is_plain(rho) or is_traced(rho)):
-            latched.copy_((closed | (shifted > limit)).to(latched.dtype))
-        return above | closed
+        above = self._exceeds(rho, T) | (rho != rho)
+        return above if self.mode == "at_most" else above | self._closed(rho, T)
 
-    def _is_active(self, eigenvalue: Tensor) -> bool:
-        """Return the same for one ordinary matrix on the host; Python numbers are faster than tensors."""
-        shifted = abs(eigenvalue.item()) + self.eps
-        limit = self.radius * (1 + _ROUNDINGS * finfo_eps(eigenvalue.dtype))
-        above = not shifted <= limit
-        if self.mode == "at_most":
-            return above
-        latched = self._latch(eigenvalue)
-        closed = as_real(latched).item() > 0.5
-        if self.training and shifted > limit and not closed:
-            latched.fill_(1)
-        return above or closed
+    def _exceeds(self, rho: Any, T: Tensor) -> Any:
+        """Return where ρ + ε > r, up to rounding."""
+        radius: Any = self.radius
+        if isinstance(rho, Tensor):
+            radius = broadcast_to_matrices(radius, T, "radius")
+        # For torch.func's dual numbers, adding a Python number would promote.
+        eps = torch.full_like(rho, self.eps) if self.eps and isinstance(rho, Tensor) else self.eps
+        return rho + eps > radius * (1 + _ROUNDINGS * finfo_eps(T.dtype))
 
-    def _latch(self, like: Tensor) -> Tensor:
+    def _closed(self, rho: Any, T: Tensor) -> Any:
+        """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
         if self.latched is None:
-            self.latched = torch.zeros_like(like.real)
-        return self.latched
+            self.latched = T.real.new_zeros(T.shape[:-2])
+        closed = as_real(self.latched) > 0.5
+        return closed if isinstance(rho, Tensor) else bool(closed)
+
+    def _close_latches(self, rho: Any, T: Tensor) -> None:
+        """In training, close the latches of matrices of radius ρ > r."""
+        if self.mode != "latched":
+            return
+        closed, above = self._closed(rho, T), self._exceeds(rho, T)
+        if self.training:
+            assert self.latched is not None
+            if isinstance(above, Tensor):
+                self.latched.copy_((closed | above).to(self.latched.dtype))
+            elif above and not closed:
+                self.latched.fill_(1)
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
@@ -311,6 +320,16 @@ def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     """Return the power of two next to the largest entry if that entry is extreme, else 1."""
     scale = power_of_two_scale(T)
     return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
+
+
+def _modulus(eigenvalue: Tensor, T: Tensor) -> Any:
+    """Return |λ|; of one matrix on the host as a number, which is faster than a tensor."""
+    return abs(eigenvalue.item()) if T.ndim == 2 and is_on_host(T) else eigenvalue.abs()
+
+
+def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
+    """Return where ρ(S) is zero in working precision, or 1/ρ overflows for scale·S."""
+    return (rho <= _rounding(S, finfo_eps(S.dtype))) | (rho * scale < torch.finfo(S.dtype).tiny)
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)

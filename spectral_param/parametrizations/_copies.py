@@ -1,0 +1,49 @@
+"""Deep copies of parametrized modules, where PyTorch's own go wrong."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+
+def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
+    """Return ``copy.deepcopy`` of a constraint."""
+    _give_classes_of_their_own(memo)
+    # torch.nn.RNN keeps the weight that it read last in a list, and deepcopy refuses a tensor with a graph.
+    # Parametrizations are copied before that list, so the memo can be given a copy of such a weight's values
+    # here. The next forward pass replaces the copy.
+    for W in list(constraint._memory.outputs.values()):
+        if id(W) not in memo:
+            memo[id(W)] = W.detach().clone()
+            memo.setdefault(id(memo), []).append(W)
+    clone = type(constraint).__new__(type(constraint))
+    memo[id(constraint)] = clone
+    clone.__dict__.update(copy.deepcopy(constraint.__getstate__(), memo))
+    return clone
+
+
+def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
+    """Give the parametrized modules that deepcopy is creating a class of their own.
+
+    PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
+    shares this class between module and copy. Removing a parametrization from the copy would then remove it
+    from the module, too, whose weight in ``torch.nn.RNN`` would silently stay constant; and
+    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in it
+    that has no attributes yet is being created.
+    """
+    for module in list(memo.values()):
+        if isinstance(module, nn.Module) and not vars(module):
+            shared = type(module)
+            names = [
+                name
+                for name, member in vars(shared).items()
+                if isinstance(member, property) and member.fget.__module__ == parametrize.__name__
+            ]
+            if names:
+                module.__class__ = shared.__bases__[0]
+                parametrize._inject_new_class(module)
+                for name in names:
+                    parametrize._inject_property(module, name)
