@@ -25,6 +25,10 @@ R = TypeVar("R")
 _TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
+# Types of tensors whose values may be looked at. A test with a device of its own adds its type.
+PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
+
+
 def is_traced(*tensors: Tensor) -> bool:
     """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
@@ -37,14 +41,38 @@ def is_traced(*tensors: Tensor) -> bool:
     return False
 
 
+def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
+    """Return a context to compute with the values of the tensors, or None if they may not be looked at.
+
+    They may if no graph is recorded, and no transform and no forward mode is at work. The context is
+    :func:`precise`. Everything is asked here and not in functions of its own, because each read asks.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return None
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return None
+    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+        return None
+    for t in tensors:
+        if type(t) not in PLAIN_TYPES or t.is_meta:
+            return None
+    return precise(tensors[0])
+
+
 def is_plain(*tensors: Tensor) -> bool:
-    """Return whether the values can be looked at and kept: no graph, transform or forward mode is at work."""
-    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    for t in tensors:  # noqa: SIM110 -- called in every read, and a generator is slower
-        if type(t) is not Tensor and type(t) is not torch.nn.Parameter:
-            return False
-    return True
+    """Return whether the values may be looked at; see :func:`plain`."""
+    return plain(*tensors) is not None
+
+
+HALF = {torch.bfloat16, torch.float16, torch.complex32}
+
+# Devices whose values the host sees without waiting.
+HOST = {"cpu"}
+
+
+def is_on_host(t: Tensor) -> bool:
+    """Return whether the host can look at the values of t without waiting for a device."""
+    return t.device.type in HOST
 
 
 def is_wrapped(t: Tensor) -> bool:
@@ -89,24 +117,41 @@ _NOTHING = contextlib.nullcontext()
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Return ``function`` with autocast and TensorFloat-32 switched off while it runs.
 
-    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits only.
-    The device is that of the first tensor among the positional arguments. In torch.compile the products
-    follow ``torch.set_float32_matmul_precision``, because a graph cannot change that setting.
+    The device is that of the first tensor among the positional arguments; see :func:`precise`.
     """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for argument in args:
             if isinstance(argument, Tensor):
-                override = _OVERRIDES.get(argument.device.type)
-                if override is None or torch.compiler.is_compiling() or override.is_idle():
-                    with autocast_off(argument):
-                        return function(*args, **kwargs)
-                with override(), autocast_off(argument):
+                with precise(argument):
                     return function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def precise(like: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Return a context that switches autocast and TensorFloat-32 off on the device of a tensor.
+
+    An orthogonal matrix built from products in bfloat16 or TensorFloat-32 is orthogonal to three digits only.
+    In torch.compile the products follow ``torch.set_float32_matmul_precision``, because a graph cannot change
+    that setting.
+    """
+    device = like.device.type
+    override = _OVERRIDES.get(device)
+    if (
+        override is None
+        or torch.compiler.is_compiling()
+        or (override.users == 0 and getattr(override.settings, override.name) in (override.value, "none"))
+    ):
+        # Where autocast does not exist, as on the meta device, it cannot be switched off.
+        enabled = is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return torch.autocast(device, enabled=False) if enabled else _NOTHING
+    both = contextlib.ExitStack()
+    both.enter_context(override())
+    both.enter_context(autocast_off(like))
+    return both
 
 
 class _Override:
@@ -116,36 +161,32 @@ class _Override:
     """
 
     def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
-        self._settings, self._name, self._value, self._parent = settings, name, value, parent
-        self._lock, self._users, self._before = threading.Lock(), 0, value
+        self.settings, self.name, self.value, self._parent = settings, name, value, parent
+        self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
         """Return the value to restore: "none" if it is inherited, where reading shows the parent's."""
-        value = getattr(self._settings, self._name)
-        inherited = self._parent is not None and value == getattr(self._parent, self._name)
+        value = getattr(self.settings, self.name)
+        inherited = self._parent is not None and value == getattr(self._parent, self.name)
         return "none" if inherited else value
-
-    def is_idle(self) -> bool:
-        """Return whether the setting has ``value`` without any thread's override."""
-        return self._users == 0 and getattr(self._settings, self._name) in (self._value, "none")
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
-            active = self._users > 0 or getattr(self._settings, self._name) not in (self._value, "none")
+            active = self.users > 0 or getattr(self.settings, self.name) not in (self.value, "none")
             if active:
-                if self._users == 0:
+                if self.users == 0:
                     self._before = self._own()
-                    setattr(self._settings, self._name, self._value)
-                self._users += 1
+                    setattr(self.settings, self.name, self.value)
+                self.users += 1
         try:
             yield
         finally:
             if active:
                 with self._lock:
-                    self._users -= 1
-                    if self._users == 0:
-                        setattr(self._settings, self._name, self._before)
+                    self.users -= 1
+                    if self.users == 0:
+                        setattr(self.settings, self.name, self._before)
 
 
 def _overrides() -> dict[str, _Override]:

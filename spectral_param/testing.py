@@ -53,6 +53,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spectral_param._constrain import constrain
 from spectral_param.errors import InManifoldError
@@ -69,6 +70,7 @@ __all__ = [
     "assignable",
     "check_assignment_copies",
     "check_autocast",
+    "check_averaging",
     "check_bad_input",
     "check_bfloat16",
     "check_cached",
@@ -76,7 +78,9 @@ __all__ = [
     "check_constraint_holds",
     "check_deepcopy",
     "check_deepcopy_of_rnn",
+    "check_gradient_of_the_read",
     "check_gradients",
+    "check_half_and_back",
     "check_nan",
     "check_paper_start",
     "check_projection",
@@ -88,6 +92,7 @@ __all__ = [
     "check_state_dict",
     "check_to",
     "check_torch_func",
+    "check_write_during_a_read",
     "conformance",
     "holder",
     "originals",
@@ -548,6 +553,112 @@ def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert torch.equal(first, clone.weight), "expected the same weight from the same originals"
 
 
+def _weight_of(averaged: AveragedModel) -> Tensor:
+    module = averaged.module
+    assert isinstance(module, Holder)
+    return module.weight.detach()
+
+
+def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """The mean of two models, buffers included, is in the set, and the mean of equal models is the model."""
+    first, second = (holder(case, case.member(shape, dtype)) for _ in range(2))
+    other = copy.deepcopy(first)
+    try:
+        other.load_state_dict(second.state_dict())
+    except RuntimeError:  # The number of originals may depend on the weight.
+        other = first
+    averaged = AveragedModel(first, use_buffers=True)
+    for model in (first, other):
+        averaged.update_parameters(model)
+    _assert_inside(case, _weight_of(averaged), "mean of two models")
+    rule = get_ema_multi_avg_fn(0.9) if not dtype.is_complex else None
+    averaged = AveragedModel(first, multi_avg_fn=rule, use_buffers=True)
+    for _ in range(100):
+        averaged.update_parameters(first)
+    expected = first.weight.detach()
+    atol = 1000 * tolerance(dtype, shape[-1]) * max(1.0, _largest(expected))
+    _assert_close(_weight_of(averaged), expected, atol, "mean of equal models")
+    mean = {
+        key: torch.lerp(value, other.state_dict()[key], 0.25) for key, value in first.state_dict().items()
+    }
+    first.load_state_dict(mean)
+    _assert_inside(case, first.weight, "state of two models after lerp")
+
+
+def check_half_and_back(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A model cast to half precision and back is in the set, and close to the model before."""
+    for half in (nn.Module.half, nn.Module.bfloat16):
+        module = holder(case, case.member(shape, dtype))
+        before = module.weight.detach().clone()
+        half(module).float()
+        W, what = module.weight.detach(), f"weight after {half.__name__}() and float()"
+        _assert_inside(case, W, what)
+        _assert_close(W, before, 0.2 * max(1.0, _largest(before)), what)
+
+
+def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A write to the originals during a read leaves later reads right, wherever in the read it happens."""
+    for name in ("find", "constrain"):
+        for before in (True, False):
+            module = holder(case, case.member(shape, dtype))
+            constraint, tensors = _list_of(module)[0], originals(module)
+            function = getattr(constraint, name)
+
+            def disturbed(
+                *args: Any,
+                function: Any = function,
+                early: bool = before,
+                tensors: Any = tensors,
+                **kwargs: Any,
+            ) -> Any:
+                result = None if early else function(*args, **kwargs)
+                for tensor in tensors:
+                    tensor.data.add_(0.1 * torch.randn_like(tensor))
+                return function(*args, **kwargs) if early else result
+
+            for tensor in tensors:
+                tensor.data.add_(0.01 * torch.randn_like(tensor))
+            setattr(constraint, name, disturbed)
+            with torch.no_grad():
+                module.weight  # noqa: B018
+            delattr(constraint, name)
+            _assert_inside(case, module.weight, f"read after a write in {name}")
+            fresh = copy.deepcopy(constraint)
+            atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(module.weight.detach()))
+            expected = fresh(*(t.detach().clone() for t in tensors))
+            _assert_close(module.weight.detach(), expected, atol, f"read after a write in {name}")
+
+
+def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """An edit of the originals or buffers between a read and its backward pass changes no gradient.
+
+    It may be an error, as PyTorch's version counter gives.
+    """
+    G = torch.randn(shape, dtype=dtype)
+    for reads in (1, 2):  # The first read, and one from the memory.
+        for what in ("originals", "buffers"):
+            module = holder(case, case.member(shape, dtype))
+            _train(module, shape, dtype, steps=1)
+            tensors = originals(module)
+            clone = copy.deepcopy(module)
+            expected = torch.autograd.grad(_varied(clone.weight, G), originals(clone))
+            for _ in range(reads):
+                W = module.weight
+            loss = _varied(W, G)
+            edited = tensors if what == "originals" else list(_list_of(module)[0].buffers())
+            with torch.no_grad():
+                for tensor in edited:
+                    if tensor.is_floating_point() or tensor.is_complex():
+                        tensor.mul_(-0.5)
+            try:
+                found = torch.autograd.grad(loss, tensors)
+            except RuntimeError:
+                continue
+            for a, b in zip(found, expected, strict=True):
+                atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(b))
+                _assert_close(a, b, atol, f"gradient after an edit of the {what}")
+
+
 LAYERS: dict[int, Any] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}
 
 
@@ -569,6 +680,10 @@ def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 def _in_float32(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return dtype == torch.float32
+
+
+def _in_single_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.complex64)
 
 
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
@@ -648,6 +763,10 @@ CHECKS: tuple[Check, ...] = (
     _check(check_remove, ""),
     _check(check_cached, ""),
     _check(check_repeated_reads, "mode"),
+    _check(check_averaging, "shape dtype mode"),
+    _check(check_half_and_back, "shape gates mode", _in_single_precision),
+    _check(check_write_during_a_read, "mode", _with_start),
+    _check(check_gradient_of_the_read, "mode"),
     _check(check_torch_func, "shape gates"),
     _check(check_compile, "gates mode"),
     _check(check_autocast, ""),

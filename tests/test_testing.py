@@ -163,13 +163,13 @@ def scaled_gradient(T, factor):
 
 
 class WrongWhenCompiled(sp.SkewExponential):
-    def constrain(self, T):
-        return super().constrain(scaled_gradient(T, -3) if torch.compiler.is_compiling() else T)
+    def constrain(self, T, found=None):
+        return super().constrain(scaled_gradient(T, -3) if torch.compiler.is_compiling() else T, found)
 
 
 class WrongInsideCached(sp.SkewExponential):
-    def constrain(self, T):
-        return super().constrain(scaled_gradient(T, 2) if parametrize._cache_enabled else T)
+    def constrain(self, T, found=None):
+        return super().constrain(scaled_gradient(T, 2) if parametrize._cache_enabled else T, found)
 
 
 class ForgetsItsBase(sp.SkewExponential):

@@ -214,7 +214,7 @@ def _both_vectors(A: Array, choice: Choice) -> tuple[complex, Array, Array] | No
         u, v = right[:, leader], left[:, leader]
         if eigenvalue.imag:
             # The first of a pair, in the upper half plane. The next column has the imaginary parts.
-            u, v = (x + 1j * X[:, leader + 1] for x, X in ((u, right), (v, left)))
+            u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
     return None if failed else (eigenvalue, u, v)
 
 

@@ -40,8 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_wrapped, not_nested
-from spectral_param.eigen import tracking
+from spectral_param.context import full_precision, is_on_host, is_wrapped, not_nested
 from spectral_param.eigen.dense import (
     SHORT_SIZE,
     Choice,
@@ -236,7 +235,7 @@ class _Divided(torch.autograd.Function):
     ) -> Tensor:
         ctx.radius, ctx.eps = radius, eps
         ctx.save_for_backward(T, eigenvalue, u, v)
-        if T.ndim == 2 and T.device.type in tracking.HOST:  # Python numbers are faster than tensors.
+        if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
             return T / ((abs(eigenvalue.item()) + eps) / float(radius))
         return T / _to_matrices((eigenvalue.abs() + eps) / radius, T)
 
@@ -245,9 +244,7 @@ class _Divided(torch.autograd.Function):
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
-        elif (
-            T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and T.device.type in tracking.HOST and not is_wrapped(G)
-        ):
+        elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
             return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
         shifted = eigenvalue.abs() + ctx.eps
         f = ctx.radius / shifted

@@ -44,9 +44,9 @@ class Follower(nn.Module):
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
     - ``numbers``: the other fields of :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
     - ``triple``, ``digest``: λ, u and v at the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of their bits and those of their T, as eight 32-bit numbers. If T and the triple still have these
-      bits after loading, the triple is used, so that an interrupted run continues to the same bits. After
-      averaging or conversion the bits differ, and the triple is not used.
+      SHA-256 of their bits and those of their T, as eight 32-bit numbers. If T and the triple still have
+      these bits after loading, the triple is used, so that an interrupted run continues to the same bits.
+      After averaging or conversion the bits differ, and the triple is not used.
 
     All buffers are None if nothing is tracked.
 
@@ -66,7 +66,7 @@ class Follower(nn.Module):
         self.solver, self.choice = solver, choice
         for name in _BUFFERS:
             self.register_buffer(name, None)
-        # The last T with its leader, for a checkpoint. T belongs to the weight's memory, which never changes it.
+        # The last T with its leader, for a checkpoint. T is that of the weight's memory and does not change.
         self._last: tuple[Tensor, Leader] | None = None
         self._is_loaded = False
         # The host's copy of ``numbers``, and the version of the buffer when it was copied.
@@ -99,8 +99,8 @@ class Follower(nn.Module):
         """Return the leading eigentriple of each matrix.
 
         Args:
-            T: Matrices ``(..., n, n)`` without a graph, float32, float64, complex64 or complex128. The caller does
-                not change them any more.
+            T: Matrices ``(..., n, n)`` without a graph, float32, float64, complex64 or complex128. The caller
+                does not change them any more.
         """
         if not self.tracks(T.shape[-1]):
             return Leader(*leading_eigentriple(T, self.choice))

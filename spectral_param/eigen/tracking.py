@@ -77,6 +77,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spectral_param.context import is_on_host
 from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
 
 Array = npt.NDArray[Any]
@@ -100,13 +101,6 @@ AUDIT_TAU = 0.65
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
-# Devices whose values the host sees without waiting.
-HOST = ("cpu",)
-
-
-def is_on_host(x: Tensor) -> bool:
-    """Return whether the host can look at the values of x without waiting for a device."""
-    return x.device.type in HOST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,15 +185,20 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
 
 
-def _scaled(T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return T divided by a power of two near its largest entry, and that entry.
+def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
+    """Return T divided by a power of two near its largest entry, that entry, and whether T was divided.
 
-    On the host, a matrix of ordinary size is returned as it is, which saves a copy.
+    On the host, a matrix of ordinary size is returned as it is, which saves a copy, and None for a matrix that
+    is zero or not finite.
     """
     largest = _largest_entry(T)
-    if is_on_host(T) and _is_ordinary(float(largest)):
-        return T, largest
-    return T / _power_of_two(largest), largest
+    if is_on_host(T):
+        size = float(largest)
+        if not 0 < size < math.inf:
+            return None
+        if 1e-3 <= size <= 1e3:
+            return T, largest, False
+    return T / _power_of_two(largest), largest, True
 
 
 def _power_of_two(largest: Tensor) -> Tensor:
@@ -214,17 +213,6 @@ def _largest_entry(T: Tensor) -> Tensor:
     return torch.maximum(-low, high)
 
 
-def _is_ordinary(largest: float) -> bool:
-    return 1e-3 <= largest <= 1e3
-
-
-def _scale(largest: float, T: Tensor) -> float:
-    """Return the divisor that :func:`_scaled` used."""
-    if is_on_host(T) and _is_ordinary(largest):
-        return 1.0
-    return 2.0 ** (math.frexp(largest)[1] - 1)
-
-
 def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
     if state.wait > 0 or not state.separation < 1:
@@ -235,16 +223,20 @@ def _plan(state: State) -> tuple[int, int] | None:
     # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The audit's
     # products cost about as much as the sweeps.
     squaring = len(state.right) / 45
-    plans = [(q, max(MIN_SWEEPS, math.ceil(needed / 2**q))) for q in range(MAX_SQUARINGS + 1)]
-    squarings, sweeps = min(plans, key=lambda plan: plan[0] * squaring + 2 * plan[1])
+    best = math.inf
+    for q in range(MAX_SQUARINGS + 1):
+        count = max(MIN_SWEEPS, math.ceil(needed / 2**q))
+        if q * squaring + 2 * count < best:
+            best, squarings, sweeps = q * squaring + 2 * count, q, count
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
 def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
     """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
-    T, largest = _scaled(T)
-    if is_on_host(T) and not 0 < float(largest) < math.inf:
+    scaled = _scaled(T)
+    if scaled is None:
         return None, state
+    T, largest, is_divided = scaled
     power = _power(T, squarings)
     generator = torch.Generator(T.device).manual_seed(state.step)
     right = _with_fresh_columns(state.right, state.warm, generator)
@@ -258,9 +250,9 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
         compression, entry = _compressed(right, left, T_right, T_left, largest)
         if not 0 < entry < math.inf:
             return None, state
-        if not all(np.isfinite(part).all() for part in compression):
+        if not np.isfinite(np.concatenate(compression)).all():
             break
-        scale = _scale(entry, T)
+        scale = 2.0 ** (math.frexp(entry)[1] - 1) if is_divided else 1.0  # The divisor of _scaled.
         try:
             ritz = _rayleigh_ritz(compression, _rounding(T, entry / scale), T.dtype)
         except np.linalg.LinAlgError:  # The small eigenvalue problem did not converge.
@@ -429,8 +421,10 @@ def _rounding(T: Tensor, largest: float) -> float:
 def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
     """Return the dominant Ritz pair of T's compression; moduli up to ``rounding`` count as zero."""
     # Complex even if all values are real, for the indexing below.
-    values, vectors = (x.astype(complex) for x in np.linalg.eig(compression.right))
-    left_values, left_vectors = (x.astype(complex) for x in np.linalg.eig(compression.left))
+    values, vectors = np.linalg.eig(compression.right)
+    left_values, left_vectors = np.linalg.eig(compression.left)
+    values, vectors = values.astype(complex), vectors.astype(complex)
+    left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
     order = np.argsort(-np.abs(values), kind="stable")
     first = order[0]
     if not dtype.is_complex and values[first].imag < 0:

@@ -19,7 +19,8 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
         if id(W) not in memo:
             memo[id(W)] = W.detach().clone()
             memo.setdefault(id(memo), []).append(W)
-    clone = type(constraint).__new__(type(constraint))
+    kind: Any = type(constraint)
+    clone = kind.__new__(kind)
     memo[id(constraint)] = clone
     clone.__dict__.update(copy.deepcopy(constraint.__getstate__(), memo))
     return clone

@@ -13,7 +13,8 @@ class Foreign:
     """A module of another library that speaks our contract; see :class:`Parametrization` for the methods.
 
     The module, such as a manifold of geotorch, has ``forward`` and ``right_inverse``, and ``sample`` if it
-    refuses matrices outside its set. Without ``right_inverse`` the matrix itself is the original, as in PyTorch.
+    refuses matrices outside its set. Without ``right_inverse`` the matrix itself is the original, as in
+    PyTorch.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -13,35 +13,40 @@ The state is copied before :meth:`Parametrization.constrain` reads it, for the s
 from __future__ import annotations
 
 import copy
+import operator
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spectral_param.context import HALF
 from spectral_param.eigen.follower import Follower
 
-# Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have: writes
-# through `.data` leave the version alone.
-_Mark = tuple[int, int]
+# Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
+# changed, too: writes through `.data` leave the version alone.
+_Mark = tuple[int, int] | None
+_no_marks: tuple[_Mark, ...] = ()
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """What a weight depends on beside its originals."""
 
     parts: list[nn.Module]  # The constraint and the modules nested in it.
     edits: list[int]  # How often an attribute of each has been set.
-    marks: list[_Mark | None]  # Those of the buffers.
+    marks: list[_Mark]  # Those of the buffers.
     values: list[Any]  # The buffers, and the attributes that can be edited in place.
 
 
 class _Read(NamedTuple):
     """One evaluation: all that it depended on, and what it gave."""
 
-    marks: list[_Mark | None]  # Those of the originals.
-    originals: list[Tensor]  # Copies: what was evaluated, without its graph.
-    state: _State  # With copies of its values.
+    marks: tuple[_Mark, ...]  # Those of the originals.
+    originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
+    state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
     weight: Tensor  # A copy, without the graph.
 
@@ -57,35 +62,46 @@ class Memory:
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def read(self, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
-        """Return the weight for plain originals. The constraint is evaluated if something has changed."""
-        last, is_after = self.last, constraint._is_after
-        marks = [None if is_after else _mark(t) for t in originals]
+    def read(
+        self, constraint: Any, originals: tuple[Tensor, ...], context: AbstractContextManager[object]
+    ) -> Tensor:
+        """Return the weight for plain originals. The constraint is evaluated if something has changed.
+
+        ``context`` is that of :func:`spectral_param.context.plain`.
+        """
+        last = self.last
+        # The parametrization before this one returns a new tensor at each read.
+        marks = _no_marks if constraint._is_after else tuple(map(_mark, originals))
         if last is not None and last.marks == marks and _is_current(last, constraint, originals):
             W = _read_again(last, constraint, originals)
         elif torch.is_inference_mode_enabled():
             # Tensors made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False), torch.no_grad():
-                W = self._evaluate(constraint, originals, marks)
+            with torch.inference_mode(False), torch.no_grad(), context:
+                W = self._read_first(constraint, originals, marks)
         else:
-            W = self._evaluate(constraint, originals, marks)
+            with context:
+                W = self._read_first(constraint, originals, marks)
         self.outputs[id(W)] = W
         return W
 
-    def _evaluate(
-        self, constraint: Any, originals: tuple[Tensor, ...], marks: list[_Mark | None]
-    ) -> Tensor:
-        copies = [
-            t.clone() for t in originals
-        ]  # With a graph, through which the gradient reaches the originals.
-        values = [t.detach() for t in copies]
-        found = constraint._find(*values)
-        state = _state_of(constraint)
-        if state is not None:
-            state = _copied_state(state)
-        W = constraint._evaluate(*copies, found=found)
-        if any(W.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in values):
-            W = W.clone()  # Edits of the weight must not reach the copies.
+    def _read_first(self, constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]) -> Tensor:
+        # Clones with a graph, through which the gradient reaches the originals.
+        copies = tuple(map(torch.clone, originals))
+        exact = copies
+        for t in copies:
+            if constraint._is_after or t.dtype in HALF:
+                exact = constraint._exact(copies)
+                break
+        found = constraint.find(*map(torch.detach, exact))
+        state = state_of(constraint, copied=True)
+        constrain: Callable[..., Tensor] = constraint.constrain
+        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+        if constraint.gates > 1 or W.dtype != copies[0].dtype:
+            W = constraint._as_weight(W, copies[0].dtype)
+        values = tuple(map(torch.detach, copies))
+        for value in values:
+            if value.untyped_storage().data_ptr() == W.untyped_storage().data_ptr():
+                W = W.clone()  # Edits of the weight must not reach the copies.
         self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
         return W
 
@@ -99,7 +115,10 @@ class Memory:
         return tuple(t.clone() for t in last.originals)
 
 
-def _mark(t: Tensor) -> _Mark | None:
+_requires_grad = operator.attrgetter("requires_grad")
+
+
+def _mark(t: Tensor) -> _Mark:
     return None if t.is_inference() else (t.data_ptr(), t._version)
 
 
@@ -107,18 +126,19 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     """Return whether originals of the same marks, and the state, still have the values of the last read."""
     if len(originals) != len(last.originals) or not all(map(_same, originals, last.originals)):
         return False
-    state = _state_of(constraint)
+    state = state_of(constraint)
     return state is not None and _is_unedited(state, last.state) and _same(state.values, last.state.values)
 
 
 def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
     """Return the weight of the last read, with a new graph if one is wanted."""
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in originals)):
+    if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
         return last.weight.clone()
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
         # segment must have the same graph as the first one.
-        return constraint._evaluate(*(t.clone() for t in originals), found=last.found)
+        again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
+        return again
     W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
     return W
 
@@ -137,7 +157,7 @@ class _ReadAgain(torch.autograd.Function):
         create_graph = torch.is_grad_enabled()
         needed = ctx.needs_input_grad[2:]
         last: _Read = ctx.last
-        state = _state_of(ctx.constraint)
+        state = state_of(ctx.constraint)
         if state is None or not _is_unedited(state, last.state) or state.marks != last.state.marks:
             raise RuntimeError(
                 f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
@@ -161,19 +181,25 @@ class _ReadAgain(torch.autograd.Function):
 # The state ----------------------------------------------------------------------------------------
 
 
-def _state_of(constraint: nn.Module) -> _State | None:
-    """Return the state, with the values themselves; None if the weight depends on more than can be seen.
+def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
+    """Return the state, with the values themselves or ``copied`` ones.
 
-    That is so if there are parameters beside the originals, or a module of another library is nested.
+    Returns:
+        None if the weight depends on more than can be seen: on parameters beside the originals, on a module
+        of another library, or on something that cannot be copied.
     """
-    parts, edits, marks, values = [constraint], [], [], []
+    parts: list[nn.Module] = [constraint]
+    edits: list[int] = []
+    marks: list[_Mark] = []
+    values: list[Any] = []
     for part in parts:  # The list grows in the loop.
-        if part._parameters and any(p is not None for p in part._parameters.values()):
-            return None
         content = vars(part)
+        for parameter in content["_parameters"].values():
+            if parameter is not None:
+                return None
         if "_edits" in content:  # One of our constraints.
             edits.append(content["_edits"])
-            for buffer in part._buffers.values():
+            for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))
                     values.append(buffer)
@@ -182,30 +208,26 @@ def _state_of(constraint: nn.Module) -> _State | None:
             values += content["_editable"]
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
-        if part._modules:
+        for child in content["_modules"].values():
             # A weight does not depend on how its leading eigenvalue is tracked.
-            parts += [m for m in part._modules.values() if m is not None and not isinstance(m, Follower)]
-    return _State(parts, edits, marks, values)
+            if child is not None and not isinstance(child, Follower):
+                parts.append(child)
+    if copied and values:
+        try:
+            values = _copied(values)
+        except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
+            return None
+    return State(parts, edits, marks, values)
 
 
-def _is_unedited(state: _State, before: _State) -> bool:
+def _is_unedited(state: State, before: State) -> bool:
     return state.parts == before.parts and state.edits == before.edits
-
-
-def _copied_state(state: _State) -> _State | None:
-    """Return the state with copies of its values; None if one of them cannot be copied."""
-    if not state.values:
-        return state
-    try:
-        return state._replace(values=_copied(state.values))
-    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-        return None
 
 
 # The attributes of each module, which constraints have, too.
 _OF_MODULES = frozenset(vars(nn.Module()))
 _OURS = frozenset({"_memory", "_edits", "_editable"})
-_FIXED = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
 
 
 def _is_editable(name: str, value: Any) -> bool:

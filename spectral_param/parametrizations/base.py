@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import full_precision, is_plain
+from spectral_param.context import HALF, full_precision, plain
 from spectral_param.errors import InManifoldError, NotSquareError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
@@ -90,9 +90,9 @@ class Parametrization(nn.Module, abc.ABC):
         """Return what the weight takes to compute that is no differentiable operation, or None.
 
         For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
-        values may be looked at. The result is given to :meth:`constrain` as ``found``, and again whenever the
-        same weight is evaluated for a backward pass: so it is computed once after each change of the originals.
-        The method may change buffers, as a latch does.
+        values may be looked at. The result is given to :meth:`constrain` as ``found``, and again when the
+        same weight is evaluated for a backward pass. So it is computed once after each change of the
+        originals. The method may change buffers, as a latch does.
 
         By default the result is None, and :meth:`constrain` has one argument for each original.
         """
@@ -151,7 +151,11 @@ class Parametrization(nn.Module, abc.ABC):
                 self._is_after = True
             check_matrix(originals[0], type(self).__name__)
             self._check_shape(originals[0])
-        return self._memory.read(self, originals) if is_plain(*originals) else self._evaluate(*originals)
+        context = plain(*originals)
+        if context is not None:
+            return self._memory.read(self, originals, context)
+        W: Tensor = self._evaluate(*originals)
+        return W
 
     @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -228,7 +232,8 @@ class Parametrization(nn.Module, abc.ABC):
             )
         trial = copy.deepcopy(self)
         originals = trial.start(trial._split(_new_like(self._like, self._shape)))
-        return trial(*as_tuple(originals))
+        W: Tensor = trial(*as_tuple(originals))
+        return W
 
     @torch.no_grad()
     def restart(self, *originals: Tensor) -> None:
@@ -261,30 +266,31 @@ class Parametrization(nn.Module, abc.ABC):
     @full_precision
     def _evaluate(self, *originals: Tensor, found: Any = None) -> Tensor:
         """Return the weight of originals as PyTorch holds them."""
-        W = self.constrained(self._exact(originals), found)
+        return self._as_weight(self.constrained(self._exact(originals), found), originals[0].dtype)
+
+    def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the originals as :meth:`constrain` gets them."""
+        if self._is_after and len(originals) == 1:
+            return self.read_matrix(originals[0])
+        for t in originals:
+            if t.dtype in HALF:
+                return tuple(map(at_least_float32, originals))
+        return originals
+
+    def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the matrices as PyTorch holds them, for a first original of this dtype."""
         if self.gates > 1:
             W = W.flatten(-3, -2)
-        dtype = originals[0].dtype
         if W.is_complex() and not dtype.is_complex:
             # All originals are real, and their dtype does not determine the weight's: Module.double converts
             # real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
 
-    @full_precision
-    def _find(self, *originals: Tensor) -> Any:
-        """Return :meth:`find` of originals as PyTorch holds them."""
-        return self.find(*self._exact(originals))
-
-    def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the originals as :meth:`constrain` gets them."""
-        if self._is_after and len(originals) == 1:
-            return self.read_matrix(originals[0])
-        return tuple(map(at_least_float32, originals))
-
     def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
         """Return :meth:`constrain` with what was found, if anything was."""
-        return self.constrain(*originals) if found is None else self.constrain(*originals, found=found)
+        constrain: Callable[..., Tensor] = self.constrain
+        return constrain(*originals) if found is None else constrain(*originals, found=found)
 
     def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of a weight. The weight of the last read is always in the set."""
@@ -396,7 +402,8 @@ class Parametrization(nn.Module, abc.ABC):
         return {**self.__dict__, "_editable": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
-        return deep_copy(self, memo)
+        clone: Parametrization = deep_copy(self, memo)
+        return clone
 
 
 _FUNCTIONAL_CALL = (

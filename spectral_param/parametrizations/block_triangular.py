@@ -26,6 +26,16 @@ def block_sizes(blocks: Blocks) -> tuple[int, ...]:
     return tuple(whole_number(size, "size of a block") for size, _ in blocks)
 
 
+def _support(
+    sizes: tuple[int, ...], coupling: tuple[tuple[int, int], ...]
+) -> tuple[tuple[slice, slice], ...]:
+    starts = [0, *itertools.accumulate(sizes)]
+    last = [max([i, *(column for row, column in coupling if row == i)]) for i in range(len(sizes))]
+    return tuple(
+        (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
+    )
+
+
 class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
@@ -68,36 +78,25 @@ class BlockTriangular(Parametrization):
             nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
         )
         self.coupling = self._check_coupling(coupling)
+        #: Pairs of rows and columns outside of which W is zero, for :func:`spectral_param.functional.rnn`.
+        self.support = _support(self.sizes, self.coupling)
         # The number of originals of each block, known after registration.
         self._counts: tuple[int, ...] = ()
 
-    @property
-    def support(self) -> list[tuple[slice, slice]]:
-        """Pairs of rows and columns outside of which W is zero, for :func:`spectral_param.functional.rnn`."""
-        starts = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
-        last = [
-            max([i, *(column for row, column in self.coupling if row == i)]) for i in range(len(self.sizes))
-        ]
-        return [
-            (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
-        ]
-
     def find(self, *originals: Tensor) -> tuple[Any, ...]:
         """Return what is found for each block."""
-        own, _ = self._divide(originals)
-        return tuple(adapted(block).find(*each) for block, each in zip(self.blocks, own, strict=True))
+        found = []
+        for block, own in zip(self.blocks, self._divide(originals)[0], strict=True):
+            found.append(adapted(block).find(*own))
+        return tuple(found)
 
     def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
         """Return the block matrix."""
-        own, couplings = self._divide(originals)
-        known = found or itertools.repeat(None)
-        return self._assemble(
-            [
-                adapted(block).constrained(*each)
-                for block, *each in zip(self.blocks, own, known, strict=False)
-            ],
-            couplings,
-        )
+        owns, couplings = self._divide(originals)
+        diagonal = []
+        for block, own, known in zip(self.blocks, owns, found or (None,) * len(owns), strict=True):
+            diagonal.append(adapted(block).constrained(own, known))
+        return self._assemble(diagonal, couplings)
 
     def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:
@@ -196,9 +195,11 @@ class BlockTriangular(Parametrization):
 
     def _divide(self, originals: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], list[Tensor]]:
         """Return the originals of each block, and the couplings."""
-        tensors = iter(originals)
-        own = [tuple(itertools.islice(tensors, count)) for count in self._counts]
-        return own, list(tensors)
+        own, start = [], 0
+        for count in self._counts:
+            own.append(originals[start : start + count])
+            start += count
+        return own, list(originals[start:])
 
     def _check_size(self, W: Tensor) -> None:
         n = sum(self.sizes)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_operator
+from spectral_param.parametrizations._decoded import permutation, permutation_to_digits
 from spectral_param.parametrizations.base import (
     Parametrization,
     as_real,
@@ -24,7 +26,8 @@ class FourierUnitary(Parametrization):
 
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
     D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
-    and Π a permutation, drawn at registration (buffer ``permutation``, shared by the matrices of a batch).
+    and Π a permutation, drawn at registration and shared by the matrices of a batch. The buffer
+    ``permutation`` has the digits of its indices in base 256, which are exact in half precision, too.
     The weight has 7n real parameters, where all unitary matrices have n². A product with a vector costs
     O(n log n).
 
@@ -53,7 +56,7 @@ class FourierUnitary(Parametrization):
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        return fourier_operator(v, phases, self.permutation)(identity).mT
+        return fourier_operator(v, phases, permutation(self.permutation))(identity).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
@@ -74,7 +77,7 @@ class FourierUnitary(Parametrization):
         self._check_no_gates()
         v, phases = at_least_float32(v), at_least_float32(phases)
         phases = as_real(phases).to(v.real.dtype)
-        return on_rows(fourier_operator(v, phases, self.permutation), v.dtype)
+        return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the paper's start at registration."""
@@ -94,7 +97,7 @@ class FourierUnitary(Parametrization):
                 "dtype, for example torch.complex64, or take Givens for a real weight."
             )
         n = like.shape[-1]
-        self.permutation = torch.randperm(n, device=like.device)
+        self.permutation = permutation_to_digits(torch.randperm(n, device=like.device), like.real.dtype)
         # Uniform real and imaginary parts.
         v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
         return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
@@ -114,3 +117,11 @@ class FourierUnitary(Parametrization):
         plane does not change the product of the reflections.
         """
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load digits, or the indices themselves."""
+        indices = state_dict.get(f"{prefix}permutation")
+        if indices is not None and not indices.is_floating_point():
+            digits = permutation_to_digits(indices, self._like_real.dtype)
+            state_dict = {**state_dict, f"{prefix}permutation": digits}
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -18,6 +18,7 @@ from spectral_param.functional.givens import (
     max_layers,
     num_rotations,
 )
+from spectral_param.parametrizations._decoded import signs
 from spectral_param.parametrizations._orthogonal import polar_factor
 from spectral_param.parametrizations.base import (
     Parametrization,
@@ -128,8 +129,8 @@ class Givens(Parametrization):
                 if not project:
                     raise InManifoldError(
                         "Givens: expected an orthogonal (unitary) weight that "
-                        f"{self._num_layers(W.shape[-1])} {self.order} layers of rotations can reach, got one "
-                        f"that the angles found miss by {error:.1e}. Copy the trained angles instead "
+                        f"{self._num_layers(W.shape[-1])} {self.order} layers of rotations can reach, got "
+                        f"one that the angles found miss by {error:.1e}. Copy the trained angles instead "
                         "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
                     )
                 rotations = self._random(matrix)
@@ -174,7 +175,7 @@ class Givens(Parametrization):
         if omega is not None:
             return theta, phi, torch.polar(torch.ones_like(omega), omega)
         assert self.signs is not None, "known from registration or the first matrix on"
-        return theta, None, self.signs.to(theta.device, theta.dtype)
+        return theta, None, signs(self.signs, theta)
 
     def _num_layers(self, n: int) -> int:
         most = max_layers(n, self.order)

@@ -18,6 +18,7 @@ from spectral_param.functional.householder import (
     householder_factors,
     unit_columns,
 )
+from spectral_param.parametrizations._decoded import signs
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import (
     Parametrization,
@@ -206,7 +207,7 @@ class Householder(Parametrization):
             angles = as_real(angles).to(vectors.real.dtype)
             d = torch.polar(torch.ones_like(angles), angles)
         elif self.signs is not None:
-            d = self.signs.to(vectors.device, vectors.dtype)
+            d = signs(self.signs, vectors)
         else:
             return None, None
         n, k = vectors.shape[-2:]

@@ -18,6 +18,7 @@ from spectral_param.functional.cayley import (
     skew_part_of,
 )
 from spectral_param.functional.checks import check_finite, whole_number
+from spectral_param.parametrizations._decoded import signs
 from spectral_param.parametrizations._orthogonal import check_orthogonal
 from spectral_param.parametrizations.base import Parametrization, as_real, is_trained
 
@@ -88,10 +89,7 @@ class ScaledCayley(Parametrization):
         if theta is not None:
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
-        signs = self.signs
-        if signs is None:
-            return torch.ones_like(T[..., 0])
-        return signs if signs.dtype == T.dtype and signs.device == T.device else signs.to(T)
+        return torch.ones_like(T[..., 0]) if self.signs is None else signs(self.signs, T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return A, and the phases of D for a complex W."""

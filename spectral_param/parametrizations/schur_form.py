@@ -26,6 +26,7 @@ from spectral_param.functional.schur import (
     real_schur,
     scale_departure,
 )
+from spectral_param.parametrizations._decoded import flags, starts_of_pairs
 from spectral_param.parametrizations._foreign import adapted, count_free, originals_for
 from spectral_param.parametrizations.base import Parametrization, as_tuple, at_least_float32, is_trained
 from spectral_param.parametrizations.skew_exponential import SkewExponential
@@ -166,7 +167,7 @@ class SchurForm(Parametrization):
         P, S = real_schur(W)
         blocks = self._inside(read_blocks(S, eps, self.form == "exact"), W, eps, project)
         blocks, P_originals = self._invert_P(P, blocks, W, eps)
-        self.pairs = blocks.pairs.to(W.device)
+        self.pairs = blocks.pairs.to(W.device, W.dtype)
         gamma, theta = self._trained_parts(blocks)
         own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
         return *(X.to(W.device, W.dtype) for X in own), *P_originals
@@ -181,11 +182,12 @@ class SchurForm(Parametrization):
         P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
         gamma = torch.ones_like(like[..., 0])
         theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
-        self.pairs = paper_pairs(gamma)
+        pairs = paper_pairs(gamma)
+        self.pairs = pairs.to(gamma.dtype)
         if self._interval()[0] > 0:
             self.negative = torch.zeros_like(gamma)
         if self.abscissa is not None:
-            real, theta = polar_parts(gamma, theta, self.pairs)
+            real, theta = polar_parts(gamma, theta, pairs)
             gamma = real.clamp(max=self.abscissa)
         elif self.radius is not None:
             gamma = gamma.clamp(*self._interval())
@@ -195,9 +197,9 @@ class SchurForm(Parametrization):
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return the lower triangle as T, the upper one for P, and the three diagonals as γ, θ, log s."""
         if self.pairs is None:
-            self.pairs = paper_pairs(X[..., 0])
+            self.pairs = paper_pairs(X[..., 0]).to(X.dtype)
             if self._interval()[0] > 0:
-                self.negative = torch.zeros_like(self.pairs, dtype=X.dtype)
+                self.negative = torch.zeros_like(self.pairs)
         edge = torch.zeros_like(X[..., :1, 0])
         theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
         own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
@@ -288,16 +290,17 @@ class SchurForm(Parametrization):
         """Return the blocks of Λ + T, and the originals of P."""
         assert self.pairs is not None, "known from registration on"
         T, gamma, theta, *rest = originals[: self._count]
+        pairs = starts_of_pairs(self.pairs.to(T.device))
         log_shear = rest[0] if rest else torch.zeros_like(gamma)
         if self.abscissa is not None:
-            real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(self.pairs, theta, 0)
+            real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(pairs, theta, 0)
         else:
             gamma = self._folded(gamma)
             if self._interval()[0] > 0:
                 assert self.negative is not None, "known from registration on"
-                gamma = gamma * (1 - 2 * self.negative.to(gamma.device, gamma.dtype))
-            real, imag = polar_parts(gamma, theta, self.pairs)
-        return SchurBlocks(T, real, imag, log_shear, self.pairs), originals[self._count :]
+                gamma = torch.where(flags(self.negative.to(gamma.device)), -gamma, gamma)
+            real, imag = polar_parts(gamma, theta, pairs)
+        return SchurBlocks(T, real, imag, log_shear, pairs), originals[self._count :]
 
     def _trained_parts(self, blocks: SchurBlocks) -> tuple[Tensor, Tensor]:
         """Return the γ and θ that :meth:`_blocks` maps to these blocks; store the signs of γ if needed."""

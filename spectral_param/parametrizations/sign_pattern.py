@@ -75,7 +75,7 @@ class SignPattern(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
-        pattern = self.pattern.to(T.device, T.dtype)
+        pattern = self.pattern.round().to(T.device, T.dtype)  # The mean of equal numbers, up to rounding.
         # p sgn(T) T, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
@@ -84,7 +84,7 @@ class SignPattern(Parametrization):
         check_real(W, "SignPattern", "Complex numbers have no sign.")
         check_finite(W, "SignPattern")
         self._check_size(W)
-        pattern = self.pattern.to(W.device, W.dtype)
+        pattern = self.pattern.round().to(W.device, W.dtype)
         wrong = ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
         if not project and bool(wrong.any()):
             where = tuple(wrong.nonzero()[0].tolist())

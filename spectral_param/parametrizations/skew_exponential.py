@@ -12,6 +12,7 @@ from spectral_param import init
 from spectral_param.context import matmul
 from spectral_param.functional.checks import check_finite, check_real
 from spectral_param.functional.exponential import skew_exponential
+from spectral_param.parametrizations._decoded import orthogonal
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import Parametrization, at_least_float32
 
@@ -56,11 +57,17 @@ class SkewExponential(Parametrization):
         self.angles = angles
         self.register_buffer("base", None)
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+    def find(self, T: Tensor) -> Tensor | None:  # type: ignore[override]
+        """Return the base, orthogonal also after averaging and conversion."""
+        return None if self.base is None else orthogonal(self.base.to(T.device, T.dtype))
+
+    def constrain(self, T: Tensor, found: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return B exp(A)."""
         T = T.tril(-1)
         E = skew_exponential(T - T.mT)
-        return E if self.base is None else matmul(self.base.to(E.device, E.dtype), E)
+        if self.base is None:
+            return E
+        return matmul(orthogonal(self.base.to(E.device, E.dtype)) if found is None else found, E)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param.context import is_traced
+from spectral_param.context import is_on_host, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.derivative import (
@@ -21,15 +21,22 @@ from spectral_param.eigen.derivative import (
     is_degenerate,
     known_value,
 )
-from spectral_param.eigen.follower import Follower, Leader, Solver
-from spectral_param.eigen.tracking import is_on_host
+from spectral_param.eigen.follower import Follower, Solver
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional.checks import finfo_eps
-from spectral_param.parametrizations.base import Parametrization, as_real, real_entries
+from spectral_param.parametrizations.base import Parametrization, real_entries
 
 Mode = Literal["equal", "at_most", "latched"]
 # Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
 _ROUNDINGS = 32
+
+
+class _Found(NamedTuple):
+    """What a read of a weight finds about T, or about T divided by its extreme size."""
+
+    triple: Eigentriple
+    regular: bool  # See :class:`spectral_param.eigen.follower.Leader`.
+    size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
 
 
 class SpectralRadiusNorm(Parametrization):
@@ -125,53 +132,57 @@ class SpectralRadiusNorm(Parametrization):
 
     assignable_after = True
 
-    def find(self, T: Tensor) -> Leader:  # type: ignore[override]
+    def find(self, T: Tensor) -> _Found:  # type: ignore[override]
         """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
-        leader = self.tracking.follow(T)
-        if leader.regular:
-            self._close_latches(_modulus(leader.triple.eigenvalue, T), T)
-            return leader
-        # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-        scale = _extreme_scale(T)
-        if bool((scale != 1).any()):
-            leader = self.tracking.follow(divided(T, scale))._replace(regular=False)
-        rho = leader.triple.eigenvalue.abs() * scale[..., 0, 0]
-        self._close_latches(rho, T)
-        if not self._warned:
-            self._warn(T, rho, scale, leader.triple)
-        return leader
+        triple, regular = self.tracking.follow(T)
+        if regular and self.mode == "equal":
+            return _Found(triple, regular, None)
+        if regular:
+            # Of one matrix on the host as a number, which is faster than a tensor.
+            one = T.ndim == 2 and is_on_host(T)
+            found = _Found(triple, regular, abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs())
+        else:
+            # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
+            scale = _extreme_scale(T)
+            if bool((scale != 1).any()):
+                triple, _ = self.tracking.follow(divided(T, scale))
+            found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+        if self.mode == "latched":
+            self._close_latches(found.size, T)
+        if not (regular or self._warned):
+            self._warn(T, scale, found)
+        return found
 
-    def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
+    def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
         if found is not None and found.regular:
-            return self._constrain_regular(T, found.triple)
+            return self._constrain_regular(T, found)
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
         rho = self.tracking.recorded(S) if found is None else known_value(S, found.triple)
         scale = scale[..., 0, 0]
         size = (rho * scale).detach()
-        if found is None and is_traced(T):  # Transforms of torch.func allow no side effects.
+        if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
             self._close_latches(size, T)
         divided_by = self._active(size, T) & ~_nilpotent(S, rho, scale)
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
-    def _constrain_regular(self, T: Tensor, triple: Eigentriple) -> Tensor:
+    def _constrain_regular(self, T: Tensor, found: _Found) -> Tensor:
         """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
+        active = None if self.mode == "equal" else self._active(found.size, T)
+        if active is False:
+            return T
         radius = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
-        if self.mode == "equal":
-            return divided_by_modulus(T, triple, radius, self.eps)
-        active = self._active(_modulus(triple.eigenvalue, T), T)
-        if isinstance(active, bool):
-            return divided_by_modulus(T, triple, radius, self.eps) if active else T
-        return torch.where(active[..., None, None], divided_by_modulus(T, triple, radius, self.eps), T)
+        W = divided_by_modulus(T, found.triple, radius, self.eps)
+        return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
-    def _warn(self, T: Tensor, rho: Tensor, scale: Tensor, triple: Eigentriple) -> None:
+    def _warn(self, T: Tensor, scale: Tensor, found: _Found) -> None:
         """Warn if an eigenvalue that is divided by has no derivative or is zero."""
-        active = self._active(rho, T)
+        triple, active = found.triple, self._active(found.size, T)
         S, scale = divided(T, scale), scale[..., 0, 0]
         reason = ""
         if bool((active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()):
@@ -247,23 +258,22 @@ class SpectralRadiusNorm(Parametrization):
     def _exceeds(self, rho: Any, T: Tensor) -> Any:
         """Return where ρ + ε > r, up to rounding."""
         radius: Any = self.radius
+        eps: Any = self.eps
         if isinstance(rho, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
-        # For torch.func's dual numbers, adding a Python number would promote.
-        eps = torch.full_like(rho, self.eps) if self.eps and isinstance(rho, Tensor) else self.eps
-        return rho + eps > radius * (1 + _ROUNDINGS * finfo_eps(T.dtype))
+            # For torch.func's dual numbers, adding a Python number would promote.
+            eps = torch.full_like(rho, eps) if eps else eps
+        return rho + eps > radius * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps)
 
     def _closed(self, rho: Any, T: Tensor) -> Any:
         """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
         if self.latched is None:
             self.latched = T.real.new_zeros(T.shape[:-2])
-        closed = as_real(self.latched) > 0.5
+        closed = self.latched.real > 0.5  # Module.to(complex) converts it.
         return closed if isinstance(rho, Tensor) else bool(closed)
 
     def _close_latches(self, rho: Any, T: Tensor) -> None:
         """In training, close the latches of matrices of radius ρ > r."""
-        if self.mode != "latched":
-            return
         closed, above = self._closed(rho, T), self._exceeds(rho, T)
         if self.training:
             assert self.latched is not None
@@ -320,11 +330,6 @@ def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     """Return the power of two next to the largest entry if that entry is extreme, else 1."""
     scale = power_of_two_scale(T)
     return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
-
-
-def _modulus(eigenvalue: Tensor, T: Tensor) -> Any:
-    """Return |λ|; of one matrix on the host as a number, which is faster than a tensor."""
-    return abs(eigenvalue.item()) if T.ndim == 2 and is_on_host(T) else eigenvalue.abs()
 
 
 def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
+from spectral_param import context
 from spectral_param.eigen import tracking
 from spectral_param.errors import DegenerateEigenvalueWarning
 from tests import matrices
@@ -359,7 +360,7 @@ class Reads(TorchDispatchMode):
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
 def test_a_device_is_waited_for_twice_in_a_forward(mode, monkeypatch) -> None:
     """As CUDA does it, on the host: one transfer for the Ritz values and one for the audit."""
-    monkeypatch.setattr(tracking, "HOST", ())
+    monkeypatch.setattr(context, "HOST", ())
     transfers, audits, compressed, resolvent = [], [], tracking._compressed, tracking._resolvent
     monkeypatch.setattr(tracking, "_compressed", lambda *args: transfers.append(1) or compressed(*args))
     monkeypatch.setattr(tracking, "_resolvent", lambda *args: audits.append(1) or resolvent(*args))

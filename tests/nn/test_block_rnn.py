@@ -625,7 +625,7 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
 
 def test_all_of_a_matrix_that_is_changed_afterwards() -> None:
     rnn = sp.nn.ENRNN(2, 4, 3)
-    assert rnn.cells[0].recurrence()[0].support == [(slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7))]
+    assert rnn.cells[0].recurrence()[0].support == ((slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7)))
     parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
     assert rnn.cells[0].recurrence()[0].support is None
     parametrize.remove_parametrizations(rnn.cells[0], "weight_hh")
