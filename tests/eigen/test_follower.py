@@ -157,6 +157,17 @@ def test_averaged_models(use_buffers, n) -> None:
     torch.testing.assert_close(restored.weight, averaged.module.weight)
 
 
+@pytest.mark.parametrize("change", [lambda x: x.half().float(), lambda x: 0.1 * x, lambda x: x * torch.nan])
+def test_a_triple_that_was_changed_is_not_believed(change) -> None:
+    """T has the same bits, and its triple has not."""
+    layer = trained(range(5), read_before_saving=True)
+    state = layer.state_dict()
+    state[KEY + "triple"] = change(state[KEY + "triple"])
+    other = constrained()
+    other.load_state_dict(state)
+    assert radius(other) == pytest.approx(1, abs=1e-5)
+
+
 def test_an_averaged_triple_belongs_to_no_matrix() -> None:
     """In place, as AveragedModel and broadcasts write buffers, without any call of ours."""
     layer = trained(range(5), read_before_saving=True)

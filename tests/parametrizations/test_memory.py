@@ -1,7 +1,10 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
+import gc
 import importlib
+import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -104,3 +107,97 @@ def test_none_while_the_weight_stays() -> None:
         for _ in range(3):
             layer(torch.randn(2, 6))
     assert counter.count == 0
+
+
+def reads(layer):
+    """Return how many Python functions and built-ins a read calls."""
+    counts = []
+    sys.setprofile(lambda *_: counts.append(1))
+    try:
+        layer.weight  # noqa: B018
+    finally:
+        sys.setprofile(None)
+    return len(counts)
+
+
+def test_a_read_costs_the_same_however_many_weights_are_in_use() -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.ScaledCayley())
+    in_use = [layer.weight for _ in range(3)]
+    few = reads(layer)
+    in_use += [layer.weight for _ in range(500)]
+    assert reads(layer) <= few + 20
+
+
+class Scaled(sp.ScaledCayley):
+    """An orthogonal matrix times a number that is kept in something that can be edited in place."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def constrain(self, T, found=None):
+        value = self.factor
+        while not isinstance(value, float):
+            value = float(value["inner"][0]) if isinstance(value, dict) else float(value[0])
+        return value * super().constrain(T, found=found)
+
+
+@pytest.mark.parametrize(
+    ("factor", "edit"),
+    [
+        ([2.0], lambda f: f.__setitem__(0, 3.0)),
+        ({"inner": [2.0]}, lambda f: f["inner"].__setitem__(0, 3.0)),
+        (np.array([2.0]), lambda f: f.__setitem__(0, 3.0)),
+        (torch.tensor([2.0]), lambda f: f.data.fill_(3.0)),
+    ],
+    ids=["list", "dict", "array", "tensor"],
+)
+def test_attributes_edited_in_place_are_seen(factor, edit) -> None:
+    constraint = Scaled(factor)
+    module = torch.nn.Linear(4, 4, bias=False)
+    module.weight.data = torch.eye(4)
+    torch.nn.utils.parametrize.register_parametrization(module, "weight", constraint, unsafe=True)
+    assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(2)
+    edit(constraint.factor)
+    assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(3)
+
+
+def test_a_replaced_block_is_seen() -> None:
+    layer = torch.nn.Linear(4, 4)
+    blocks = [(2, sp.SpectralRadiusNorm(1.0)), (2, sp.SpectralRadiusNorm(1.0))]
+    sp.constrain(layer, "weight", sp.BlockTriangular(blocks))
+    assert sp.functional.spectral_radius(layer.weight[:2, :2]).item() == pytest.approx(1)
+    layer.parametrizations.weight[0].blocks[0] = sp.SpectralRadiusNorm(0.5)
+    assert sp.functional.spectral_radius(layer.weight[:2, :2]).item() == pytest.approx(0.5)
+
+
+def test_at_most_three_tensors_of_the_size_of_the_weight_after_a_step() -> None:
+    n = 128
+    layer = sp.constrain(torch.nn.Linear(n, n, bias=False), "weight", sp.SpectralRadiusNorm())
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for _ in range(3):
+        layer(torch.randn(2, n)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    gc.collect()
+    held = {
+        t.untyped_storage().data_ptr()
+        for t in gc.get_objects()
+        if isinstance(t, torch.Tensor) and t.shape[-2:] == (n, n)
+    }
+    assert len(held) <= 3
+
+
+def test_the_gradient_belongs_to_the_radius_of_the_read() -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.SpectralRadiusNorm())
+    original, constraint = layer.parametrizations.weight.original, layer.parametrizations.weight[0]
+    (expected,) = torch.autograd.grad(layer.weight[0].sum(), original)
+    first, again = layer.weight, layer.weight
+    constraint.radius = 2.0
+    for W in (first, again):
+        with pytest.raises(
+            RuntimeError, match=r"attributes and buffers of the read.*read\s+the weight again"
+        ):
+            torch.autograd.grad(W[0].sum(), original)
+    constraint.radius = 1.0
+    torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], expected)
