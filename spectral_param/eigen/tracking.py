@@ -188,8 +188,8 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
     """Return T divided by a power of two near its largest entry, that entry, and whether T was divided.
 
-    On the host, a matrix of ordinary size is returned as it is, which saves a copy. None is returned there for
-    a matrix that is zero or not finite.
+    On the host, a matrix of ordinary size is returned as it is, which saves a copy. There, None is returned
+    for a matrix that is zero or not finite.
     """
     largest = _largest_entry(T)
     if is_on_host(T):
