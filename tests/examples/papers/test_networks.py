@@ -30,8 +30,8 @@ CASE = Case(
     outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
     variant=True,
 )
-# The original is the weight itself. That it stays in the set is the contract of the optimizer, which is not asked
-# by a step of another optimizer, a mean of two models, a conversion or a write from elsewhere.
+# The original is the weight itself. That it stays in the set is the contract of the optimizer, which is not
+# asked by another optimizer's step, a mean of two models, a conversion or a write from elsewhere.
 NOT_KEPT = {"constraint_holds", "averaging", "half_and_back", "write_during_a_read"}
 KEPT = [trial for trial in conformance(CASE) if str(trial.check) not in NOT_KEPT]
 
