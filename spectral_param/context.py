@@ -45,16 +45,12 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
     """Return a context to compute with the values of the tensors, or None if they may not be looked at.
 
     They may if no graph is recorded, and no transform and no forward mode is at work. The context is
-    :func:`precise`. Everything is asked here and not in functions of its own, because each read asks.
+    :func:`precise`; without a ``with`` it changes nothing.
     """
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return None
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return None
-    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
     for t in tensors:
-        if type(t) not in PLAIN_TYPES or t.is_meta:
+        if type(t) not in PLAIN_TYPES:
             return None
     return precise(tensors[0])
 
@@ -138,20 +134,20 @@ def precise(like: Tensor) -> contextlib.AbstractContextManager[object]:
     In torch.compile the products follow ``torch.set_float32_matmul_precision``, because a graph cannot change
     that setting.
     """
-    device = like.device.type
-    override = _OVERRIDES.get(device)
+    override = _OVERRIDES.get(like.device.type)
     if (
         override is None
         or torch.compiler.is_compiling()
         or (override.users == 0 and getattr(override.settings, override.name) in (override.value, "none"))
     ):
-        # Where autocast does not exist, as on the meta device, it cannot be switched off.
-        enabled = is_autocast_available(device) and torch.is_autocast_enabled(device)
-        return torch.autocast(device, enabled=False) if enabled else _NOTHING
-    both = contextlib.ExitStack()
-    both.enter_context(override())
-    both.enter_context(autocast_off(like))
-    return both
+        return autocast_off(like)
+    return _both_off(override, like)
+
+
+@contextlib.contextmanager
+def _both_off(override: _Override, like: Tensor) -> Iterator[None]:
+    with override(), autocast_off(like):
+        yield
 
 
 class _Override:

@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param.context import full_precision
+from spectral_param.context import full_precision, is_plain
 from spectral_param.eigen import dominant_eigentriple
 from tests.cases import CASES
 
@@ -110,6 +110,19 @@ def test_the_setting_comes_back_when_the_last_thread_leaves(reduced) -> None:
     threads[0].join(10)
     assert seen == ["ieee"]
     assert SETTINGS.fp32_precision == reduced
+
+
+@needs_setting
+def test_a_read_leaves_autocast_and_the_setting_as_they_were(reduced) -> None:
+    """Also a read that computes nothing, and a question whether values may be looked at."""
+    layer = sp.constrain(nn.Linear(6, 6, bias=False), "weight", sp.SpectralRadiusNorm())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            layer.weight  # noqa: B018
+            assert is_plain(torch.ones(1))
+            assert torch.is_autocast_enabled("cpu")
+            assert SETTINGS.fp32_precision == reduced
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_tracking_under_autocast() -> None:

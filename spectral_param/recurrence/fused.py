@@ -266,16 +266,11 @@ def has_numbers(t: Tensor) -> bool:
 Array = Any
 
 
-def _transposed(A: Tensor) -> Array:
-    """Return Aᵀ in numpy."""
-    # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
-    return A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
-
-
 def _adder(A: Tensor, support: Support | None, in_numpy: bool) -> Callable[[Array, Array], None]:
     """Return a function (h, z) -> None that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
     if in_numpy:
-        transposed = _transposed(A)
+        # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
+        transposed = A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
 
         def add(h: Array, z: Array) -> None:
             z += h.dot(transposed)
@@ -302,9 +297,7 @@ class Forward:
         assert isinstance(W, Tensor)
         self._cell, self._in_numpy = cell, plan.in_numpy
         self._weight_ih_T = None if U is None else U.mT
-        # In numpy the product is written out in the loop: a call takes as long as a small product.
-        self._transposed = _transposed(W) if plan.in_numpy else None
-        self._add_product = None if plan.in_numpy else _adder(W, support, False)
+        self._add_product = _adder(W, support, plan.in_numpy)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
         batch = plan.segments[0].sizes[0]
         self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
@@ -328,19 +321,15 @@ class Forward:
             torch.mm(x, self._weight_ih_T, out=h)
         if self._cell.bias is not None and self._nonlinearity != "modrelu":
             h += self._cell.bias
-        add, transposed, activate_ = self._add_product, self._transposed, self._activate_
-        # A copy for numpy, because of FSDP; see _transposed.
+        add, activate_ = self._add_product, self._activate_
+        # A copy for numpy, because of FSDP; see _adder.
         state: Array = start if start is None or not self._in_numpy else start.detach().clone().numpy()
         running = sizes[0]
         steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
         with np.errstate(all="ignore"):  # NaN and infinity are passed on.
             for z, modulus, size in steps:
                 if state is not None:
-                    before = state if size == running else state[:size]
-                    if add is None:
-                        z += before.dot(transposed)
-                    else:
-                        add(before, z)
+                    add(state if size == running else state[:size], z)
                 if activate_ is not None:
                     activate_(z, modulus)
                 state, running = z, size
