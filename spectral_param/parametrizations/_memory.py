@@ -29,14 +29,14 @@ from spectral_param.eigen.follower import Follower
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
 # changed, too: writes through `.data` leave the version alone.
 _Mark = tuple[int, int] | None
-_no_marks: tuple[_Mark, ...] = ()
+_NO_MARKS: tuple[_Mark, ...] = ()
 
 
 class State(NamedTuple):
     """What a weight depends on beside its originals."""
 
-    parts: list[nn.Module]  # The constraint and the modules nested in it.
-    edits: list[int]  # How often an attribute of each has been set.
+    # The constraint and the modules nested in it, and how often an attribute of each has been set.
+    structure: tuple[list[nn.Module], list[int]]
     marks: list[_Mark]  # Those of the buffers.
     values: list[Any]  # The buffers, and the attributes that can be edited in place.
 
@@ -71,7 +71,7 @@ class Memory:
         """
         last = self.last
         # The parametrization before this one returns a new tensor at each read.
-        marks = _no_marks if constraint._is_after else tuple(map(_mark, originals))
+        marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is not None and last.marks == marks and _is_current(last, constraint, originals):
             W = _read_again(last, constraint, originals)
         elif torch.is_inference_mode_enabled():
@@ -105,12 +105,14 @@ class Memory:
         self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
         return W
 
-    def originals_of(self, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
-        """Return copies of the last originals if their weight was W, up to ``atol``, else None."""
+    def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
+        """Return copies of the last originals if the constraint maps them to W, up to ``atol``, else None."""
         last = self.last
         if last is None or last.weight.shape != W.shape or last.weight.device != W.device:
             return None
-        if not bool(((last.weight - W).abs() <= atol).all()):
+        with torch.no_grad():  # The state may have changed since the read.
+            present = constraint._evaluate(*last.originals)
+        if not bool(((present - W).abs() <= atol).all()):
             return None
         return tuple(t.clone() for t in last.originals)
 
@@ -127,7 +129,9 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     if len(originals) != len(last.originals) or not all(map(_same, originals, last.originals)):
         return False
     state = state_of(constraint)
-    return state is not None and _is_unedited(state, last.state) and _same(state.values, last.state.values)
+    if state is None or state.structure != last.state.structure:
+        return False
+    return not state.values or _same(state.values, last.state.values)
 
 
 def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
@@ -158,7 +162,7 @@ class _ReadAgain(torch.autograd.Function):
         needed = ctx.needs_input_grad[2:]
         last: _Read = ctx.last
         state = state_of(ctx.constraint)
-        if state is None or not _is_unedited(state, last.state) or state.marks != last.state.marks:
+        if state is None or state[:2] != last.state[:2]:  # Structure and marks.
             raise RuntimeError(
                 f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
                 "backward pass, got others: one has been changed since. Change it after backward(), or read "
@@ -217,11 +221,7 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
             values = _copied(values)
         except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
             return None
-    return State(parts, edits, marks, values)
-
-
-def _is_unedited(state: State, before: State) -> bool:
-    return state.parts == before.parts and state.edits == before.edits
+    return State((parts, edits), marks, values)
 
 
 # The attributes of each module, which constraints have, too.

@@ -207,15 +207,13 @@ class Parametrization(nn.Module, abc.ABC):
             eps: Relative rounding error that X may have; by default that of its dtype.
         """
         eps = finfo_eps(X.dtype) if eps is None else eps
-        if self._last_originals(X, eps) is not None:
-            return True
         trial = copy.deepcopy(self)
         try:
             check_matrix(X, type(self).__name__)
             self._check_shape(X)
             trial.unconstrain(self._split(at_least_float32(X.detach())), eps=eps, project=False)
         except ValueError:
-            return False
+            return self._last_originals(X, eps) is not None
         return True
 
     @torch.no_grad()
@@ -304,7 +302,7 @@ class Parametrization(nn.Module, abc.ABC):
             return known if len(known) > 1 else known[0]
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
-        return None if W.ndim < 2 else self._memory.originals_of(W, atol=10 * W.shape[-1] * eps)
+        return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

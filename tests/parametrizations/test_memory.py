@@ -1,5 +1,6 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
+import copy
 import gc
 import importlib
 import sys
@@ -191,13 +192,26 @@ def test_at_most_three_tensors_of_the_size_of_the_weight_after_a_step() -> None:
 def test_the_gradient_belongs_to_the_radius_of_the_read() -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.SpectralRadiusNorm())
     original, constraint = layer.parametrizations.weight.original, layer.parametrizations.weight[0]
-    (expected,) = torch.autograd.grad(layer.weight[0].sum(), original)
+    original.data.mul_(1.1)
+    reference = copy.deepcopy(layer)
+    (expected,) = torch.autograd.grad(reference.weight[0].sum(), reference.parametrizations.weight.original)
     first, again = layer.weight, layer.weight
     constraint.radius = 2.0
-    for W in (first, again):
-        with pytest.raises(
-            RuntimeError, match=r"attributes and buffers of the read.*read\s+the weight again"
-        ):
-            torch.autograd.grad(W[0].sum(), original)
-    constraint.radius = 1.0
-    torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], expected)
+    torch.testing.assert_close(torch.autograd.grad(first[0].sum(), original)[0], expected)
+    with pytest.raises(RuntimeError, match=r"attributes and buffers of the read.*read the weight again"):
+        torch.autograd.grad(again[0].sum(), original)
+    # The remedy: read again. W = r T/ρ, so the gradient doubles with r.
+    torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], 2 * expected)
+
+
+def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
+    layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
+    sp.constrain(layer, "weight", sp.FourierUnitary())
+    W = layer.weight.detach().clone()
+    layer.weight = W
+    layer.weight = W
+    torch.testing.assert_close(layer.weight, W)
+    other = sp.constrain(torch.nn.Linear(8, 8, dtype=torch.complex64), "weight", sp.FourierUnitary())
+    layer.load_state_dict(other.state_dict())
+    with pytest.raises(sp.errors.InManifoldError):
+        layer.weight = W
