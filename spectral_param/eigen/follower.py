@@ -44,9 +44,9 @@ class Follower(nn.Module):
     - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
     - ``numbers``: the other fields of :class:`~spectral_param.eigen.tracking.State`, float64 ``(m, 7)``.
     - ``triple``, ``digest``: λ, u and v at the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of their bits and those of their T, as eight 32-bit numbers. If T and the triple still have
-      these bits after loading, the triple is used, so that an interrupted run continues to the same bits.
-      After averaging or conversion the bits differ, and the triple is not used.
+      SHA-256 of their bits, those of their T and those of ``numbers``, as eight 32-bit numbers. If all still
+      have these bits after loading, the triple is used, so that an interrupted run continues to the same
+      bits. After averaging or conversion the bits differ, and the triple is not used.
 
     All buffers are None if nothing is tracked.
 
@@ -162,27 +162,27 @@ class Follower(nn.Module):
         n, m = T.shape[-1], T[..., 0, 0].numel()
         if not self._fits(T) or self.triple is None or self.digest is None:
             return None
+        assert self.numbers is not None
         if self.triple.shape != (m, 2 * n + 1, 2) or self.triple.dtype != T.real.dtype:
             return None
-        if not torch.equal(self.digest.cpu(), _digest(T, self.triple)):
+        if not torch.equal(self.digest.cpu(), _digest(T, self.triple, self.numbers)):
             return None
         parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
         shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
         split = parts.split([1, n, n], dim=-1)
         triple = Eigentriple(*(p.reshape(shape) for p, shape in zip(split, shapes, strict=True)))
-        assert self.numbers is not None
         return Leader(triple, bool((self.numbers[:, -1] > 0.5).all()))
 
     def _save(self) -> None:
         """Write the last triple and its digest into the buffers."""
-        if self._last is None or self.triple is None or self.digest is None:
+        if self._last is None or self.triple is None or self.digest is None or self.numbers is None:
             return
         T, (triple, _) = self._last
         parts = torch.cat([part.reshape(len(self.triple), -1) for part in triple], dim=-1)
         if parts.shape == self.triple.shape[:-1]:
             with torch.no_grad():
                 self.triple.copy_(torch.view_as_real(parts))
-                self.digest.copy_(_digest(T, self.triple))
+                self.digest.copy_(_digest(T, self.triple, self.numbers))
 
     def __getstate__(self) -> dict[str, Any]:
         self._save()

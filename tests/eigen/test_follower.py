@@ -168,6 +168,21 @@ def test_a_triple_that_was_changed_is_not_believed(change) -> None:
     assert radius(other) == pytest.approx(1, abs=1e-5)
 
 
+def test_no_other_triple_is_called_regular() -> None:
+    """Regular ones are divided by without a check."""
+    layer = trained(range(5), read_before_saving=True)
+    state = layer.state_dict()
+    state[KEY + "numbers"][:, tracking.NUMBERS.index("regular")] += 1
+    other = constrained()
+    other.load_state_dict(state)
+    calls = []
+    recalled = Follower._recalled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Follower, "_recalled", lambda *args: calls.append(recalled(*args)) or calls[-1])
+        assert radius(other) == pytest.approx(1, abs=1e-5)
+    assert calls == [None]
+
+
 def test_an_averaged_triple_belongs_to_no_matrix() -> None:
     """In place, as AveragedModel and broadcasts write buffers, without any call of ours."""
     layer = trained(range(5), read_before_saving=True)
