@@ -576,8 +576,10 @@ def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     for _ in range(100):
         averaged.update_parameters(first)
     expected = first.weight.detach()
-    atol = 1000 * tolerance(dtype, shape[-1]) * max(1.0, _largest(expected))
+    # A moving average of equal numbers ends within eps/(1 - 0.9) of them.
+    atol = 10 * tolerance(dtype, shape[-1]) * max(1.0, _largest(expected))
     _assert_close(_weight_of(averaged), expected, atol, "mean of equal models")
+    _assert_inside(case, _weight_of(averaged), "mean of equal models")
     mean = {
         key: torch.lerp(value, other.state_dict()[key], 0.25) for key, value in first.state_dict().items()
     }
@@ -593,6 +595,7 @@ def check_half_and_back(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         half(module).float()
         W, what = module.weight.detach(), f"weight after {half.__name__}() and float()"
         _assert_inside(case, W, what)
+        # Rounding errors of bfloat16 are 4e-3 of the originals; the rest is for their condition.
         _assert_close(W, before, 0.2 * max(1.0, _largest(before)), what)
 
 
@@ -650,9 +653,14 @@ def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> 
                 for tensor in edited:
                     if tensor.is_floating_point() or tensor.is_complex():
                         tensor.mul_(-0.5)
+            message, found = "", None
             try:
                 found = torch.autograd.grad(loss, tensors)
-            except RuntimeError:
+            except RuntimeError as error:
+                message = str(error)
+            if found is None:
+                known = ("modified by an inplace operation", "attributes and buffers of the read")
+                assert any(text in message for text in known), f"expected a gradient, got {message}"
                 continue
             for a, b in zip(found, expected, strict=True):
                 atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(b))

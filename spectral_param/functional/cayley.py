@@ -47,7 +47,7 @@ import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_plain, is_traced, is_wrapped, not_nested
+from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, is_wrapped, not_nested
 from spectral_param.functional.checks import check_square
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -209,12 +209,31 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
                 [1., 0.]])
     """
     check_square(A, "scaled_cayley")
-    return _scaled_cayley(A, d, None, skew=False)
+    return _scaled_cayley(A, d, skew=False)
+
+
+def skew_cayley_value(T: Tensor, d: Tensor) -> Tensor:
+    """Return the scaled Cayley transform of (T − Tᴴ)/2 for ordinary tensors, without a graph."""
+    return _value(T, d, skew=True)
 
 
 def skew_cayley(T: Tensor, d: Tensor, known: Tensor | None = None) -> Tensor:
-    """Return the scaled Cayley transform of (T − Tᴴ)/2; ``known`` is W, if it has been computed already."""
-    return _scaled_cayley(T, d, known, skew=True)
+    """Return the scaled Cayley transform of (T − Tᴴ)/2; ``known`` is its value for an ordinary T."""
+    if known is None:
+        return _scaled_cayley(T, d, skew=True)
+    W: Tensor = _Ordinary.apply(T, d, known, True)  # type: ignore[no-untyped-call]
+    return W
+
+
+def _value(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+    """Return the transform of ordinary tensors, by the fastest way for their size."""
+    n, W = T.shape[-1], None
+    if is_on_host(T):
+        if skew and T.ndim == 2 and n < SOLVED_BY_SCIPY.get(T.dtype, 0):
+            W = _solve_one(T, d)
+        elif n >= BLOCKED_SIZE:
+            W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
+    return _solve(T, d, skew) if W is None else W
 
 
 class _Ordinary(torch.autograd.Function):
@@ -226,16 +245,9 @@ class _Ordinary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
-        W = None if known is None else known.clone()
-        n, on_host = T.shape[-1], T.device.type == "cpu"
-        is_one = skew and on_host and T.ndim == 2 and not ctx.needs_input_grad[1]
-        ctx.is_short = is_one and not T.is_complex() and n < MULTIPLIED_BY_NUMPY
-        if W is None and is_one and n < SOLVED_BY_SCIPY.get(T.dtype, 0):
-            W = _solve_one(T, d)
-        elif W is None and on_host and n >= BLOCKED_SIZE:
-            W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
-        if W is None:
-            W = _solve(T, d, skew)
+        W = _value(T, d, skew) if known is None else known.clone()
+        is_one = skew and is_on_host(T) and T.ndim == 2 and not ctx.needs_input_grad[1]
+        ctx.is_short = is_one and not T.is_complex() and T.shape[-1] < MULTIPLIED_BY_NUMPY
         ctx.skew = skew
         ctx.save_for_backward(d, W)
         return W
@@ -248,13 +260,13 @@ class _Ordinary(torch.autograd.Function):
         return (*_ScaledCayley.backward(ctx, G), None)
 
 
-def _scaled_cayley(T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
+def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_traced(T, d):
         # torch.compile rejects autograd Functions with a jvp, and computes wrong second derivatives of the
         # others. PyTorch's own backward pass costs one more solve and is always right.
         return _solve(T, d, skew)
     if is_plain(T, d):
-        ordinary: Tensor = _Ordinary.apply(T, d, known, skew)  # type: ignore[no-untyped-call]
+        ordinary: Tensor = _Ordinary.apply(T, d, None, skew)  # type: ignore[no-untyped-call]
         return ordinary
     W: Tensor = _ScaledCayley.apply(T, d, skew)  # type: ignore[no-untyped-call]
     return W

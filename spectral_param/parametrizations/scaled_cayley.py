@@ -15,6 +15,7 @@ from spectral_param.functional.cayley import (
     choose_signs,
     pivot_phases,
     skew_cayley,
+    skew_cayley_value,
     skew_part_of,
 )
 from spectral_param.functional.checks import check_finite, whole_number
@@ -74,15 +75,21 @@ class ScaledCayley(Parametrization):
         self.negative_ones = negative_ones
         self.register_buffer("signs", None)
 
-    def find(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W, from which all derivatives follow without a linear solve."""
-        return skew_cayley(T, self._diagonal(T, theta))
+    def find(  # type: ignore[override]
+        self, T: Tensor, theta: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return W, from which all derivatives follow without a linear solve, and the diagonal of D."""
+        d = self._diagonal(T, theta)
+        return skew_cayley_value(T, d), d
 
     def constrain(  # type: ignore[override]
-        self, T: Tensor, theta: Tensor | None = None, found: Tensor | None = None
+        self, T: Tensor, theta: Tensor | None = None, found: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
         """Return W for T ``(..., n, n)`` and, if complex, the phases θ ``(..., n)``."""
-        return skew_cayley(T, self._diagonal(T, theta), found)
+        if found is None:
+            return skew_cayley(T, self._diagonal(T, theta))
+        W, d = found
+        return skew_cayley(T, d if theta is None else self._diagonal(T, theta), W)
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""
