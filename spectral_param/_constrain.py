@@ -25,7 +25,14 @@ from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
 
-_GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
+# Blocks of rows in the tensors of a module whose names begin like this.
+_GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
+    nn.LSTM: (("weight_hh", "weight_ih"), 4),
+    nn.LSTMCell: (("weight_hh", "weight_ih"), 4),
+    nn.GRU: (("weight_hh", "weight_ih"), 3),
+    nn.GRUCell: (("weight_hh", "weight_ih"), 3),
+    nn.MultiheadAttention: (("in_proj_weight",), 3),
+}
 
 
 def constrain(
@@ -38,9 +45,13 @@ def constrain(
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
-    In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU, chooses
-    the initial weight, takes a list of constraints, and refuses tensors on which the constraint would not
-    hold.
+    In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU and the
+    kernels that are matrices, chooses the initial weight, takes a list of constraints, and refuses tensors on
+    which the constraint would not hold.
+
+    A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
+    each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
+    embedding. So a constraint on the matrix is one on the layer.
 
     Args:
         module: The module that has the tensor. It is changed.
@@ -54,15 +65,17 @@ def constrain(
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
             set is projected onto it; if a manifold of geotorch refuses the weight, its ``sample()`` is taken.
-        gates: Number k of square blocks in a weight ``(k·n, n)``, each constrained separately. ``None``, the
-            default: 4 for recurrent weights of an LSTM, 3 for those of a GRU, 1 for other tensors.
+        gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
+            default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
+            MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
 
     Returns:
         The module.
 
     Raises:
         ValueError: If no tensor has this name; if the tensor is also registered elsewhere in the module, has
-            no shape yet, holds the kernels of a convolution, or is not square in a module without gates; if
+            no shape yet, holds kernels that are no matrices, or has a shape that the constraint does not
+            take; if its module is pruned, scripted, or an Embedding with sparse gradients or ``max_norm``; if
             ``init`` or ``gates`` does not fit; or if the constraint raises it.
 
     Example:
@@ -80,6 +93,7 @@ def constrain(
     targets = _targets(module, tensor_name)
     for owner, name in targets:
         _check_target(module, owner, name, init)
+        _check_kind(owner, name, chain, gates)
     before = [_Snapshot(owner, name) for owner, name in targets]
     try:
         for owner, name in targets:
@@ -162,14 +176,23 @@ def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -
     """Return a copy of the constraint that knows its gates."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):
-        known = _GATES.get(_plain_class(owner), 1) if name.startswith("weight_hh") else 1
-        link.gates = known if gates is None else gates
+        link.gates = _known_gates(owner, name) if gates is None else gates
+        if _is_kernel(owner, name):
+            link.kernel_dims = len(owner.kernel_size)  # type: ignore[arg-type]
     return link
 
 
-def _plain_class(module: nn.Module) -> type[nn.Module]:
-    """Return the class of a module in torch.nn, which a parametrized module has as a base class."""
-    return next((c for c in type(module).__mro__ if c in _GATES), type(module))
+def _known_gates(owner: nn.Module, name: str) -> int:
+    if _is_kernel(owner, name):
+        groups: Any = owner.groups
+        return int(groups)
+    # A parametrized module has its class in torch.nn as a base class.
+    prefixes, count = next((_GATES[c] for c in type(owner).__mro__ if c in _GATES), ((), 1))
+    return count if name.startswith(prefixes) else 1
+
+
+def _is_kernel(owner: nn.Module, name: str) -> bool:
+    return isinstance(owner, nn.modules.conv._ConvNd) and name == "weight"
 
 
 def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
@@ -252,6 +275,65 @@ def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
         )
 
 
+def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int | None) -> None:
+    """Raise for modules that use their weight in a way in which a constraint would not hold."""
+    kind = type(owner).__name__
+    if isinstance(owner, torch.jit.ScriptModule):
+        raise ValueError(
+            f"{kind}: expected a module of Python, got a scripted one, which cannot have a parametrization. "
+            "Constrain the module first, remove the constraint after training, then script it."
+        )
+    if (
+        f"{name.removesuffix('_orig')}_mask" in owner._buffers
+        or name.removesuffix("_mask") + "_orig" in vars(owner)["_parameters"]
+    ):
+        raise ValueError(
+            f"{kind}: expected a weight that is not pruned, got {name!r}, which torch.nn.utils.prune "
+            "multiplies by a mask after the constraint. Call torch.nn.utils.prune.remove, and take the mask "
+            "as a SignPattern before the constraint."
+        )
+    if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and (owner.sparse or owner.max_norm is not None):
+        argument = "sparse=True" if owner.sparse else f"max_norm={owner.max_norm}"
+        raise ValueError(
+            f"{kind}: expected an embedding with dense gradients that changes its weight in no other way, "
+            f"got {argument}. Build it without this argument."
+        )
+    needs_square = any(isinstance(link, Parametrization) and link.shapes == "square" for link in chain)
+    if needs_square and isinstance(owner, nn.LSTM) and owner.proj_size and name.startswith("weight_hh"):
+        raise ValueError(
+            f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, the "
+            "size of the projected state, so that the gates are not square. Take proj_size=0."
+        )
+    if not isinstance(owner, nn.modules.conv._ConvNd) or name != "weight":
+        return
+    foreign = [link for link in chain if not isinstance(link, Parametrization)]
+    if foreign:
+        raise ValueError(
+            f"{kind}: expected a constraint of this library, got a {type(foreign[0]).__name__}, which does "
+            "not know the matrix of a kernel. Take a constraint of this library."
+        )
+    if gates not in (None, owner.groups):
+        raise ValueError(
+            f"gates: expected None or the number of groups, {owner.groups}, for a convolution, got {gates}. "
+            "Leave it out."
+        )
+    size = tuple(owner.kernel_size)
+    is_patch = (
+        tuple(owner.stride) == size
+        and not isinstance(owner.padding, str)
+        and not any(owner.padding)
+        and all(each == 1 for each in owner.dilation)
+    )
+    if any(each != 1 for each in size) and not is_patch:
+        raise ValueError(
+            f"{kind}: expected a kernel that acts as a matrix, of size 1, or with a stride of its size and "
+            f"no padding and dilation, got size {size}, stride {tuple(owner.stride)}, padding "
+            f"{owner.padding}, dilation {tuple(owner.dilation)}. Where patches overlap, the "
+            "matrix of the kernel says little about the layer. For orthogonal convolutions see the package "
+            "orthogonium."
+        )
+
+
 def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) -> None:
     """Raise for tensors on which a constraint would not hold or would be meaningless."""
     kind = type(owner).__name__
@@ -267,16 +349,6 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         raise ValueError(
             f"{kind}: expected a tensor with a shape, got the lazy parameter {name!r}. Run the module once "
             "on an input, then constrain it."
-        )
-    if isinstance(owner, nn.modules.conv._ConvNd) and name == "weight":
-        raise ValueError(
-            f"{kind}: expected a module with a weight matrix, got the kernels of a convolution, whose last "
-            "dimensions are spatial positions. Constrain a recurrent or a linear layer."
-        )
-    if isinstance(owner, nn.LSTM) and owner.proj_size and name.startswith("weight_hh"):
-        raise ValueError(
-            f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, the "
-            "size of the projected state, so that the gates are not square. Take proj_size=0."
         )
     if isinstance(init, Tensor) and init.shape != weight.shape:
         raise ValueError(

@@ -125,6 +125,7 @@ class Case:
             from any member, and only the present weight can be assigned.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
+        rectangles: More shapes, of single matrices or batches that are not square.
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
     """
@@ -137,7 +138,12 @@ class Case:
     recovers: bool = True
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
     shapes: tuple[Shape, ...] = SHAPES
+    rectangles: tuple[Shape, ...] = ()
     variant: bool = False
+
+    def gates(self, shape: Shape) -> int:
+        """Return the number of blocks in a weight of this shape."""
+        return 1 if shape in self.rectangles else shape[-2] // shape[-1]
 
 
 class Holder(nn.Module):
@@ -160,8 +166,8 @@ def tolerance(dtype: torch.dtype, n: int) -> float:
 def holder(case: Case, weight: Tensor) -> Holder:
     """Return a module with a constrained weight that starts from ``weight``."""
     module = Holder(weight.clone())
-    rows, n = weight.shape[-2:]
-    return constrain(module, "weight", case.make(tuple(weight.shape)), gates=rows // n)
+    shape = tuple(weight.shape)
+    return constrain(module, "weight", case.make(shape), gates=case.gates(shape))
 
 
 def assignable(case: Case, module: Holder) -> Tensor:
@@ -209,11 +215,11 @@ def _varied(W: Tensor, G: Tensor) -> Tensor:
 def _assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:
     """Assert that there is something to compare; 1 x 1 members may be isolated points."""
     largest = max(map(_largest, gradients))
-    assert shape[-1] == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
+    assert min(shape[-2:]) == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
 
 
 def _assert_inside(case: Case, W: Tensor, what: str) -> None:
-    limit = tolerance(W.dtype, W.shape[-1])
+    limit = tolerance(W.dtype, max(W.shape[-2:]))
     violation = case.violation(W.detach()).max().item()
     assert violation <= limit, f"{what}: expected a violation <= {limit:.1e}, got {violation:.1e}"
 
@@ -281,7 +287,7 @@ def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))
-    constrain(module, "weight", parametrization, init="paper", gates=shape[-2] // shape[-1])
+    constrain(module, "weight", parametrization, init="paper", gates=case.gates(shape))
     constraint = _list_of(module)[0]
     assert isinstance(constraint, Parametrization)
     W = module.weight
@@ -529,7 +535,7 @@ def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         torch.zeros(0, 0, dtype=dtype),
         torch.zeros(n, n, dtype=torch.int64),
     ]
-    if n > 1:  # For n = 1, two rows are two gates.
+    if n > 1 and not case.rectangles:  # For n = 1, two rows are two gates.
         bad.append(torch.zeros(n + 1, n, dtype=dtype))
     for weight in bad:
         given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may replace the values.
@@ -695,7 +701,8 @@ def _in_single_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    fits = len(shape) == 2 and not dtype.is_complex and shape[0] // shape[1] in LAYERS
+    fits = len(shape) == 2 and not dtype.is_complex and shape not in case.rectangles
+    fits = fits and shape[0] // shape[1] in LAYERS
     return fits and isinstance(case.make(shape), Parametrization)
 
 
@@ -705,9 +712,9 @@ class Check:
 
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
-        axes: Those of ``"shape"`` (square: even, odd, a batch), ``"gates"``, ``"dtype"`` and ``"mode"`` that
-            may decide whether the contract holds. All values of these axes are tested, and two
-            representatives of the others.
+        axes: Those of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
+            that may decide whether the contract holds. All values of these axes are tested, and two
+            representatives of the others; beside them one shape that is not square.
         applies: Whether the contract is meant for a case, shape and dtype.
     """
 
@@ -791,8 +798,13 @@ def conformance(case: Case) -> list[Trial]:
     for check in CHECKS:
         if case.variant and "mode" not in check.axes:
             continue
+        axes = frozenset[str]() if case.variant else check.axes
         possible = [(s, d) for s in case.shapes for d in case.dtypes if check.applies(case, s, d)]
-        chosen = _chosen(possible, frozenset() if case.variant else check.axes)
+        chosen = _chosen(possible, axes)
+        others = case.rectangles if axes & {"shape", "gates"} else case.rectangles[:1]
+        possible = [(s, d) for s in others for d in case.dtypes if check.applies(case, s, d)]
+        dtypes = list(dict.fromkeys(d for _, d in possible))
+        chosen += list(zip(dict.fromkeys(s for s, _ in possible), itertools.cycle(dtypes), strict=False))
         trials += [Trial(case, check, shape, dtype) for shape, dtype in chosen]
     return trials
 

@@ -8,10 +8,15 @@ from torch import Tensor
 import spectral_param as sp
 from spectral_param.testing import Case, Shape
 
+#: Shapes of single matrices that are not square, nearly square ones and a batch among them.
+RECTANGLES: tuple[Shape, ...] = ((5, 3), (1, 7), (7, 1), (60, 59), (64, 16), (16, 64), (2, 3, 6))
+
 
 def blocks_of(W: Tensor) -> Tensor:
-    """(..., k n, n) -> (..., k, n, n), written apart from the library."""
+    """(..., k n, n) -> (..., k, n, n), and single matrices as tall ones, written apart from the library."""
     rows, n = W.shape[-2:]
+    if W.shape in RECTANGLES:
+        return W if rows >= n else W.mT
     return W.reshape(*W.shape[:-2], rows // n, n, n)
 
 
@@ -25,8 +30,13 @@ def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     return W.reshape(shape)
 
 
+def as_shape(W: Tensor, shape: Shape) -> Tensor:
+    """The way back from blocks_of."""
+    return W.mT.contiguous() if shape in RECTANGLES and shape[-2] < shape[-1] else W.reshape(shape)
+
+
 def orthogonal(shape: Shape, dtype: torch.dtype) -> Tensor:
-    return torch.linalg.qr(blocks_of(torch.randn(shape, dtype=dtype))).Q.reshape(shape)
+    return as_shape(torch.linalg.qr(blocks_of(torch.randn(shape, dtype=dtype))).Q, shape)
 
 
 def orthogonality_defect(W: Tensor) -> Tensor:
@@ -67,9 +77,11 @@ def third_moved(W: Tensor) -> Tensor:
 
 def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: float) -> Tensor:
     """The least and the largest singular value are given."""
-    U, V = (blocks_of(orthogonal(shape, dtype)) for _ in range(2))
-    sigma = torch.linspace(low, high, shape[-1], dtype=dtype)
-    return (U * sigma @ V).reshape(shape)
+    U = blocks_of(orthogonal(shape, dtype))
+    n = U.shape[-1]
+    V = torch.linalg.qr(torch.randn_like(U[..., :n, :])).Q
+    sigma = torch.linspace(low, high, n, dtype=dtype)
+    return as_shape(U * sigma @ V, shape)
 
 
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -208,6 +220,7 @@ CASES = (
         member=orthogonal,
         violation=orthogonality_defect,
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        rectangles=RECTANGLES,
     ),
     Case(
         name="Givens",
@@ -239,6 +252,7 @@ CASES = (
         member=orthogonal,
         violation=orthogonality_defect,
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+        rectangles=RECTANGLES,
     ),
     Case(
         name="Householder-two",
@@ -254,6 +268,7 @@ CASES = (
         member=lambda shape, dtype: with_singular_values(shape, dtype, 0.91, 1.49),
         violation=lambda W: torch.relu((torch.linalg.svdvals(blocks_of(W)) - 1.2).abs().amax(dim=-1) - 0.3),
         outside=lambda shape, dtype: with_singular_values(shape, dtype, 0.7, 1.6),
+        rectangles=RECTANGLES,
     ),
     Case(
         name="BlockTriangular",
@@ -269,6 +284,7 @@ CASES = (
         violation=orthogonality_defect,
         outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
         dtypes=(torch.float32, torch.float64),
+        rectangles=RECTANGLES,
     ),
     Case(
         name="SchurForm-bounded",

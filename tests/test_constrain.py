@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 import spectral_param as sp
 from tests.cases import CASES, abscissas, orthogonality_defect, radii
@@ -56,12 +56,13 @@ def test_bad_arguments(arguments, match) -> None:
 @pytest.mark.parametrize(
     ("module", "tensor_name", "match"),
     [
-        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a module with a weight matrix"),
-        (torch.nn.ConvTranspose1d(4, 4, 1), "weight", "ConvTranspose1d: expected a module with"),
-        (torch.nn.LSTM(3, 8, proj_size=4), "weight_hh_l0", "recurrent weights of 8 columns, got 4"),
+        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a kernel that acts as a matrix.*orthogonium"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, padding=1), "weight", "expected a kernel that acts as a matrix"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, dilation=2), "weight", "expected a kernel that acts as a matrix"),
+        (torch.nn.ConvTranspose1d(4, 4, 2), "weight", "ConvTranspose1d: expected a kernel that acts"),
     ],
 )
-def test_weights_that_only_look_like_square_blocks(module, tensor_name, match) -> None:
+def test_weights_that_only_look_like_matrices(module, tensor_name, match) -> None:
     before = getattr(module, tensor_name).detach().clone()
     for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
         with pytest.raises(ValueError, match=match):
@@ -220,7 +221,7 @@ def test_a_pattern_of_which_one_match_fails_changes_nothing() -> None:
     before = model[0].weight
     values = before.detach().clone()
     with pytest.raises(sp.errors.NotSquareError):
-        sp.constrain(model, "*.weight", sp.ScaledCayley())
+        sp.constrain(model, "*.weight", sp.SpectralRadiusNorm())
     assert model[0].weight is before
     assert torch.equal(before, values)
 
@@ -234,16 +235,130 @@ def test_gates_are_those_of_the_module(layer) -> None:
     torch.testing.assert_close(radii(getattr(module, name)), torch.full((gates,), 0.5))
 
 
+def test_a_projected_state_has_no_square_gates() -> None:
+    lstm = torch.nn.LSTM(3, 8, proj_size=4)
+    with pytest.raises(ValueError, match="recurrent weights of 8 columns, got 4"):
+        sp.constrain(lstm, "weight_hh_l0", sp.SpectralRadiusNorm())
+    sp.constrain(lstm, "weight_h*_l0", sp.ScaledCayley())
+    identity = torch.eye(4)
+    for gate in lstm.weight_hh_l0.unflatten(0, (4, 8)):
+        torch.testing.assert_close(gate.mT @ gate, identity, atol=1e-5, rtol=0)
+    torch.testing.assert_close(lstm.weight_hr_l0 @ lstm.weight_hr_l0.mT, identity, atol=1e-5, rtol=0)
+
+
 def test_rows_are_gates_only_where_it_is_said() -> None:
-    for module, name in ((torch.nn.Linear(5, 20), "weight"), (torch.nn.LSTM(5, 5), "weight_ih_l0")):
-        with pytest.raises(sp.errors.NotSquareError, match=r"\(20, 5\).*a stack of 4 gates.*gates=4"):
-            sp.constrain(module, name, sp.ScaledCayley())
-        with pytest.raises(sp.errors.NotSquareError, match="a stack of 4 gates"):
-            parametrize.register_parametrization(module, name, sp.ScaledCayley())
+    layer = torch.nn.Linear(5, 20)
+    with pytest.raises(
+        sp.errors.NotSquareError, match=r"got shape \(20, 5\).*any shape.*ScaledCayley"
+    ) as error:
+        sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
+    assert "gates" not in str(error.value)
+    whole = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley()).weight
+    torch.testing.assert_close(whole.mT @ whole, torch.eye(5), atol=1e-5, rtol=0)
     layer = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=4)
     assert orthogonality_defect(layer.weight).max() < 1e-5
     with pytest.raises(sp.errors.NotSquareError, match="expected 3 gates"):
         sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=3)
+
+
+def has_orthonormal_columns(W):
+    W = W if W.shape[-2] >= W.shape[-1] else W.mT
+    return bool((W.mT @ W - torch.eye(W.shape[-1])).abs().max() < 1e-5)
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential])
+@pytest.mark.parametrize(
+    ("module", "name", "blocks"),
+    [
+        (torch.nn.Linear(16, 64), "weight", 1),
+        (torch.nn.Linear(64, 16), "weight", 1),
+        (torch.nn.Embedding(50, 8), "weight", 1),
+        (torch.nn.Bilinear(5, 3, 4), "weight", 1),
+        (torch.nn.LSTM(3, 8), "weight_ih_l0", 4),
+        (torch.nn.LSTM(8, 8), "weight_ih_l0", 4),
+        (torch.nn.GRUCell(3, 8), "weight_ih", 3),
+        (torch.nn.MultiheadAttention(8, 2), "in_proj_weight", 3),
+        (torch.nn.MultiheadAttention(8, 2), "out_proj.weight", 1),
+        (torch.nn.TransformerEncoderLayer(8, 2, 16), "linear?.weight", 1),
+    ],
+    ids=str,
+)
+def test_weights_of_any_module(make, module, name, blocks) -> None:
+    module = sp.constrain(copy.deepcopy(module), name, make())
+    owner_name, _, tensor = name.rpartition(".")
+    for each in ("linear1", "linear2") if "?" in name else (owner_name,):
+        W = getattr(module.get_submodule(each), tensor)
+        assert has_orthonormal_columns(W.unflatten(0, (blocks, -1)) if blocks > 1 else W)
+        weights = module.get_submodule(each).parametrizations[tensor]
+        originals = list(weights.parameters(recurse=False))
+        torch.testing.assert_close(weights[0](*originals), W, atol=0, rtol=0)
+        W.square().sum().backward()
+
+
+def test_the_whole_of_an_input_projection() -> None:
+    attention = sp.constrain(torch.nn.MultiheadAttention(8, 2), "in_proj_weight", sp.ScaledCayley(), gates=1)
+    assert has_orthonormal_columns(attention.in_proj_weight)
+    x = torch.randn(5, 3, 8)
+    attention(x, x, x)[0].sum().backward()
+
+
+KERNELS = {
+    "Conv1d of size 1": (torch.nn.Conv1d(4, 6, 1), torch.randn(2, 4, 9)),
+    "Conv2d of size 1 with a stride": (
+        torch.nn.Conv2d(6, 4, 1, stride=2, padding=1),
+        torch.randn(2, 6, 9, 9),
+    ),
+    "patches": (torch.nn.Conv2d(3, 20, 4, stride=4), torch.randn(2, 3, 8, 12)),
+    "patches in three dimensions": (torch.nn.Conv3d(1, 9, 2, stride=2), torch.randn(2, 1, 4, 4, 4)),
+    "patches in groups": (torch.nn.Conv2d(4, 6, 2, stride=2, groups=2), torch.randn(2, 4, 6, 6)),
+    "transposed": (torch.nn.ConvTranspose2d(6, 3, 2, stride=2), torch.randn(2, 6, 4, 4)),
+    "transposed in groups": (torch.nn.ConvTranspose1d(6, 4, 3, stride=3, groups=2), torch.randn(2, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, lambda: sp.SingularValues(0.1)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_is_a_matrix_bounds_the_layer(name, make) -> None:
+    """The singular values of the layer, as a matrix on images, are those of its kernel, and 0."""
+    module, x = KERNELS[name]
+    layer = sp.constrain(copy.deepcopy(module), "weight", make()).double()
+    x = x[:1].double()
+    J = torch.autograd.functional.jacobian(lambda x: layer(x) - layer(0 * x), x)
+    sigma = torch.linalg.svdvals(J.reshape(-1, x.numel()))
+    sigma = sigma[sigma > 1e-9]
+    assert len(sigma) > 0
+    assert ((sigma - 1).abs() <= (0.1 if isinstance(make(), sp.SingularValues) else 1e-6)).all()
+    layer(x).square().sum().backward()
+    state = copy.deepcopy(layer.state_dict())
+    fresh = sp.constrain(copy.deepcopy(module).double(), "weight", make())
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh.weight, layer.weight)
+    layer.weight = layer.weight.detach()
+
+
+def test_groups_of_a_convolution_are_its_gates() -> None:
+    with pytest.raises(ValueError, match="gates: expected None or the number of groups, 1"):
+        sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", sp.ScaledCayley(), gates=2)
+
+
+def test_a_pruned_weight_is_refused() -> None:
+    layer = prune.random_unstructured(torch.nn.Linear(4, 4), "weight", 0.5)
+    for name in ("weight_orig", "weight_mask", "weight*"):
+        with pytest.raises(ValueError, match="expected a weight that is not pruned"):
+            sp.constrain(layer, name, sp.ScaledCayley())
+    prune.remove(layer, "weight")
+    sp.constrain(layer, "weight*", sp.ScaledCayley())
+
+
+@pytest.mark.parametrize("argument", [{"sparse": True}, {"max_norm": 1.0}])
+def test_an_embedding_that_does_more_is_refused(argument) -> None:
+    with pytest.raises(ValueError, match="expected an embedding with dense gradients"):
+        sp.constrain(torch.nn.Embedding(4, 4, **argument), "weight", sp.ScaledCayley())
+
+
+def test_another_library_does_not_know_kernels() -> None:
+    with pytest.raises(ValueError, match="which does not know the matrix of a kernel"):
+        sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", torch.nn.Identity())
 
 
 def test_a_tensor_that_is_registered_twice() -> None:

@@ -1,24 +1,35 @@
-r"""The scaled Cayley transform W = (I + A)⁻¹(I − A)D, real and complex.
+r"""The scaled Cayley transform of square and tall matrices, real and complex.
 
 Derivation
 ----------
-Helfrich, Willmott and Ye (2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform", Theorem
-3.2. Differentiating (I + A)W = (I − A)D with respect to A gives
+Let A be skew, Aᴴ = -A, B any matrix of as many columns, and M = A + BᴴB. Then
 
-.. math:: dW = -(I + A)^{-1}\, dA\, (W + D).
+.. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + M)^{-1},
 
-This needs no second solve, because WD⁻¹ = (I + A)⁻¹(I − A) = 2(I + A)⁻¹ − I contains the inverse:
+has orthonormal columns for a diagonal D of entries of modulus 1: W consists of the first columns of the
+Cayley transform of the skew matrix [[A, -Bᴴ], [B, 0]]. I + M is never singular, because its Hermitian part is
+I + BᴴB. Without B this is (I + A)⁻¹(I − A)D, the transform of Helfrich, Willmott and Ye (2018), "Orthogonal
+Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see Trockman and Kolter (2021),
+"Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester (2023), "Direct
+Parameterization of Lipschitz-Bounded Deep Networks".
 
-.. math:: (I + A)^{-1} = \tfrac12 (I + W D^{-1}).
+The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [G₁; G₂] = G D̄,
 
-With M = (W + D)ᴴ and dL = Re⟨G, dW⟩, the gradient with respect to A is
+.. math:: g_M = -\tfrac12\, P\, Z^H, \quad P = Z^H G_1 - (B Z)^H G_2, \qquad
+          g_B = -G_2 Z^H + B (g_M + g_M^H).
 
-.. math:: -\tfrac12\, D^{-H}\, M\, G\, M ,
+The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V of the paper's Theorem 3.2, up to
+the factor 2 between a skew matrix and its lower triangle. Z is kept for it. Computed from W as WD⁻¹ + I, it
+would cancel where A or B is large. For the phases of a complex D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im
+Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another convention for complex
+gradients.)
 
-which costs two matrix products and needs only W and D. Its skew-Hermitian part is the Vᵀ − V of the paper, up
-to the factor 2 between a skew matrix and its lower triangle. For the phases of a complex D = diag(e^{iθ}), dW
-= iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another
-convention for complex gradients.)
+Large originals
+---------------
+The solve has an error of eps times the condition of I + M, which grows with A and B where a singular value of
+the skew matrix above stays small: in every square matrix of odd size. Then Z is computed in double precision,
+and beyond that by the Schur form of the skew matrix S, which is normal: (I + S)⁻¹ has an error of eps,
+whatever the size of S. If B has more rows than columns, its QR factor takes its place in S.
 
 The inverse: the diagonal D for a given W
 -----------------------------------------
@@ -27,10 +38,11 @@ nearly singular, so D is chosen to keep them small.
 
 Start: eliminate in W + D without exchanging rows. When row i becomes the pivot row, choose d_i with the phase
 of the pivot entry w_ii. Then the pivot has modulus |w_ii| + 1 ≥ 1. The Householder reconstruction of Ballard
-et al. (2014), "Reconstructing Householder Vectors from Tall-Skinny QR", chooses signs in this way.
+et al. (2015), "Reconstructing Householder Vectors from Tall-Skinny QR", chooses signs in this way. It takes
+the first n rows of a tall W, from which Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹.
 
-Improvement (real W): Kahan (2006), "Is there a small skew Cayley transform with zero diagonal?", shows that
-|a_ij| ≤ 1 for the D which maximises |det(I + WD)|. Changing the signs of d_i and d_j ("flipping" both)
+Improvement (real square W): Kahan (2006), "Is there a small skew Cayley transform with zero diagonal?", shows
+that |a_ij| ≤ 1 for the D which maximises |det(I + WD)|. Changing the signs of d_i and d_j ("flipping" both)
 multiplies this determinant by a_ij²; changing one sign alone makes it zero. So while some |a_ij| > 1,
 flipping that pair increases the determinant, and when no such pair is left, the bound holds. A flip changes A
 by a matrix of rank two: with E = [e_i e_j],
@@ -40,75 +52,156 @@ by a matrix of rank two: with E = [e_i e_j],
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import get_lapack_funcs
+from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, is_wrapped, not_nested
-from spectral_param.functional.checks import check_square
+from spectral_param.context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param.functional.checks import check_square, finfo_eps
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
 LEAF_SIZE = 64
-# Below these sizes scipy's solver and numpy's products are faster than torch's, and their OpenBLAS stays on
-# one thread. Where it wakes others, torch waits for them: that took ten times as long.
+# Below these sizes scipy's solver is faster than torch's, and its OpenBLAS stays on one thread. Where it
+# wakes others, torch waits for them: that took ten times as long.
 SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
+# Numpy's products are faster where they take fewer operations than those of matrices of this size.
 MULTIPLIED_BY_NUMPY = 64
 _GESV = {kind: get_lapack_funcs("gesv", dtype=kind) for kind in (np.float32, np.float64)}
+# A solve is accurate enough up to this condition times √n: entries of A of about 64.
+_TAME = 64.0
+# What a solve in double precision may have for a result in single precision.
+_TAME_IN_DOUBLE = 1e8
+_DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
-def _solve(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-    """Return the transform of T, or of its skew part A = (T − Tᴴ)/2, for which I + A is never singular."""
-    A, factor = (T - T.mH, 0.5) if skew else (T, 1.0)
-    identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    left = torch.add(identity, A, alpha=factor)
-    right = torch.sub(identity, A, alpha=factor) * d[..., None, :]
-    W: Tensor = torch.linalg.solve_ex(left, right).result if skew else torch.linalg.solve(left, right)
+class Inverse(NamedTuple):
+    """What the transform of (T₁ − T₁ᴴ)/2 and B takes and its gradient, in single or double precision."""
+
+    Z: Tensor  # 2(I + M)⁻¹
+    Y: Tensor | None  # BZ, where it is known more precisely than as a product
+
+
+def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, n)
+    """Return I + M for T = [T₁; B], where A is T₁ or its skew part."""
+    m, n = T.shape[-2:]
+    A = T[..., :n, :]
+    if skew:
+        A = (A - A.mH) * 0.5
+    if m > n:
+        B = T[..., n:, :]
+        A = A + B.mH @ B
+    plus: Tensor = A + torch.eye(n, dtype=T.dtype, device=T.device)
+    return plus
+
+
+def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+    """Return the transform by PyTorch's own operations, in double precision."""
+    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    m, n = T.shape[-2:]
+    plus = _plus_identity(exact, skew)
+    identity = torch.eye(n, dtype=exact.dtype, device=T.device)
+    Z = 2 * (torch.linalg.inv_ex(plus).inverse if skew else torch.linalg.inv(plus))
+    Q = Z - identity
+    if m > n:
+        Q = torch.cat([Q, -(exact[..., n:, :] @ Z)], dim=-2)
+    W: Tensor = (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
     return W
 
 
-def _solve_one(T: Tensor, d: Tensor) -> Tensor:
-    """Return the transform of the skew part of one real matrix on the host."""
-    plus = (T - T.mT).numpy()
+def inverse(T: Tensor, skew: bool = True) -> Inverse:
+    """Return the inverse that the transform takes, for ordinary tensors without a graph."""
+    if not is_on_host(T):
+        # Without a look at the values, which would wait for the device.
+        plus = _plus_identity(T.to(_DOUBLE.get(T.dtype, T.dtype)), skew)
+        return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
+    n = T.shape[-1]
+    limit = _TAME * n**0.5
+    if skew and _is_short(T):
+        short = _short_inverse(T, limit)
+        if short is not None:
+            return short
+        return _exact_inverse(T)
+    plus = _plus_identity(T, skew)
+    Z = _twice_inverse(plus, T)
+    if _condition(plus, Z) <= limit:
+        return Inverse(Z, None)
+    if skew:
+        return _exact_inverse(T)
+    if T.shape[-2] == n and torch.equal(T, -T.mH):
+        return _exact_inverse(T)
+    return Inverse(2 * torch.linalg.inv(plus), None)
+
+
+def _is_short(T: Tensor) -> bool:
+    """Return whether T is one real matrix on the host for which numpy is faster."""
+    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 < MULTIPLIED_BY_NUMPY**3
+
+
+@np.errstate(all="ignore")
+def _short_inverse(T: Tensor, limit: float) -> Inverse | None:
+    """Return the inverse of one small matrix, or None if its condition may be above the limit."""
+    entries = T.numpy()
+    m, n = entries.shape
+    top = entries[:n]
+    plus = top - top.T
     plus *= 0.5
-    minus = -plus
-    step = len(plus) + 1
-    plus.flat[::step] += 1
-    minus.flat[::step] += 1
-    # LAPACK's columns are rows here. (I - A)⁻¹(I + A) is the transpose of (I + A)⁻¹(I - A).
-    *_, columns, failed = _GESV[plus.dtype.type](minus, plus, overwrite_a=True, overwrite_b=True)
-    W = torch.from_numpy(columns.T)
-    return W.fill_(torch.nan) if failed else W.mul_(d)
+    if m > n:
+        plus += entries[n:].T @ entries[n:]
+    plus.flat[:: n + 1] += 1
+    twice = np.zeros_like(plus)
+    twice.flat[:: n + 1] = 2
+    # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
+    norm = np.abs(plus).sum(axis=0).max()
+    *_, Z, failed = _GESV[plus.dtype.type](plus.T, twice.T, overwrite_a=True, overwrite_b=True)
+    # ‖(I + M)⁻¹‖ ≤ 1. Not `norm > limit`, which is false for NaN.
+    if failed or not (norm <= limit or norm * np.abs(Z).sum(axis=1).max() <= 2 * limit):
+        return None
+    return Inverse(torch.from_numpy(Z.T), None)
 
 
-@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
-def _short_gradient(W: Tensor, d: Tensor, G: Tensor) -> Tensor:
-    """Return the gradient with respect to T of :func:`_solve_one`, for a small matrix."""
-    signs = d.numpy()
-    M = W.detach().numpy().T.copy()
-    M.flat[:: len(M) + 1] += signs
-    g_A = M @ G.resolve_neg().numpy() @ M
-    g_A /= -4 * signs[:, None]
-    return torch.from_numpy(g_A - g_A.T)
+def _condition(plus: Tensor, Z: Tensor) -> float:
+    """Return the condition in the 1-norm, the largest of a batch, from an inverse."""
+    norms = [torch.linalg.matrix_norm(X, 1) for X in (plus, Z)]
+    return 0.5 * float((norms[0] * norms[1]).max())
 
 
-def _solve_by_blocks(A: Tensor, d: Tensor) -> Tensor | None:
-    """Return W = (2(I + A)⁻¹ − I)D, computed mostly by matrix products; None if the result is not accurate.
+def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
+    """Return 2(I + M)⁻¹, by the fastest way for its size."""
+    n = plus.shape[-1]
+    if plus.ndim == 2 and n < SOLVED_BY_SCIPY.get(plus.dtype, 0):
+        columns = plus.numpy().T
+        twice = np.zeros_like(columns)
+        twice.flat[:: n + 1] = 2
+        *_, Z, failed = _GESV[columns.dtype.type](columns, twice.T, overwrite_b=True)
+        return torch.full_like(plus, torch.nan) if failed else torch.from_numpy(Z.T)
+    if n >= BLOCKED_SIZE:
+        by_blocks = _by_blocks(plus, T)
+        if by_blocks is not None:
+            return by_blocks
+    result: Tensor = 2 * torch.linalg.inv_ex(plus).inverse
+    return result
 
-    For a skew A, the Hermitian part of I + A is positive definite, and so are those of its Schur complements:
-    block elimination needs no pivots. It is accurate unless A is very large. The check applies WWᴴ = I to one
+
+def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
+    """Return 2(I + M)⁻¹, computed mostly by matrix products; None if the result is not accurate.
+
+    The Hermitian part of I + M is positive definite, and so are those of its Schur complements: block
+    elimination needs no pivots. It is accurate unless A is very large. The check applies WᴴW = I to one
     random vector.
     """
-    n = A.shape[-1]
-    identity = torch.eye(n, dtype=A.dtype, device=A.device)
-    W = (2 * _inverse_by_blocks(identity + A) - identity) * d[..., None, :]
-    x = torch.randn(n, 1, dtype=A.dtype, generator=torch.Generator().manual_seed(n))
-    defect = (W @ (W.mH @ x) - x).abs().amax()
+    n = plus.shape[-1]
+    Z = 2 * _inverse_by_blocks(plus)
+    B = T[..., n:, :]
+    x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
+    Zx = Z @ x
+    top = Zx - x
+    defect = (Z.mH @ (top + B.mH @ (B @ Zx)) - top - x).abs().amax()
     # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
-    return W if defect.item() < 8 * n**0.5 * torch.finfo(A.dtype).eps else None
+    return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
 
 def _inverse_by_blocks(M: Tensor) -> Tensor:
@@ -131,52 +224,149 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:
     return inverse
 
 
-class _ScaledCayley(torch.autograd.Function):
-    """(A, d) -> W = (I + A)⁻¹(I − A)D with D = diag(d), by the formulas above.
+def _exact_inverse(T: Tensor) -> Inverse:
+    """Return the inverse for T of any size, in double precision; NaN for a T that is not finite."""
+    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    n = T.shape[-1]
+    if not bool(T.isfinite().all()):
+        return Inverse(torch.full_like(exact[..., :n, :], torch.nan), None)
+    if exact.dtype != T.dtype:
+        plus = _plus_identity(exact, skew=True)
+        Z = 2 * torch.linalg.inv_ex(plus).inverse
+        if _condition(plus, Z) <= _TAME_IN_DOUBLE:
+            return Inverse(Z, exact[..., n:, :] @ Z)
+    S = (exact[..., :n, :] - exact[..., :n, :].mH) / 2
+    Q, R = torch.linalg.qr(exact[..., n:, :])
+    if T.shape[-2] > n:
+        zeros = S.new_zeros(*S.shape[:-2], R.shape[-2], R.shape[-2])
+        S = torch.cat([torch.cat([S, -R.mH], -1), torch.cat([R, zeros], -1)], -2)
+    twice = _twice_inverse_of_skew(S)[..., :n]
+    Y = -(Q @ twice[..., n:, :]) if T.shape[-2] > n else None
+    return Inverse(twice[..., :n, :].contiguous(), Y)
 
-    With ``skew``, the first argument is T and A is its skew-Hermitian part (T − Tᴴ)/2.
+
+def _twice_inverse_of_skew(S: Tensor) -> Tensor:
+    """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
+    if S.is_complex():
+        angles, V = torch.linalg.eigh(1j * S)  # S = -V diag(iλ) Vᴴ
+        result: Tensor = (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
+        return result
+    found = [_of_real_skew(matrix) for matrix in S.reshape(-1, *S.shape[-2:]).numpy()]
+    return torch.from_numpy(np.stack(found)).reshape(S.shape)
+
+
+@np.errstate(over="ignore", divide="ignore")
+def _of_real_skew(S: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
+
+    Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
+    """
+    form, Q = schur(S, check_finite=False)
+    lower = np.diag(form, -1)
+    b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
+    turned = np.where(b != 0, 2 / (b + 1 / b), 0)  # 2b/(1 + b²)
+    diagonal = np.full(len(S), 2.0)
+    for i in np.flatnonzero(b):
+        diagonal[i : i + 2] = 2 / (1 + b[i] ** 2)
+    product = Q * diagonal
+    product[:, 1:] += Q[:, :-1] * turned
+    product[:, :-1] -= Q[:, 1:] * turned
+    inverse: np.ndarray[Any, Any] = product @ Q.T
+    return inverse
+
+
+def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
+    """Return W, without a graph."""
+    Z, Y = found
+    m, n = T.shape[-2:]
+    W = torch.empty_like(T, memory_format=torch.contiguous_format)
+    exact_d = d if d.dtype == Z.dtype else d.to(Z.dtype)
+    top = Z.clone()
+    top.diagonal(dim1=-2, dim2=-1).sub_(1)
+    W[..., :n, :] = top.mul_(exact_d[..., None, :])
+    if m > n:
+        if Y is not None:
+            W[..., n:, :] = Y * -exact_d[..., None, :]
+        elif Z.dtype == T.dtype:
+            torch.matmul(T[..., n:, :], Z * -d[..., None, :], out=W[..., n:, :])
+        else:
+            W[..., n:, :] = T[..., n:, :].to(Z.dtype) @ (Z * -exact_d[..., None, :])
+    return W
+
+
+@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
+def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor, G: Tensor) -> Tensor:
+    """Return the gradient with respect to T of one small real matrix, as the formulas at the top."""
+    n = T.shape[1]
+    signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
+    P = z @ g[:n]
+    if len(g) > n:
+        P += (W.detach().numpy()[n:] / signs).T @ g[n:]
+    P *= signs
+    g_M = P @ z
+    g_M *= -0.5
+    skew = g_M - g_M.T
+    skew *= 0.5
+    if len(g) == n:
+        return torch.from_numpy(skew)
+    g_M += g_M.T
+    g_T = np.empty_like(g)
+    g_T[:n] = skew
+    g_T[n:] = T.numpy()[n:] @ g_M - g[n:] @ (signs[:, None] * z)
+    return torch.from_numpy(g_T)
+
+
+class _ScaledCayley(torch.autograd.Function):
+    """(T, d, Z, Y) -> W for ordinary tensors, as one node of the graph.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
+    transform of a small matrix.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-        return _solve(T, d, skew)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, d, ctx.skew = inputs
-        ctx.save_for_backward(d, output)
-        ctx.save_for_forward(d, output)
+    def forward(ctx: Any, T: Tensor, d: Tensor, Z: Tensor, Y: Tensor | None, skew: bool) -> Tensor:
+        W = _transform(T, d, Inverse(Z, Y))
+        is_one = skew and is_on_host(T) and Z.dtype == T.dtype and not ctx.needs_input_grad[1]
+        ctx.is_short = is_one and _is_short(T)
+        ctx.skew = skew
+        ctx.save_for_backward(T, d, Z, Y, W)
+        return W
 
     @staticmethod
     @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        d, W = ctx.saved_tensors
-        g_T = g_d = None
-        if ctx.needs_input_grad[0]:
-            M = (W + torch.diag_embed(d)).mH
-            g_T = (M @ G @ M) / (d.conj() * (-4 if ctx.skew else -2))[..., :, None]
-            if ctx.skew:
-                g_T = g_T - g_T.mH
-        if ctx.needs_input_grad[1]:
-            Q = W / d[..., None, :]
-            g_d = (Q.conj() * G).sum(dim=-2)
-        return g_T, g_d, None
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        T, d, Z, Y, W = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
+            T, d = T.view_as(T), d.view_as(d)
+            wanted = [t for t, needed in zip((T, d), ctx.needs_input_grad, strict=False) if needed]
+            grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
+            g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
+            return g_T, g_d, None, None, None
+        if ctx.is_short and not is_wrapped(G):
+            return _short_gradient(T, d, Z, W, G), None, None, None, None
+        g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew) if ctx.needs_input_grad[0] else None
+        g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
+        return g_T, g_d, None, None, None
 
-    @staticmethod
-    @not_nested
-    @full_precision
-    def jvp(ctx: Any, dT: Tensor | None, dd: Tensor | None, *_: None) -> Tensor:
-        d, W = ctx.saved_tensors
-        dW = torch.zeros_like(W)
-        if dT is not None:
-            dA = (dT - dT.mH) * 0.5 if ctx.skew else dT
-            N = W + torch.diag_embed(d)
-            dW = dW - 0.5 * N @ (dA / d[..., :, None]) @ N
-        if dd is not None:
-            dW = dW + W * (dd / d)[..., None, :]
-        return dW
+
+def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor, G: Tensor, skew: bool) -> Tensor:
+    """Return the gradient with respect to T, by the formulas at the top."""
+    Z, Y = found
+    n = T.shape[-1]
+    W, B, G, d = (t.to(Z.dtype) for t in (W, T[..., n:, :], G, d))
+    is_square = T.shape[-2] == n  # autograd's older vmap cannot slice the whole of G.
+    P = Z.mH @ (G if is_square else G[..., :n, :])
+    if not is_square:
+        below = G[..., n:, :]
+        # BZ = -W₂D⁻¹.
+        P = P + ((W[..., n:, :].mH @ below) / d.conj()[..., :, None] if Y is None else -(Y.mH @ below))
+    g_M = -0.5 * ((P * d.conj()[..., None, :]) @ Z.mH)
+    g_T = (g_M - g_M.mH) * 0.5 if skew else g_M
+    if not is_square:
+        g_B = B @ (g_M + g_M.mH) - below @ (d.conj()[..., :, None] * Z.mH)
+        g_T = torch.cat([g_T, g_B], dim=-2)
+    return g_T.to(T.dtype)
 
 
 @full_precision
@@ -200,7 +390,6 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
         UnsupportedDtypeError: If LAPACK does not support the dtype of A.
-        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -212,64 +401,25 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     return _scaled_cayley(A, d, skew=False)
 
 
-def skew_cayley_value(T: Tensor, d: Tensor) -> Tensor:
-    """Return the scaled Cayley transform of (T − Tᴴ)/2 for ordinary tensors, without a graph."""
-    return _value(T, d, skew=True)
+def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
+    """Return the transform of (T₁ − T₁ᴴ)/2 and B for T = [T₁; B] of shape (..., m, n), m ≥ n.
 
-
-def skew_cayley(T: Tensor, d: Tensor, known: Tensor | None = None) -> Tensor:
-    """Return the scaled Cayley transform of (T − Tᴴ)/2; ``known`` is its value for an ordinary T."""
-    if known is None:
-        return _scaled_cayley(T, d, skew=True)
-    W: Tensor = _Ordinary.apply(T, d, known, True)  # type: ignore[no-untyped-call]
-    return W
-
-
-def _value(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-    """Return the transform of ordinary tensors, by the fastest way for their size."""
-    n, W = T.shape[-1], None
-    if is_on_host(T):
-        if skew and T.ndim == 2 and n < SOLVED_BY_SCIPY.get(T.dtype, 0):
-            W = _solve_one(T, d)
-        elif n >= BLOCKED_SIZE:
-            W = _solve_by_blocks((T - T.mH) / 2 if skew else T, d)
-    return _solve(T, d, skew) if W is None else W
-
-
-class _Ordinary(torch.autograd.Function):
-    """The same for ordinary tensors, whose W may be ``known``.
-
-    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
-    transform of a small matrix.
+    ``found`` is the :func:`inverse` of an ordinary T.
     """
-
-    @staticmethod
-    def forward(ctx: Any, T: Tensor, d: Tensor, known: Tensor | None, skew: bool) -> Tensor:
-        W = _value(T, d, skew) if known is None else known.clone()
-        is_one = skew and is_on_host(T) and T.ndim == 2 and not ctx.needs_input_grad[1]
-        ctx.is_short = is_one and not T.is_complex() and T.shape[-1] < MULTIPLIED_BY_NUMPY
-        ctx.skew = skew
-        ctx.save_for_backward(d, W)
-        return W
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            d, W = ctx.saved_tensors
-            return _short_gradient(W, d, G), None, None, None
-        return (*_ScaledCayley.backward(ctx, G), None)
+    if found is None:
+        return _scaled_cayley(T, d, skew=True)
+    W: Tensor = _ScaledCayley.apply(T, d, *found, True)  # type: ignore[no-untyped-call]
+    return W
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
-    if is_traced(T, d):
-        # torch.compile rejects autograd Functions with a jvp, and computes wrong second derivatives of the
-        # others. PyTorch's own backward pass costs one more solve and is always right.
-        return _solve(T, d, skew)
     if is_plain(T, d):
-        ordinary: Tensor = _Ordinary.apply(T, d, None, skew)  # type: ignore[no-untyped-call]
-        return ordinary
-    W: Tensor = _ScaledCayley.apply(T, d, skew)  # type: ignore[no-untyped-call]
-    return W
+        found = inverse(T.detach(), skew)
+        W: Tensor = _ScaledCayley.apply(T, d, *found, skew)  # type: ignore[no-untyped-call]
+        return W
+    # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
+    # torch.func and torch.compile have them.
+    return _reference(T, d, skew)
 
 
 def cayley(A: Tensor) -> Tensor:
@@ -288,7 +438,6 @@ def cayley(A: Tensor) -> Tensor:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
         UnsupportedDtypeError: If LAPACK does not support the dtype of A.
-        NotImplementedError: For forward mode inside forward mode.
 
     Example:
         >>> spectral_param.functional.cayley(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
@@ -328,23 +477,46 @@ def cayley_inverse(W: Tensor) -> Tensor:
 
 def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
     """Return d of modulus 1 for which the pivots of W + diag(d) have modulus at least 1; ±1 for a real W."""
-    M = W.clone()
-    n = len(M)
-    d = torch.ones(n, dtype=W.dtype, device=W.device)
-    for i in range(n):
-        phase = torch.sgn(M[i, i])
-        d[i] = torch.where(phase == 0, 1, phase)
-        pivot = M[i, i] + d[i]
-        M[i + 1 :, i + 1 :] -= torch.outer(M[i + 1 :, i] / pivot, M[i, i + 1 :])
+    d = torch.ones_like(W[0])
+    _eliminate(W.clone(), d)
     return d
+
+
+def _eliminate(M: Tensor, d: Tensor) -> None:
+    """Replace M by the triangular factors of M + diag(d), and choose d; mostly by matrix products."""
+    n = len(M)
+    if n <= 16:
+        for i in range(n):
+            phase = torch.sgn(M[i, i])
+            d[i] = torch.where(phase == 0, 1, phase)
+            M[i, i] += d[i]
+            M[i + 1 :, i] /= M[i, i].clone()
+            M[i + 1 :, i + 1 :] -= torch.outer(M[i + 1 :, i], M[i, i + 1 :])
+        return
+    k = n // 2
+    first, right, below = M[:k, :k], M[:k, k:], M[k:, :k]
+    _eliminate(first, d[:k])
+    right.copy_(torch.linalg.solve_triangular(first, right, upper=False, unitriangular=True))
+    below.copy_(torch.linalg.solve_triangular(first, below, upper=True, left=False))
+    M[k:, k:] -= below @ right
+    _eliminate(M[k:, k:], d[k:])
 
 
 def skew_part_of(W: Tensor, d: Tensor) -> Tensor:  # (..., n, n), (..., n) -> (..., n, n)
     """Return A = (I + WD̄)⁻¹(I − WD̄) for a unitary W and d of modulus 1, made exactly skew."""
-    Q = W * d.conj()[..., None, :]
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    A: Tensor = torch.linalg.solve_ex(identity + Q, identity - Q).result
-    return (A - A.mH) / 2
+    return tall_inverse(W, d)
+
+
+def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
+    """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
+    n = W.shape[-1]
+    V = W * d.conj()[..., None, :]
+    identity = torch.eye(n, dtype=W.dtype, device=W.device)
+    half = torch.linalg.inv_ex(V[..., :n, :] + identity).inverse
+    A: Tensor = half - half.mH
+    if W.shape[-2] == n:
+        return A
+    return torch.cat([A, -(V[..., n:, :] @ half)], dim=-2)
 
 
 def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, n) -> (n,)

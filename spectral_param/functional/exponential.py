@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_plain, is_traced, matmul
+from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, matmul
 from spectral_param.functional.checks import check_real, check_square, finfo_eps
 
 _DEGREE = 16
@@ -192,3 +192,39 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     exact = exact.to(A.dtype)
     derivative = torch.where(E.isfinite(), E - E.detach(), 0)
     return torch.where(large, exact + derivative, E)
+
+
+@full_precision
+def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
+    r"""Return the end of the geodesic from a base with orthonormal columns in the direction of a real T.
+
+    The tangent vector is base·A + B with A the skew-symmetric part of baseᵀT and B = (I - base·baseᵀ)T. With
+    a number s > 0 and the columns [E₁; E₂] of the exponential of 2n × 2n matrices,
+
+    .. math:: W = \mathrm{base}\, E_1 + B E_2 / s, \qquad
+              \begin{pmatrix} E_1 & * \\ E_2 & * \end{pmatrix} =
+              \exp \begin{pmatrix} A & -B^T B / s \\ s I & 0 \end{pmatrix} .
+
+    This is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which has no
+    derivative at B = 0. s is the size of T, so that the matrix is nearly skew. Another way is the m × m
+    exponential of the skew B·baseᵀ - base·Bᵀ + base·A·baseᵀ, applied to the base. It is cheaper for m < 2n,
+    and orthogonal to rounding for every T; so it is taken where T is large.
+    """
+    m, n = T.shape[-2:]
+    dtype = T.dtype
+    base, T = base.double(), T.double()
+    # One Newton-Schulz step: the base is orthonormal to the precision of T's dtype only.
+    base = 1.5 * base - 0.5 * matmul(base, matmul(base.mT, base))
+    C = matmul(base.mT, T)
+    A = (C - C.mT) / 2
+    B = T - matmul(base, C)
+    size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
+    if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
+        half = matmul(B + 0.5 * matmul(base, A), base.mT)
+        return matmul(skew_exponential(half - half.mT), base).to(dtype)
+    s = torch.where(size > 1, size, 1)
+    identity = torch.eye(n, dtype=T.dtype, device=T.device).expand_as(A)
+    above = torch.cat([A, matmul(B.mT, B) / -s], dim=-1)
+    below = torch.cat([s * identity, torch.zeros_like(A)], dim=-1)
+    E = exponential(torch.cat([above, below], dim=-2))[..., :n]
+    return (matmul(base, E[..., :n, :]) + matmul(B, E[..., n:, :] / s)).to(dtype)

@@ -208,6 +208,14 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     return identity - matmul(U, X)
 
 
+def householder_columns(vectors: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
+    """Return the first n columns of the product of n reflections, without the others."""
+    U, X = householder_factors(vectors)
+    m, n = U.shape[-2:]
+    identity = torch.eye(m, n, dtype=U.dtype, device=U.device)
+    return identity - matmul(U, X[..., :n])
+
+
 @full_precision
 def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
     r"""Return the rows :math:`h\,W^T` for W = I - U X, by two thin products, without forming W.
@@ -230,8 +238,11 @@ def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
     return h - (h @ X.mT) @ U.mT
 
 
-def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
-    """Return unit vectors as columns, lower triangular, and d of modulus 1 with W = H_1 ⋯ H_n diag(d)."""
+def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (..., n)
+    """Return unit vectors as columns, lower triangular, and d of modulus 1 for orthonormal columns.
+
+    W consists of the first n columns of H_1 ⋯ H_n, times diag(d).
+    """
     R = W.clone()
     n = W.shape[-1]
     vectors = torch.zeros_like(W)

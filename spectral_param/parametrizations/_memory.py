@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from spectral_param.context import HALF
 from spectral_param.eigen.follower import Follower
+from spectral_param.parametrizations._layout import PLAIN
 
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
 # changed, too: writes through `.data` leave the version alone.
@@ -96,7 +97,7 @@ class Memory:
         state = state_of(constraint, copied=True)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
-        if constraint.gates > 1 or W.dtype != copies[0].dtype:
+        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
         values = tuple(map(torch.detach, copies))
         for value in values:

@@ -1,4 +1,4 @@
-"""Helpers of the parametrizations of orthogonal and unitary weights."""
+"""Helpers of the parametrizations of weights with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spectral_param.errors import InManifoldError
 
 
 def polar_factor(W: Tensor) -> Tensor:
-    """Return the orthogonal (unitary) matrix nearest to each finite matrix."""
-    U, _, Vh = torch.linalg.svd(W)
+    """Return the matrix with orthonormal columns nearest to each finite matrix (..., m, n), m ≥ n."""
+    U, _, Vh = torch.linalg.svd(W, full_matrices=False)
     nearest: Tensor = U @ Vh
     return nearest
 
@@ -26,7 +26,7 @@ def check_orthogonal(W: Tensor, eps: float, name: str) -> None:
     # Not `defect > ...`, which is false for NaN, and huge entries make the defect NaN.
     if not defect <= 10 * W.shape[-1] * eps:
         raise InManifoldError(
-            f"{name}: expected an orthogonal (unitary) weight, got one with max |WᴴW - I| = {defect:.1e}. "
-            "Assign its polar factor, or remove the parametrization, set the weight and register a new "
-            "instance, which projects it."
+            f"{name}: expected a weight with orthonormal columns (rows, if it is wide), got one with "
+            f"max |WᴴW - I| = {defect:.1e}. Assign its polar factor, or remove the parametrization, set the "
+            "weight and register a new instance, which projects it."
         )

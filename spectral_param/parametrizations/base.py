@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param.context import HALF, full_precision, plain
-from spectral_param.errors import InManifoldError, NotSquareError
+from spectral_param.errors import InManifoldError, NotAMatrixError, NotSquareError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
+from spectral_param.parametrizations._layout import PLAIN, Layout
 from spectral_param.parametrizations._memory import Memory
 
 
@@ -26,13 +28,21 @@ class Parametrization(nn.Module, abc.ABC):
     set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
     A subclass defines :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
-    These get square matrices ``(..., n, n)`` in float32 or better, with autocast off; the gates of an LSTM
-    or GRU are a batch dimension. A subclass does not override ``forward`` and ``right_inverse``.
+    These get matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU
+    are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override
+    ``forward`` and ``right_inverse``.
 
     Attributes:
-        gates: Number k of square blocks in a weight ``(..., k·n, n)``, each constrained separately. The
-            default is 1, for square weights. :func:`spectral_param.constrain` sets it from the module.
+        gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
+            1. :func:`spectral_param.constrain` sets it from the module.
+        kernel_dims: Number of spatial dimensions of a kernel that is a matrix, as that of a convolution of
+            size 1. The default is 0. :func:`spectral_param.constrain` sets it from the module.
     """
+
+    #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
+    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
+    #: shape, as they are.
+    shapes: Literal["square", "tall", "any"] = "square"
 
     _like: Tensor
     _like_real: Tensor
@@ -40,10 +50,12 @@ class Parametrization(nn.Module, abc.ABC):
     def __init__(self) -> None:
         super().__init__()
         self.gates = 1
+        self.kernel_dims = 0
         # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
         # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
         # the real originals of a complex weight.
         self._shape: torch.Size | None = None
+        self._layout = PLAIN
         self.register_buffer("_like", torch.empty(0), persistent=False)
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
@@ -54,7 +66,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def constrain(self, *originals: Tensor) -> Tensor:
-        """Return the constrained matrices ``(..., n, n)`` for originals shaped as by :meth:`unconstrain`.
+        """Return the constrained matrices ``(..., m, n)`` for originals shaped as by :meth:`unconstrain`.
 
         A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
         is recorded and in transforms of torch.func, where no value may be looked at.
@@ -65,7 +77,7 @@ class Parametrization(nn.Module, abc.ABC):
         """Return originals that :meth:`constrain` maps to W. They share no memory with W.
 
         Args:
-            W: Matrices ``(..., n, n)``.
+            W: Matrices ``(..., m, n)``.
             eps: Relative rounding error of the dtype in which the user gave W.
             project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
                 raising :class:`~spectral_param.errors.InManifoldError`.
@@ -76,7 +88,7 @@ class Parametrization(nn.Module, abc.ABC):
         """Return new originals, initialized as in the constraint's paper.
 
         Args:
-            like: Matrices ``(..., n, n)`` of the shape, dtype and device of the weight.
+            like: Matrices ``(..., m, n)`` of the shape, dtype and device of the weight.
         """
 
     @abc.abstractmethod
@@ -105,7 +117,7 @@ class Parametrization(nn.Module, abc.ABC):
         entries of the matrix. So every constraint works after every parametrization.
 
         Args:
-            X: Matrices ``(..., n, n)``.
+            X: Matrices ``(..., m, n)``.
         """
         return (X,)
 
@@ -143,14 +155,16 @@ class Parametrization(nn.Module, abc.ABC):
 
         Raises:
             NotAMatrixError: If X has fewer than two dimensions or no entries.
-            NotSquareError: If X is not square.
+            NotSquareError: If X is not square, and the constraint takes square weights only.
             UnsupportedDtypeError: If X is not floating point or complex.
         """
         if self._shape is None and len(originals) == 1:
             if not self._is_after:
                 self._is_after = True
             check_matrix(originals[0], type(self).__name__)
-            self._check_shape(originals[0])
+            layout = self._layout_of(originals[0])
+            if layout != self._layout:
+                self._layout = layout
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
@@ -162,27 +176,30 @@ class Parametrization(nn.Module, abc.ABC):
         """Return originals for the weight W.
 
         Args:
-            W: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
 
         Raises:
             NotAMatrixError: If W has fewer than two dimensions or no entries.
-            NotSquareError: If W is not square, or not a stack of ``gates`` square blocks.
+            NotSquareError: If the constraint takes square weights only, and W is neither square nor a stack
+                of ``gates`` square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
             InManifoldError: If W is outside the set; at registration, where W is projected, only if
                 :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
             NotImplementedError: If the constraint acts after another parametrization and its originals
                 cannot be written into one matrix.
-            ValueError: If W differs from the weight in shape, dtype or device; if it comes from
+            ValueError: If the rows of W are no multiple of ``gates``; if W differs from the weight in shape,
+                dtype or device; if it comes from
                 ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
         """
         name = type(self).__name__
         check_matrix(W, name)
         self._check_same_kind(W)
-        self._check_shape(W)
+        layout = self._layout_of(W)
         if self._is_after and not isinstance(W, nn.Parameter):
             return self._assign_after(W)
         is_first = self._shape is None
         if is_first:
+            self._layout = layout
             self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
         if W.is_meta:
             originals = self._start_on_meta(W)
@@ -203,15 +220,15 @@ class Parametrization(nn.Module, abc.ABC):
         result is False also if the originals of X cannot be found.
 
         Args:
-            X: Weight of shape ``(..., n, n)``, or ``(..., k·n, n)`` with ``gates`` = k.
+            X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
             eps: Relative rounding error that X may have; by default that of its dtype.
         """
         eps = finfo_eps(X.dtype) if eps is None else eps
         trial = copy.deepcopy(self)
         try:
             check_matrix(X, type(self).__name__)
-            self._check_shape(X)
-            trial.unconstrain(self._split(at_least_float32(X.detach())), eps=eps, project=False)
+            layout = self._layout_of(X)
+            trial.unconstrain(layout.split(at_least_float32(X.detach())), eps=eps, project=False)
         except ValueError:
             return self._last_originals(X, eps) is not None
         return True
@@ -277,8 +294,8 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the matrices as PyTorch holds them, for a first original of this dtype."""
-        if self.gates > 1:
-            W = W.flatten(-3, -2)
+        if self._layout != PLAIN:
+            W = self._layout.join(W)
         if W.is_complex() and not dtype.is_complex:
             # All originals are real, and their dtype does not determine the weight's: Module.double converts
             # real tensors, but not a complex weight.
@@ -309,8 +326,9 @@ class Parametrization(nn.Module, abc.ABC):
         # The memory compares the number of edits, and lists the attributes that may change without one.
         vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
 
-    def _split(self, W: Tensor) -> Tensor:  # (..., k n, n) -> (..., k, n, n)
-        return W if self.gates == 1 else W.unflatten(-2, (self.gates, W.shape[-1]))
+    def _split(self, W: Tensor) -> Tensor:
+        """Return the matrices of a weight of the registered shape."""
+        return self._layout.split(W)
 
     def _start_on_meta(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals on the meta device; :meth:`restart` gives them values later."""
@@ -332,42 +350,48 @@ class Parametrization(nn.Module, abc.ABC):
             self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
         )
         assert isinstance(originals, Tensor)
-        return originals.reshape(W.shape).to(W.dtype)
+        return self._layout.join(originals).to(W.dtype)
 
-    def _check_no_gates(self) -> None:
-        """Raise if the weight is a stack of gates: there is no product with one square matrix."""
-        if self.gates > 1:
+    def _check_one_square(self) -> None:
+        """Raise if the weight is not one square matrix, with which rows can be multiplied."""
+        shape = tuple(self._shape or ())
+        if self._layout != PLAIN or (shape and shape[-1] != shape[-2]):
             raise ValueError(
-                f"{type(self).__name__}.operator: expected a square weight, got one of stacked gates of "
-                f"shape {tuple(self._shape or ())}. Multiply by the weight instead."
+                f"{type(self).__name__}.operator: expected a square weight, got one of shape {shape} with "
+                f"gates={self.gates}. Multiply by the weight instead."
             )
 
-    def _check_shape(self, W: Tensor) -> None:
-        """Raise unless W is a stack of ``gates`` square blocks."""
-        name = type(self).__name__
-        rows, n = W.shape[-2:]
-        if n == 1 and W.ndim > 2:
-            # As a batch of 1 x 1 matrices each number would be constrained separately.
+    def _layout_of(self, W: Tensor) -> Layout:
+        """Return how a weight holds its matrices; raise if the constraint does not take them."""
+        name, shape = type(self).__name__, tuple(W.shape)
+        if W.ndim < 2 + self.kernel_dims:
+            raise NotAMatrixError(
+                f"{name}: expected a weight with {self.kernel_dims} spatial dimensions, got shape {shape}. "
+                "Leave kernel_dims to spectral_param.constrain."
+            )
+        rows, columns, *kernel = shape[W.ndim - self.kernel_dims - 2 :]
+        n = columns * math.prod(kernel)
+        if n == 1 and W.ndim > 2 and not self.kernel_dims:
+            # As a batch of columns each number would be constrained separately.
             raise NotSquareError(
-                f"{name}: expected square weights (..., n, n), got shape {tuple(W.shape)}, as a convolution "
-                "of kernel size 1 has. Constrain a recurrent or a linear layer."
+                f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
+                "1 has. Use spectral_param.constrain, which knows kernels."
             )
-        if self.gates > 1 and rows != self.gates * n:
+        if rows % self.gates or (self.shapes == "square" and self.gates > 1 and rows != self.gates * n):
+            wanted = "n" if self.shapes == "square" else "m"
             raise NotSquareError(
-                f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*n, n), got shape "
-                f"{tuple(W.shape)}. Pass gates = number of rows / number of columns."
+                f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*{wanted}, n), got "
+                f"shape {shape}. Pass gates = number of rows / rows of one block."
             )
-        if self.gates == 1 and rows != n:
-            remedy = (
-                f"If the weight is a stack of {rows // n} gates, as weight_hh of LSTM and GRU is, use "
-                f"spectral_param.constrain, which knows the gates, or pass gates={rows // n} to it."
-                if rows % n == 0
-                else "Only square matrices have eigenvalues; constrain the recurrent weight, not the input "
-                "weight."
-            )
+        m = rows // self.gates
+        if self.shapes == "square" and m != n:
             raise NotSquareError(
-                f"{name}: expected a square weight (..., n, n), got shape {tuple(W.shape)}. {remedy}"
+                f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
+                "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
+                "or Householder, with which they are 1, or SingularValues, with which they lie in an "
+                "interval."
             )
+        return Layout(self.gates, tuple(kernel), self.shapes == "tall" and m < n)
 
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes; PyTorch would notice these errors only afterwards."""

@@ -74,7 +74,7 @@ class FourierUnitary(Parametrization):
         Raises:
             ValueError: If the weight consists of gates.
         """
-        self._check_no_gates()
+        self._check_one_square()
         v, phases = at_least_float32(v), at_least_float32(phases)
         phases = as_real(phases).to(v.real.dtype)
         return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)

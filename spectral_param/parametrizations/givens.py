@@ -114,7 +114,7 @@ class Givens(Parametrization):
         Raises:
             ValueError: If the weight consists of gates.
         """
-        self._check_no_gates()
+        self._check_one_square()
         angles = (at_least_float32(as_real(t)) for t in (theta, phi, omega) if t is not None)
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)

@@ -15,6 +15,7 @@ from spectral_param.functional.householder import (
     few_reflections,
     householder,
     householder_apply,
+    householder_columns,
     householder_factors,
     unit_columns,
 )
@@ -30,7 +31,7 @@ from spectral_param.parametrizations.base import (
 
 
 class Householder(Parametrization):
-    r"""Orthogonal (unitary) weight :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
+    r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
     Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent
     Neural Networks Using Householder Reflections" (ICML 2017). The first i - 1 entries of the vector u_i are
@@ -48,9 +49,10 @@ class Householder(Parametrization):
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.
 
-    The weight has shape ``(..., n, n)``. Registration takes the nearest orthogonal (unitary) matrix, the
-    polar factor, and for k < n the matrix of the set nearest to the polar factor. The cost is three products
-    of n × k matrices. For small k a recurrence is cheaper with :meth:`operator`.
+    A weight that is not square, ``(..., m, n)``, has the first n columns of H_1 ⋯ H_n D if it is tall, and
+    their transpose if it is wide; then k = n. Registration takes the nearest matrix with orthonormal columns,
+    the polar factor, and for k < n the matrix of the set nearest to the polar factor. The cost is three
+    products of n × k matrices. For small k a recurrence is cheaper with :meth:`operator`.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.
@@ -73,6 +75,7 @@ class Householder(Parametrization):
         torch.Size([64, 16])
     """
 
+    shapes = "tall"
     signs: Tensor | None
 
     def __init__(self, reflections: int | None = None) -> None:
@@ -84,15 +87,20 @@ class Householder(Parametrization):
         self.register_buffer("signs", None)
 
     def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W for vectors ``(..., n, k)`` and, if complex, angles ``(..., k)``."""
+        """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
-        W = householder(vectors.tril(), tau)
+        if self.reflections is None:
+            W = householder_columns(vectors.tril())
+        else:
+            W = householder(vectors.tril(), tau)
         return W if d is None else W * d[..., None, :]
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
         vectors = originals[0]
         n, k = vectors.shape[-2:]
+        if self.reflections is None:
+            return None
         pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and self.gates == 1
         return self.operator(*originals) if pays else None
 
@@ -118,7 +126,7 @@ class Householder(Parametrization):
             >>> torch.allclose(apply(h), h @ layer.weight.mT, atol=1e-5)
             True
         """
-        self._check_no_gates()
+        self._check_one_square()
         vectors, *angles = map(at_least_float32, originals)
         tau, d = self._coefficients(vectors, *angles)
         U, X = householder_factors(vectors.tril(), tau)
@@ -132,7 +140,7 @@ class Householder(Parametrization):
         return on_rows(apply, U.dtype)
 
     def count(self, n: int) -> int:
-        """Return k for n × n matrices.
+        """Return k for matrices of n columns.
 
         Raises:
             ValueError: If k > n.
@@ -146,6 +154,7 @@ class Householder(Parametrization):
         """Return the vectors, and for a complex W the angles."""
         n = W.shape[-1]
         count = self.count(n)
+        self._check_reflections(W)
         check_finite(W, "Householder")
         if not project:
             self._check_member(W, count, eps)
@@ -167,6 +176,7 @@ class Householder(Parametrization):
         """
         n = like.shape[-1]
         count = self.count(n)
+        self._check_reflections(like)
         vectors = unit_columns(torch.randn_like(like[..., :count]).tril())
         if like.is_complex():
             angles = torch.full_like(vectors[..., 0, :].real, 0 if count == n else math.pi)
@@ -190,6 +200,7 @@ class Householder(Parametrization):
         """Return the first k columns as vectors, and for a complex X the angles of :meth:`start`."""
         n = X.shape[-1]
         count = self.count(n)
+        self._check_reflections(X)
         if not X.is_complex():
             return (X[..., :count],)
         return X[..., :count], torch.full_like(X[..., 0, :count].real, 0 if count == n else math.pi)
@@ -211,7 +222,15 @@ class Householder(Parametrization):
         else:
             return None, None
         n, k = vectors.shape[-2:]
-        return (None, d) if k == n else (1 - d, None)
+        return (None, d) if k == n or self.reflections is None else (1 - d, None)
+
+    def _check_reflections(self, W: Tensor) -> None:
+        """Raise if a number of reflections is given for a matrix that is not square."""
+        if self.reflections is not None and W.shape[-2] != W.shape[-1]:
+            raise ValueError(
+                f"reflections: expected None for a weight that is not square, got {self.reflections}: a "
+                "product of k reflections fixes the other directions of a square matrix. Leave it out."
+            )
 
     def _check_member(self, W: Tensor, count: int, eps: float) -> None:
         check_orthogonal(W, eps, "Householder")

@@ -36,7 +36,7 @@ class SignPattern(Parametrization):
     T = W; registration first sets entries of the wrong sign to zero.
 
     Args:
-        pattern: Matrix ``(n, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
+        pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
             -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
             or nested lists. It is a buffer.
 
@@ -56,6 +56,7 @@ class SignPattern(Parametrization):
     """
 
     pattern: Tensor
+    shapes = "any"
     assignable_after = True
 
     def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:
@@ -96,10 +97,14 @@ class SignPattern(Parametrization):
         return torch.where(wrong, 0, W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries with the pattern's signs, scaled to spectral radius 1 unless it is 0."""
+        """Return Gaussian entries with the pattern's signs, of spectral radius 1 unless it is 0.
+
+        A matrix that is not square has the norm 1 instead.
+        """
         check_real(like, "SignPattern", "Complex numbers have no sign.")
         T = self.constrain(torch.randn_like(like))
-        rho = spectral_radius(T)
+        is_square = T.shape[-1] == T.shape[-2]
+        rho = spectral_radius(T) if is_square else torch.linalg.matrix_norm(T, 2)
         return T / torch.where(rho > 0, rho, 1)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]

@@ -30,8 +30,9 @@ class SingularValues(Parametrization):
     The originals are those of :class:`spectral_param.Householder` for U, the same for V, and f:
     ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
 
-    The weight has shape ``(..., n, n)``. Registration computes its singular value decomposition and moves
-    singular values from outside the interval to 0.99 of the margin. (For real weights and center 1,
+    The weight has any shape. A tall one, ``(..., m, n)``, has a U of n orthonormal columns; a wide one is the
+    transpose of a tall one. Registration computes the singular value decomposition and moves singular values
+    from outside the interval to 0.99 of the margin. (For real weights and center 1,
     ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
@@ -58,6 +59,8 @@ class SingularValues(Parametrization):
         >>> bool(sigma.max() < 1.1), bool(sigma.min() > 0.9)
         (True, True)
     """
+
+    shapes = "tall"
 
     def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
         super().__init__()
@@ -91,7 +94,7 @@ class SingularValues(Parametrization):
         n = W.shape[-1]
         few = self.left.count(n) < n
         check_finite(W, "SingularValues")
-        U, sigma, Vh = torch.linalg.svd(W)
+        U, sigma, Vh = torch.linalg.svd(W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
         if not project and bool(outside.any()):
@@ -126,19 +129,21 @@ class SingularValues(Parametrization):
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return Householder's start for U and V, and f = 0: all singular values at the center."""
-        f = torch.zeros_like(like[..., 0].real)
-        return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(like)), f
+        n = like.shape[-1]
+        square = like[..., :n, :]
+        f = torch.zeros_like(like[..., 0, :].real)
+        return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(square)), f
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
-        left, right = self.left.from_matrix(X), self.right.from_matrix(X.mT)
+        left, right = self.left.from_matrix(X), self.right.from_matrix(X[..., : X.shape[-1], :].mT)
         return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
         left, right, f = _factors(originals)
         total = f.numel() * is_trained(f) + count_free(self.left, left) + count_free(self.right, right)
-        return min(total, f.numel() * f.shape[-1] * (2 if left[0].is_complex() else 1))
+        return min(total, f.numel() * left[0].shape[-2] * (2 if left[0].is_complex() else 1))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

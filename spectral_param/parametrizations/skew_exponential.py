@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param.context import matmul
 from spectral_param.functional.checks import check_finite, check_real
-from spectral_param.functional.exponential import skew_exponential
+from spectral_param.functional.exponential import skew_exponential, tangent_exponential
 from spectral_param.parametrizations._decoded import orthogonal
 from spectral_param.parametrizations._orthogonal import check_orthogonal, polar_factor
 from spectral_param.parametrizations.base import Parametrization, at_least_float32
@@ -27,8 +27,11 @@ class SkewExponential(Parametrization):
     (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
     geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
-    The weight is real, of shape ``(..., n, n)``. Registration projects it onto the nearest orthogonal matrix
-    (the polar factor). This matrix becomes the base, with A = 0; an assigned weight becomes the base, too.
+    The weight is real. A tall one, ``(..., m, n)``, has orthonormal columns, and a wide one is the transpose
+    of a tall one: W is where the geodesic from the base B in the direction of T ends, as in Edelman, Arias
+    and Smith, "The Geometry of Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis
+    and Applications 1998). Registration projects the weight onto the nearest matrix with orthonormal columns
+    (the polar factor). This matrix becomes the base, with T = 0; an assigned weight becomes the base, too.
     Training does not change the determinant of W, which is that of B. B is a buffer, float32 or better.
 
     Args:
@@ -48,6 +51,7 @@ class SkewExponential(Parametrization):
         True
     """
 
+    shapes = "tall"
     base: Tensor | None
 
     def __init__(self, angles: Angles = "henaff") -> None:
@@ -62,12 +66,18 @@ class SkewExponential(Parametrization):
         return None if self.base is None else orthogonal(self.base.to(T.device, T.dtype))
 
     def constrain(self, T: Tensor, found: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return B exp(A)."""
+        """Return the exponential of T at the base."""
+        m, n = T.shape[-2:]
+        base = found
+        if base is None and self.base is not None:
+            base = orthogonal(self.base.to(T.device, T.dtype))
+        if m > n:
+            if base is None:
+                base = torch.eye(m, n, dtype=T.dtype, device=T.device)
+            return tangent_exponential(base, T)
         T = T.tril(-1)
         E = skew_exponential(T - T.mT)
-        if self.base is None:
-            return E
-        return matmul(orthogonal(self.base.to(E.device, E.dtype)) if found is None else found, E)
+        return E if base is None else matmul(base, E)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""
@@ -79,8 +89,11 @@ class SkewExponential(Parametrization):
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T with random angles, and make I the base."""
+        """Return T with random angles, and make I the base; for a tall matrix T = 0 and a random base."""
         check_real(like, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
+        if like.shape[-2] > like.shape[-1]:
+            self.base = polar_factor(torch.randn_like(like))
+            return torch.zeros_like(like)
         fill = init.henaff_ if self.angles == "henaff" else init.cayley_
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
@@ -91,9 +104,9 @@ class SkewExponential(Parametrization):
         return torch.diag_embed(angles, -1)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return n(n-1)/2 for each matrix."""
-        n = T.shape[-1]
-        return T.numel() // n**2 * (n * (n - 1) // 2)
+        """Return mn - n(n+1)/2 for each matrix: n(n-1)/2 for a square one."""
+        m, n = T.shape[-2:]
+        return T.numel() // (m * n) * (m * n - n * (n + 1) // 2)
 
     def rebase(self, T: Tensor) -> None:
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""

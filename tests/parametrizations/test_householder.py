@@ -112,7 +112,7 @@ def test_a_weight_that_needs_more_reflections(dtype) -> None:
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"orthogonal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"orthonormal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
         module.weight = 2 * torch.eye(3)
 
 

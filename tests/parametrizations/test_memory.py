@@ -45,7 +45,7 @@ def eigendecompositions():
 
 
 def solves():
-    return Calls(cayley, "_solve", "_solve_one")
+    return Calls(cayley, "_twice_inverse", "_short_inverse")
 
 
 LAYERS = {

@@ -84,7 +84,7 @@ def test_more_negative_ones_than_rows() -> None:
 
 def test_negative_ones_for_a_complex_weight() -> None:
     for init in (None, "paper"):
-        with pytest.raises(ValueError, match="expected None for a complex weight"):
+        with pytest.raises(ValueError, match="expected None for a weight that is complex"):
             sp.constrain(
                 Holder(torch.eye(3, dtype=torch.complex64)),
                 "weight",
@@ -100,7 +100,7 @@ def test_nan_weight() -> None:
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"orthogonal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"orthonormal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
         module.weight = 2 * torch.eye(3)
 
 
