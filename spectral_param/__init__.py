@@ -9,7 +9,7 @@
 """
 
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
-from spectral_param._constrain import constrain
+from spectral_param._constrain import constrain, remove
 from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
 from spectral_param.parametrizations import (
     BlockTriangular,
@@ -52,5 +52,6 @@ __all__ = [
     "param_groups",
     "penalty",
     "rebase",
+    "remove",
     "testing",
 ]

@@ -1,9 +1,10 @@
-"""``constrain``: a constraint on tensors of any module."""
+"""``constrain`` and ``remove``: a constraint on tensors of any module, and the way back."""
 
 from __future__ import annotations
 
 import copy
 import fnmatch
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from torch.nn.utils.parametrize import (
     ParametrizationList,
     is_parametrized,
     register_parametrization,
+    remove_parametrizations,
 )
 
 from spectral_param.functional.checks import finfo_eps, whole_number
@@ -102,6 +104,56 @@ def constrain(
         for snapshot in reversed(before):
             snapshot.restore()
         raise
+    return module
+
+
+def remove(module: M, tensor_name: str = "*") -> M:
+    """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
+
+    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. After it, the model
+    needs this library no more: it can be scripted, exported, or loaded where the library is not installed.
+    Give an optimizer the new parameters.
+
+    Args:
+        module: The module that has the tensors. It is changed.
+        tensor_name: Name of a tensor, such as ``"encoder.weight"``, or a pattern of names. The default is
+            all tensors.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: If no tensor has this name.
+
+    Warns:
+        UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
+
+    Example:
+        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
+        >>> before = layer.weight.detach().clone()
+        >>> layer = spectral_param.remove(layer)
+        >>> type(layer).__name__, type(layer.weight).__name__, torch.equal(layer.weight, before)
+        ('Linear', 'Parameter', True)
+    """
+    left = []
+    for owner, name in _targets(module, tensor_name):
+        if not is_parametrized(owner, name):
+            continue
+        links: Any = owner.parametrizations[name]  # type: ignore[index]
+        if not any(isinstance(link, Parametrization) for link in links):
+            left.append(
+                f"{name} of {type(owner).__name__} ({', '.join(type(link).__name__ for link in links)})"
+            )
+            continue
+        remove_parametrizations(owner, name)
+        plain = getattr(owner, name)
+        plain.data = plain.data.contiguous()
+    if left:
+        warnings.warn(
+            f"remove: left {'; '.join(left)}, which no constraint of this library acts on. To remove these, "
+            "too, call torch.nn.utils.parametrize.remove_parametrizations.",
+            stacklevel=2,
+        )
     return module
 
 

@@ -200,11 +200,25 @@ CASES = (
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
     ),
     Case(
+        name="SpectralRadiusNorm-present",
+        variant=True,
+        make=lambda shape: sp.SpectralRadiusNorm("present"),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
+        violation=lambda W: (radii(W) / 0.8 - 1).abs(),
+    ),
+    Case(
         name="SpectralAbscissa",
         make=lambda shape: sp.SpectralAbscissa(-0.5),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.5),
         violation=lambda W: (abscissas(W) + 0.5).abs(),
         outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.3),
+    ),
+    Case(
+        name="SpectralAbscissa-present",
+        variant=True,
+        make=lambda shape: sp.SpectralAbscissa("present"),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
+        violation=lambda W: (abscissas(W) + 0.2).abs(),
     ),
     Case(
         name="SpectralAbscissa-at_most",

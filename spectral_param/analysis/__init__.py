@@ -4,6 +4,7 @@ Functions of tensors that return tensors, in double precision and without a grap
 draw what they return. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without it.
 """
 
+from spectral_param.analysis.displacement import displacement
 from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis.gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
 from spectral_param.analysis.orthogonality import Recorder, orthogonality_error
@@ -39,6 +40,7 @@ __all__ = [
     "Recorder",
     "TransientGrowth",
     "departure_from_normality",
+    "displacement",
     "eigenvalues",
     "fisher_memory",
     "fisher_memory_bound",

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from spectral_param.analysis.matrices import as_double, norm_2, square_matrices, without_nan
 from spectral_param.analysis.spectra import eigenvalues
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional.checks import whole_number, with_arrays
 
 # 2^50 terms are enough for a spectral radius of 1 - 1e-13.
 _DOUBLINGS = 50
 
 
+@with_arrays
 def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
     r"""Return the Fisher memory curve :math:`J(k) = v^H (W^k)^H C^{-1} W^k v`, k = 0, …, ``steps``.
 
@@ -96,6 +97,7 @@ def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
     )
 
 
+@with_arrays
 def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tensor:
     r"""Return the lower bound of nnRNN's Proposition 1 on the memory of a feed-forward chain.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spectral_param.analysis.matrices import as_double, norm_2
 from spectral_param.analysis.stepper import State, Stepper, evaluating
-from spectral_param.functional.checks import check_matrix, check_square, whole_number
+from spectral_param.functional.checks import check_matrix, check_square, whole_number, with_arrays
 
 
 def gradient_norms(
@@ -147,6 +147,7 @@ def loss_gradient_norms(
     return stacked if x.ndim == 3 else stacked[:, 0]
 
 
+@with_arrays
 def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tensor:
     r"""Return the bounds of the ENRNN paper's Theorem 3.1 for τ = 0, …, ``steps``.
 

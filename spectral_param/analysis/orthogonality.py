@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from spectral_param.analysis.matrices import square_matrices
+from spectral_param.functional.checks import with_arrays
 
 
+@with_arrays
 def orthogonality_error(W: Tensor) -> Tensor:
     """Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spectral_param.analysis.orthogonality import Recorder
 from spectral_param.analysis.transient import TransientGrowth
+from spectral_param.functional.checks import with_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,7 @@ _GREY = "#767676"
 _DYNAMIC_RANGE = 1e-4
 
 
+@with_arrays
 def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw eigenvalues in the complex plane, with the unit circle.
 
@@ -41,6 +43,7 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> A
     return ax
 
 
+@with_arrays
 def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw singular values in descending order.
 
@@ -79,6 +82,7 @@ def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "",
     return ax
 
 
+@with_arrays
 def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | None = None) -> Axes:
     """Draw gradient norms as the heat map of the ENRNN paper's figures 4 and 5, with a colour bar.
 
@@ -108,6 +112,7 @@ def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | Non
     return ax
 
 
+@with_arrays
 def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = None) -> Axes:
     """Draw the norms of all pairs of time steps over the lag τ - t, and the bounds of Theorem 3.1.
 
@@ -134,6 +139,7 @@ def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = N
     return ax
 
 
+@with_arrays
 def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw the norms of the loss gradients over time, as figure 5 of the scoRNN paper does.
 
@@ -154,6 +160,7 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     return ax
 
 
+@with_arrays
 def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw Fisher memory curves, or bounds on them.
 
@@ -174,6 +181,7 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) ->
     return ax
 
 
+@with_arrays
 def plot_schur_form(Theta: Tensor, ax: Axes | None = None) -> Axes:
     """Draw the entries of a Schur form as figure 3(a, b) of the nnRNN paper does, with a colour bar.
 
@@ -193,6 +201,7 @@ def plot_schur_form(Theta: Tensor, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@with_arrays
 def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any) -> Axes:
     """Draw the mean magnitude of each sub-diagonal, as figure 3(c) of the nnRNN paper does.
 
@@ -211,6 +220,7 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
     return ax
 
 
+@with_arrays
 def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs: Any) -> Axes:
     """Draw a histogram of the angles of eigenvalues, folded into 0 … π: the insets of nnRNN's figure 3.
 

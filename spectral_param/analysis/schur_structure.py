@@ -9,6 +9,7 @@ from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
+from spectral_param.functional.checks import with_arrays
 
 
 class LowerSchur(NamedTuple):
@@ -24,6 +25,7 @@ class LowerSchur(NamedTuple):
     Theta: Tensor
 
 
+@with_arrays
 def lower_schur(W: Tensor) -> LowerSchur:
     """Return the lower Schur form :math:`W = P Θ P^H`, real for real W.
 
@@ -60,6 +62,7 @@ def lower_schur(W: Tensor) -> LowerSchur:
     )
 
 
+@with_arrays
 def schur_eigenvalues(Theta: Tensor) -> Tensor:
     """Return the eigenvalues of a lower Schur form, in the order of its diagonal.
 
@@ -101,6 +104,7 @@ def schur_eigenvalues(Theta: Tensor) -> Tensor:
     return torch.where(finite[..., None], values, complex("nan+nanj"))
 
 
+@with_arrays
 def subdiagonal_magnitudes(Theta: Tensor) -> Tensor:
     r"""Return the mean of :math:`|Θ_{i+k,\,i}|` over i, for each sub-diagonal k = 1, …, n-1.
 

@@ -8,8 +8,10 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.analysis.matrices import square_matrices, without_nan
 from spectral_param.eigen import dense
+from spectral_param.functional.checks import with_arrays
 
 
+@with_arrays
 def eigenvalues(W: Tensor) -> Tensor:
     """Return the eigenvalues of each matrix, in descending order of modulus.
 
@@ -38,6 +40,7 @@ def eigenvalues(W: Tensor) -> Tensor:
     return torch.where(finite[..., None], values.gather(-1, order), complex("nan+nanj"))
 
 
+@with_arrays
 def singular_values(W: Tensor) -> Tensor:
     """Return the singular values of each matrix, largest first.
 
@@ -69,6 +72,7 @@ def singular_values(W: Tensor) -> Tensor:
 # decomposition of the eigenvectors. Its error is the norm δ of the part of Qᴴ W Q below the diagonal, which
 # is of the size of rounding unless the eigenvectors are nearly dependent. In that case W is far from normal,
 # and the difference of squares is accurate: the error of its root is eps ‖W‖_F² / departure.
+@with_arrays
 def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     r"""Return Henrici's departure from normality, :math:`\sqrt{‖W‖_F^2 - \sum_i |λ_i|^2}`.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spectral_param.analysis.matrices import norm_2, square_matrices
 from spectral_param.analysis.spectra import eigenvalues
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional.checks import whole_number, with_arrays
 
 # The grid on which the search for the supremum starts: uniform angles and those of the largest eigenvalues,
 # and distances from the unit circle. The logarithm of the distance is called height.
@@ -47,6 +47,7 @@ class TransientGrowth(NamedTuple):
     is_global: Tensor
 
 
+@with_arrays
 def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
     """Return :math:`‖W^k‖_2` for k = 0, …, ``steps`` and where it is largest.
 
@@ -85,6 +86,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
     return TransientGrowth(norms, peak, peak_step, (norms[..., 1:] <= 1).any(dim=-1))
 
 
+@with_arrays
 def kreiss_constant(W: Tensor) -> Tensor:
     r"""Return the Kreiss constant, a lower bound on :math:`\max_k ‖W^k‖_2` from the resolvent.
 

@@ -60,7 +60,7 @@ from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
 from spectral_param.context import full_precision, is_on_host, is_plain, is_wrapped
-from spectral_param.functional.checks import check_square, finfo_eps
+from spectral_param.functional.checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
@@ -369,6 +369,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor, G: Tensor, skew: 
     return g_T.to(T.dtype)
 
 
+@with_arrays
 @full_precision
 def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     r"""Return the scaled Cayley transform :math:`W = (I + A)^{-1}(I - A)\,\mathrm{diag}(d)`.
@@ -422,6 +423,7 @@ def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     return _reference(T, d, skew)
 
 
+@with_arrays
 def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
@@ -448,6 +450,7 @@ def cayley(A: Tensor) -> Tensor:
     return scaled_cayley(A, torch.ones_like(A[..., 0]))
 
 
+@with_arrays
 @full_precision
 def cayley_inverse(W: Tensor) -> Tensor:
     """Return :math:`A = (I + W)^{-1}(I - W)`. The Cayley transform is its own inverse.

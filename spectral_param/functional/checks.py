@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
+    """Return ``function`` for numpy arrays, too, which become tensors of the same dtype."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, np.ndarray):
+                return function(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") -> int:

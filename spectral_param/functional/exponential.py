@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, matmul
-from spectral_param.functional.checks import check_real, check_square, finfo_eps
+from spectral_param.functional.checks import check_real, check_square, finfo_eps, with_arrays
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
@@ -131,6 +131,7 @@ def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
     return result
 
 
+@with_arrays
 @full_precision
 def exponential(A: Tensor) -> Tensor:
     """Return the exponential of real matrices. For a skew-symmetric A it is orthogonal with determinant 1.

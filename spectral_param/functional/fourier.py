@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from spectral_param.context import matmul
+from spectral_param.functional.checks import with_arrays
 
 
+@with_arrays
 def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁, without forming W.
 

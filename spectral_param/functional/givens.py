@@ -70,6 +70,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param.context import matmul
+from spectral_param.functional.checks import with_arrays
 
 Order = Literal["rectangular", "fft"]
 ORDERS = get_args(Order)
@@ -100,6 +101,7 @@ def num_rotations(n: int, layers: int, order: Order) -> int:
     return (layers + 1) // 2 * (n // 2) + layers // 2 * ((n - 1) // 2)
 
 
+@with_arrays
 def givens_operator(
     theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
 ) -> Callable[[Tensor], Tensor]:

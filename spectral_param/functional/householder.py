@@ -66,7 +66,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.context import full_precision, is_traced, matmul, not_nested
-from spectral_param.functional.checks import check_lapack_matrix, finfo_eps
+from spectral_param.functional.checks import check_lapack_matrix, finfo_eps, with_arrays
 
 
 def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
@@ -137,6 +137,7 @@ class _Accumulate(torch.autograd.Function):
         return dX
 
 
+@with_arrays
 @full_precision
 def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return thin factors U and X of a product of reflections, :math:`H_1 H_2 ⋯ H_k = I - U X`.
@@ -176,6 +177,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
 
 
+@with_arrays
 def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     r"""Return the product :math:`H_1 H_2 ⋯ H_k` of :math:`H_i = I - τ_i\, u_i u_i^H / \|u_i\|^2`.
 
@@ -216,6 +218,7 @@ def householder_columns(vectors: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n
     return identity - matmul(U, X[..., :n])
 
 
+@with_arrays
 @full_precision
 def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
     r"""Return the rows :math:`h\,W^T` for W = I - U X, by two thin products, without forming W.

@@ -44,6 +44,7 @@ from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param.context import full_precision, matmul
+from spectral_param.functional.checks import with_arrays
 
 
 class SchurBlocks(NamedTuple):
@@ -80,6 +81,7 @@ def strictly_lower(T: Tensor, pairs: Tensor | None = None) -> Tensor:
     return torch.where(below, T, 0)
 
 
+@with_arrays
 @full_precision
 def schur_form(
     P: Tensor, T: Tensor, gamma: Tensor, theta: Tensor, log_shear: Tensor | None, pairs: Tensor

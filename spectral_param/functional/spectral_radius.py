@@ -12,9 +12,10 @@ from spectral_param.context import is_plain, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import Choice
 from spectral_param.eigen.derivative import eigentriple, inner, known_value, leading_value, recorded_value
-from spectral_param.functional.checks import check_square
+from spectral_param.functional.checks import check_square, with_arrays
 
 
+@with_arrays
 def dominant_eigen(T: Tensor) -> Eigentriple:
     """Return the eigenvalue of largest modulus with its right and left eigenvectors.
 
@@ -51,6 +52,7 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
     return Eigentriple(eigenvalue, u, v)
 
 
+@with_arrays
 def spectral_radius(T: Tensor) -> Tensor:
     r"""Return the spectral radius ``ρ(T) = max |λ_i(T)|`` of each matrix, differentiably.
 
@@ -85,6 +87,7 @@ def spectral_radius(T: Tensor) -> Tensor:
     return _value(T, "modulus")
 
 
+@with_arrays
 def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 

@@ -46,6 +46,8 @@ class Parametrization(nn.Module, abc.ABC):
 
     _like: Tensor
     _like_real: Tensor
+    #: Names of attributes, numbers or tensors, that the state_dict has. No conversion rounds them.
+    _saved: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -419,6 +421,36 @@ class Parametrization(nn.Module, abc.ABC):
                 f"{W.device}. "
                 "Convert it first with .to(), or convert the module."
             )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self._saved:
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                destination[prefix + name] = torch.as_tensor(value, dtype=torch.float64).clone()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        for name in self._saved:
+            key = prefix + name
+            if key not in state_dict:
+                missing_keys.append(key)
+                continue
+            if key in unexpected_keys:
+                unexpected_keys.remove(key)
+            value = state_dict[key].detach().double().cpu()
+            setattr(self, name, value.clone() if value.ndim > 0 else value.item())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_editable": None}

@@ -14,7 +14,9 @@ from spectral_param.eigen.follower import Follower, Leader
 from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
 from spectral_param.parametrizations.spectral_radius import (
+    as_attribute,
     broadcast_to_matrices,
+    check_present,
     readable,
     rounding_tolerance,
     warn_degenerate,
@@ -45,6 +47,7 @@ class SpectralAbscissa(Parametrization):
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
             matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
+            ``"present"``: that which each matrix has at registration. The ``state_dict`` has it.
         mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a.
 
     Raises:
@@ -60,18 +63,23 @@ class SpectralAbscissa(Parametrization):
 
     assignable_after = True
 
-    def __init__(self, abscissa: float | Tensor = 0.0, mode: Mode = "equal") -> None:
+    def __init__(self, abscissa: float | Tensor | Literal["present"] = 0.0, mode: Mode = "equal") -> None:
         super().__init__()
         if mode not in get_args(Mode):
             raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
-        values = torch.as_tensor(abscissa, dtype=torch.float64, device="cpu").detach()
+        number = abscissa
+        if isinstance(abscissa, str):
+            check_present(abscissa, "abscissa")
+            number = 0.0
+        values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
         if isinstance(abscissa, torch.nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
                 f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
                 f"{abscissa!r}. For stable dynamics take a negative number."
             )
-        # A tensor is kept in float64 on the host, so that converting the module does not round it.
-        self.abscissa = values.clone() if values.ndim > 0 else values.item()
+        self.abscissa: float | Tensor | str = abscissa if isinstance(abscissa, str) else as_attribute(values)
+        if isinstance(abscissa, str):
+            self._saved = ("abscissa",)
         self.mode = mode
         self.rightmost = Follower("dense", "real")
         self._warned = False
@@ -79,6 +87,8 @@ class SpectralAbscissa(Parametrization):
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
         leader = self.rightmost.follow(T)
+        if isinstance(self.abscissa, str):  # After another parametrization.
+            self._take_present(leader.triple.eigenvalue.real)
         if not leader.regular and not self._warned:
             triple = leader.triple
             active = self._active(
@@ -99,6 +109,15 @@ class SpectralAbscissa(Parametrization):
         shift = torch.where(self._active(shift.detach()), shift, 0)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
 
+    def _take_present(self, alpha: Tensor) -> None:
+        """Make the abscissas of the present weight the bound."""
+        if not bool(alpha.isfinite().all()):
+            raise ValueError(
+                f"abscissa: expected a weight of finite spectral abscissa with 'present', got "
+                f"{readable(alpha)}. Pass a number."
+            )
+        self.abscissa = as_attribute(alpha)
+
     def _active(self, shift: Tensor) -> Tensor:
         """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
         return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
@@ -106,6 +125,8 @@ class SpectralAbscissa(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, shifted if W is outside the set."""
         triple = dominant_eigentriple(W, "real")
+        if self._saved and (project or isinstance(self.abscissa, str)):
+            self._take_present(triple.eigenvalue.real)
         shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
         outside = shift > rounding_tolerance(W, triple, eps)
         if self.mode == "equal":
@@ -127,6 +148,8 @@ class SpectralAbscissa(Parametrization):
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
         T = init.disc_(torch.empty_like(like))
+        if isinstance(self.abscissa, str):
+            self.abscissa = as_attribute(torch.zeros_like(T.real[..., 0, 0]))
         shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
         self.rightmost.begin(T)
         return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
@@ -137,4 +160,4 @@ class SpectralAbscissa(Parametrization):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        return f"abscissa={self.abscissa}, mode={self.mode!r}"
+        return f"abscissa={self.abscissa!r}, mode={self.mode!r}"

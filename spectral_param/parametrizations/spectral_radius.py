@@ -64,7 +64,8 @@ class SpectralRadiusNorm(Parametrization):
 
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
-            (each gate of an LSTM or GRU weight).
+            (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
+            registration, so that a trained network keeps its outputs. The ``state_dict`` has it.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r.
             There the loss does not depend on the size of T, so training alone does not bring ρ(W) back below
             r; weight decay does, and :class:`spectral_param.SchurForm` needs none.
@@ -96,7 +97,7 @@ class SpectralRadiusNorm(Parametrization):
 
     def __init__(
         self,
-        radius: float | Tensor = 1.0,
+        radius: float | Tensor | Literal["present"] = 1.0,
         mode: Mode = "equal",
         eps: float = 0.0,
         solver: Solver = "auto",
@@ -115,14 +116,24 @@ class SpectralRadiusNorm(Parametrization):
                 "radius: expected a number or a tensor, got a Parameter. The radius is not trained: pass "
                 "radius.detach()."
             )
-        values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
+        if isinstance(radius, str):
+            check_present(radius, "radius")
+            if eps > 0:
+                raise ValueError(
+                    "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
+                    f"bound, got {eps!r}. Leave it out."
+                )
+            values = torch.ones((), dtype=torch.float64)
+        else:
+            values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError(
                 f"radius: expected finite positive numbers, got {radius!r}. "
                 "If the state should decay fast, take a small radius instead of 0."
             )
-        # A tensor is kept in float64 on the host, so that converting the module does not round it.
-        self.radius = values.clone() if values.ndim > 0 else values.item()
+        self.radius: float | Tensor | str = radius if isinstance(radius, str) else as_attribute(values)
+        if isinstance(radius, str):
+            self._saved = ("radius",)
         self.mode = mode
         self.eps = eps
         self.solver = solver
@@ -135,6 +146,8 @@ class SpectralRadiusNorm(Parametrization):
     def find(self, T: Tensor) -> _Found:  # type: ignore[override]
         """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
         triple, regular = self.tracking.follow(T)
+        if isinstance(self.radius, str):  # After another parametrization.
+            self._take_present(triple.eigenvalue.abs())
         if regular and self.mode == "equal":
             return _Found(triple, regular, None)
         if regular:
@@ -174,7 +187,7 @@ class SpectralRadiusNorm(Parametrization):
         active = None if self.mode == "equal" else self._active(found.size, T)
         if active is False:
             return T
-        radius = self.radius
+        radius: Any = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
         W = divided_by_modulus(T, found.triple, radius, self.eps)
@@ -198,8 +211,10 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
-        radius = broadcast_to_matrices(self.radius, W, "radius")
         triple = dominant_eigentriple(S)
+        if "radius" in self._saved and (project or isinstance(self.radius, str)):
+            self._take_present(scale * triple.eigenvalue.abs())
+        radius = broadcast_to_matrices(self.radius, W, "radius")
         size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(S, triple, eps)
         rho = scale * size
         nilpotent = (size <= _rounding(S, eps)) | (rho < torch.finfo(W.dtype).tiny)
@@ -231,6 +246,8 @@ class SpectralRadiusNorm(Parametrization):
         T = init.disc_(torch.empty_like(like))
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
+        if isinstance(self.radius, str):
+            self.radius = as_attribute(torch.ones_like(T.real[..., 0, 0]))
         self.tracking.begin(T)
         return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 
@@ -243,7 +260,16 @@ class SpectralRadiusNorm(Parametrization):
         chosen: str = self.solver
         if self.solver == "auto" and self._shape is not None:
             chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
-        return f"radius={self.radius}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
+        return f"radius={self.radius!r}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
+
+    def _take_present(self, rho: Tensor) -> None:
+        """Make the radii of the present weight the bound."""
+        if not bool(((rho > 0) & rho.isfinite()).all()):
+            raise ValueError(
+                f"radius: expected a weight of positive finite spectral radius with 'present', got "
+                f"{readable(rho)}. Pass a number."
+            )
+        self.radius = as_attribute(rho)
 
     def _active(self, rho: Any, T: Tensor) -> Any:
         """Return which matrices are scaled, for ρ as a tensor or, for one matrix, a number.
@@ -302,13 +328,26 @@ def warn_degenerate(message: str) -> None:
     warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
 
 
-def broadcast_to_matrices(value: float | Tensor, T: Tensor, name: str) -> Tensor:  # -> () or (...)
+def as_attribute(values: Tensor) -> float | Tensor:
+    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
+    values = values.detach().double().cpu()
+    return values.clone() if values.ndim > 0 else values.item()
+
+
+def check_present(value: str, name: str) -> None:
+    """Raise unless the text is the one that an argument takes."""
+    if value != "present":
+        raise ValueError(f"{name}: expected a number, a tensor or 'present', got {value!r}.")
+
+
+def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> Tensor:  # -> () or (...)
     """Return the argument ``name``, a number or a tensor of one number per matrix, in T's real dtype.
 
     Raises:
         ValueError: If the tensor does not broadcast to the matrices.
     """
     if not isinstance(value, Tensor):
+        assert not isinstance(value, str), "'present' is a number from the first weight on"
         # Created on T's device, because a copy from the host would wait for the device.
         return T.real.new_full((), value)
     try:

@@ -166,3 +166,33 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
         (layer(x) - x.flip(-1)).square().mean().backward()
         optimizer.step()
     assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential])
+@pytest.mark.parametrize("shape", [(1, 7), (7, 1), (60, 59), (64, 16), (16, 64), (4, 64, 16)])
+def test_weight_decay_leaves_singular_values_at_one(make, shape) -> None:
+    module = sp.constrain(Holder(torch.randn(shape)), "weight", make())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)
+    x = torch.randn(*shape[:-2], shape[-1], 3)
+    for _ in range(15):
+        optimizer.zero_grad()
+        (module(x) - 1).square().mean().backward()
+        optimizer.step()
+    assert (torch.linalg.svdvals(module.weight.detach()) - 1).abs().max() < 3e-5
+
+
+def test_the_zero_weight_of_torch() -> None:
+    """What docs/choosing.md says of torch's default for rectangles. When torch mends it, mend the page."""
+    layer = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(16, 64))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+    layer(torch.randn(8, 16)).square().mean().backward()
+    assert torch.linalg.matrix_norm(layer.weight.detach(), 2) > 0.99
+    optimizer.step()
+    assert torch.equal(layer.weight.detach(), torch.zeros(64, 16))
+
+
+def test_memory_of_a_tall_weight_is_in_proportion_to_its_size() -> None:
+    """No matrix of m columns: with one, this would take 3.6 GB."""
+    layer = sp.constrain(torch.nn.Linear(50, 30_000, bias=False), "weight", sp.ScaledCayley())
+    layer(torch.randn(1, 50)).square().mean().backward()
+    assert layer.parametrizations.weight.original.grad.shape == (30_000, 50)

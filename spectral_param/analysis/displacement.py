@@ -1,0 +1,58 @@
+"""How far a constraint would move a weight."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from spectral_param._constrain import _targets, constrain
+
+
+def displacement(
+    module: nn.Module,
+    tensor_name: str,
+    constraint: nn.Module | Sequence[nn.Module],
+    *,
+    gates: int | None = None,
+) -> dict[str, float]:
+    """Return how far :func:`spectral_param.constrain` would move each tensor, without changing the module.
+
+    For a trained network: 0 means that it keeps its outputs. A bound that the weight has already moves
+    nothing; ``SpectralRadiusNorm("present")`` takes the radius that it has.
+
+    Args:
+        module: The module that has the tensor.
+        tensor_name: Its name, or a pattern of names, as for :func:`spectral_param.constrain`.
+        constraint: As for :func:`spectral_param.constrain`.
+        gates: As for :func:`spectral_param.constrain`.
+
+    Returns:
+        For each name the distance in the Frobenius norm, divided by the norm of the tensor (or the distance
+        itself, if the tensor is zero).
+
+    Raises:
+        ValueError: As :func:`spectral_param.constrain`.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> layer.weight.data = torch.tensor([[0.5, 0.0], [0.0, 0.25]])
+        >>> for radius in (1.0, "present"):
+        ...     constraint = spectral_param.SpectralRadiusNorm(radius)
+        ...     spectral_param.analysis.displacement(layer, "weight", constraint)
+        {'weight': 1.0}
+        {'weight': 0.0}
+    """
+    trial = constrain(copy.deepcopy(module), tensor_name, constraint, gates=gates)
+    paths = {id(part): path for path, part in module.named_modules()}
+    moved = {}
+    with torch.no_grad():
+        for owner, name in _targets(module, tensor_name):
+            path = paths[id(owner)]
+            before = getattr(owner, name)
+            after = getattr(trial.get_submodule(path), name)
+            distance, size = float((after - before).norm()), float(before.norm())
+            moved[f"{path}.{name}" if path else name] = distance / size if size > 0 else distance
+    return moved
