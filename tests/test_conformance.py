@@ -3,9 +3,11 @@
 import pytest
 
 from spectral_param.testing import conformance
-from tests.cases import CASES
+from tests.cases import CASES, FROM_THE_START
+
+TRIALS = [trial for case in (*CASES, *FROM_THE_START) for trial in conformance(case)]
 
 
-@pytest.mark.parametrize("trial", [trial for case in CASES for trial in conformance(case)], ids=str)
+@pytest.mark.parametrize("trial", TRIALS, ids=str)
 def test_contract(trial) -> None:
     trial()

@@ -52,6 +52,7 @@ by a matrix of rank two: with E = [e_i e_j],
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,12 +90,11 @@ def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, 
     """Return I + M for T = [T₁; B], where A is T₁ or its skew part."""
     m, n = T.shape[-2:]
     A = T[..., :n, :]
-    if skew:
-        A = (A - A.mH) * 0.5
+    plus = torch.eye(n, dtype=T.dtype, device=T.device)
+    plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
     if m > n:
         B = T[..., n:, :]
-        A = A + B.mH @ B
-    plus: Tensor = A + torch.eye(n, dtype=T.dtype, device=T.device)
+        plus = plus + B.mH @ B
     return plus
 
 
@@ -118,16 +118,15 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse:
         # Without a look at the values, which would wait for the device.
         plus = _plus_identity(T.to(_DOUBLE.get(T.dtype, T.dtype)), skew)
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
-    n = T.shape[-1]
+    m, n = T.shape[-2:]
     limit = _TAME * n**0.5
-    if skew and _is_short(T):
+    if skew and T.ndim == 2 and n < SOLVED_BY_SCIPY.get(T.dtype, 0) and (m == n or _is_short(T)):
         short = _short_inverse(T, limit)
-        if short is not None:
-            return short
-        return _exact_inverse(T)
+        return _exact_inverse(T) if short is None else short
     plus = _plus_identity(T, skew)
     Z = _twice_inverse(plus, T)
-    if _condition(plus, Z) <= limit:
+    # ‖(I + M)⁻¹‖ ≤ 1 if A is skew.
+    if (skew and float(torch.linalg.vector_norm(plus)) <= limit) or _condition(plus, Z) <= limit:
         return Inverse(Z, None)
     if skew:
         return _exact_inverse(T)
@@ -155,10 +154,10 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | None:
     twice = np.zeros_like(plus)
     twice.flat[:: n + 1] = 2
     # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
-    norm = np.abs(plus).sum(axis=0).max()
+    norm = math.sqrt(np.vdot(plus, plus))
     *_, Z, failed = _GESV[plus.dtype.type](plus.T, twice.T, overwrite_a=True, overwrite_b=True)
     # ‖(I + M)⁻¹‖ ≤ 1. Not `norm > limit`, which is false for NaN.
-    if failed or not (norm <= limit or norm * np.abs(Z).sum(axis=1).max() <= 2 * limit):
+    if failed or not (norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= 2 * limit):
         return None
     return Inverse(torch.from_numpy(Z.T), None)
 
@@ -275,22 +274,36 @@ def _of_real_skew(S: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return inverse
 
 
+def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
+    """Return W of one small real matrix."""
+    m, n = T.shape
+    signs = d.numpy()
+    scaled = Z.numpy() * signs
+    W = np.empty((m, n), scaled.dtype)
+    W[:n] = scaled
+    W.reshape(-1)[: n * n : n + 1] -= signs
+    if m > n:
+        np.matmul(T.detach().numpy()[n:], np.negative(scaled, out=scaled), out=W[n:])
+    return torch.from_numpy(W)
+
+
 def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
     """Return W, without a graph."""
     Z, Y = found
     m, n = T.shape[-2:]
-    W = torch.empty_like(T, memory_format=torch.contiguous_format)
     exact_d = d if d.dtype == Z.dtype else d.to(Z.dtype)
-    top = Z.clone()
-    top.diagonal(dim1=-2, dim2=-1).sub_(1)
-    W[..., :n, :] = top.mul_(exact_d[..., None, :])
-    if m > n:
-        if Y is not None:
-            W[..., n:, :] = Y * -exact_d[..., None, :]
-        elif Z.dtype == T.dtype:
-            torch.matmul(T[..., n:, :], Z * -d[..., None, :], out=W[..., n:, :])
-        else:
-            W[..., n:, :] = T[..., n:, :].to(Z.dtype) @ (Z * -exact_d[..., None, :])
+    top = Z * exact_d[..., None, :]
+    top.diagonal(dim1=-2, dim2=-1).sub_(exact_d)
+    if m == n:
+        return top.to(T.dtype)
+    W = torch.empty_like(T, memory_format=torch.contiguous_format)
+    W[..., :n, :] = top
+    if Y is not None:
+        W[..., n:, :] = Y * -exact_d[..., None, :]
+    elif Z.dtype == T.dtype:
+        torch.matmul(T[..., n:, :], Z * -d[..., None, :], out=W[..., n:, :])
+    else:
+        W[..., n:, :] = T[..., n:, :].to(Z.dtype) @ (Z * -exact_d[..., None, :])
     return W
 
 
@@ -301,18 +314,16 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor, G: Tensor) -> Te
     signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
     P = z @ g[:n]
     if len(g) > n:
-        P += (W.detach().numpy()[n:] / signs).T @ g[n:]
-    P *= signs
-    g_M = P @ z
-    g_M *= -0.5
-    skew = g_M - g_M.T
-    skew *= 0.5
+        P += (W.detach().numpy()[n:].T @ g[n:]) / signs[:, None]
+    P *= -0.25 * signs
+    half = P @ z
     if len(g) == n:
-        return torch.from_numpy(skew)
-    g_M += g_M.T
+        return torch.from_numpy(half - half.T)
     g_T = np.empty_like(g)
-    g_T[:n] = skew
-    g_T[n:] = T.numpy()[n:] @ g_M - g[n:] @ (signs[:, None] * z)
+    np.subtract(half, half.T, out=g_T[:n])
+    half += half.T
+    half *= 2
+    g_T[n:] = T.numpy()[n:] @ half - g[n:] @ (signs[:, None] * z)
     return torch.from_numpy(g_T)
 
 
@@ -325,16 +336,23 @@ class _ScaledCayley(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, d: Tensor, Z: Tensor, Y: Tensor | None, skew: bool) -> Tensor:
-        W = _transform(T, d, Inverse(Z, Y))
-        is_one = skew and is_on_host(T) and Z.dtype == T.dtype and not ctx.needs_input_grad[1]
-        ctx.is_short = is_one and _is_short(T)
+        ctx.is_short = skew and Z.dtype == T.dtype and not d.requires_grad and is_on_host(T) and _is_short(T)
+        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, Inverse(Z, Y))
         ctx.skew = skew
         ctx.save_for_backward(T, d, Z, Y, W)
         return W
 
     @staticmethod
-    @full_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
+            T, d, Z, _, W = ctx.saved_tensors
+            return _short_gradient(T, d, Z, W, G), None, None, None, None
+        return _ScaledCayley.long_backward(ctx, G)
+
+    @staticmethod
+    @full_precision
+    def long_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients by torch, also of higher order."""
         T, d, Z, Y, W = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
@@ -343,9 +361,9 @@ class _ScaledCayley(torch.autograd.Function):
             grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
             g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
             return g_T, g_d, None, None, None
-        if ctx.is_short and not is_wrapped(G):
-            return _short_gradient(T, d, Z, W, G), None, None, None, None
-        g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew) if ctx.needs_input_grad[0] else None
+        g_T = None
+        if ctx.needs_input_grad[0]:
+            g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew).to(T.dtype)
         g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
         return g_T, g_d, None, None, None
 
@@ -354,19 +372,20 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor, G: Tensor, skew: 
     """Return the gradient with respect to T, by the formulas at the top."""
     Z, Y = found
     n = T.shape[-1]
-    W, B, G, d = (t.to(Z.dtype) for t in (W, T[..., n:, :], G, d))
+    if Z.dtype != T.dtype:
+        W, T, G, d = (t.to(Z.dtype) for t in (W, T, G, d))
     is_square = T.shape[-2] == n  # autograd's older vmap cannot slice the whole of G.
     P = Z.mH @ (G if is_square else G[..., :n, :])
     if not is_square:
         below = G[..., n:, :]
         # BZ = -W₂D⁻¹.
         P = P + ((W[..., n:, :].mH @ below) / d.conj()[..., :, None] if Y is None else -(Y.mH @ below))
-    g_M = -0.5 * ((P * d.conj()[..., None, :]) @ Z.mH)
-    g_T = (g_M - g_M.mH) * 0.5 if skew else g_M
+    half = (P * (-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
+    g_T = half - half.mH if skew else 2 * half
     if not is_square:
-        g_B = B @ (g_M + g_M.mH) - below @ (d.conj()[..., :, None] * Z.mH)
+        g_B = T[..., n:, :] @ (2 * (half + half.mH)) - below @ (d.conj()[..., :, None] * Z.mH)
         g_T = torch.cat([g_T, g_B], dim=-2)
-    return g_T.to(T.dtype)
+    return g_T
 
 
 @with_arrays
