@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 Run = Callable[[], object]
 
@@ -44,3 +45,20 @@ def require_close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
     error = ((a - b).abs().max() / b.abs().max()).item()
     if not error <= tolerance:
         raise AssertionError(f"{what}: expected agreement to {tolerance:.0e}, got {error:.1e}")
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most bytes that ``run`` held at a time, beyond what there was before.
+
+    Args:
+        run: What to run; it is run twice, so that what is set up on first use does not count.
+    """
+    run()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from benchmarks import constraints, eigen, networks, plain, recurrences
+from benchmarks import constraints, eigen, elsewhere, networks, plain, recurrences
 from benchmarks.case import Case
 
 # (n, batch, steps) of the papers' adding, copying and MNIST networks, and of characters.
@@ -18,6 +18,9 @@ LINEAR: list[Linear] = [
     (64, 1, 10_000, "all"),
     (16, 16, 2_000, "all"),
 ]
+
+
+RECTANGLES = [(64, 16), (512, 512), (1024, 64), (1024, 256), (2048, 64), (768, 3072)]
 
 
 def cases(quick: bool, only: str = "") -> Iterator[Case]:
@@ -47,6 +50,8 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     linear: list[Linear] = [(4, 1, 400, "last")] if quick else LINEAR
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
+    rectangles = [(16, 4)] if quick else RECTANGLES
+    blocks = [(2, 4)] if quick else [(128, 32), (32, 128)]
     small = [(16, 40, 2)] if quick else [(16, 20, 16), (32, 64, 32), (64, 100, 32)]
     return {
         "plain way, radius": lambda: (plain.radius_step(n) for n in ((64,) if quick else (8, 16, 32, 64))),
@@ -57,6 +62,10 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "normalised": lambda: (constraints.normalised_step(n) for n in sizes),
         "normalised, batch": lambda: [constraints.normalised_step(batched, batched)],
         "orthogonal": lambda: (constraints.orthogonal_step(n) for n in sizes[1:]),
+        "any shape": lambda: (constraints.rectangle_step(*each) for each in rectangles),
+        "any shape, blocks": lambda: (constraints.blocks_step(*each) for each in blocks),
+        "any shape, very tall": lambda: [constraints.tall_step(*((90, 5) if quick else (30_000, 50)))],
+        "elsewhere": lambda: [] if quick else elsewhere.cases(),
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),
         "linear recurrences": lambda: (recurrences.linear_sequence(*each) for each in linear),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import geotorch
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
-from benchmarks.case import Case, Run, require_close
+from benchmarks.case import Case, Run, peak_bytes, require_close
 
 
 def normalised_step(n: int, batch: int | None = None) -> Case:
@@ -104,4 +107,150 @@ def orthogonal_step(n: int) -> Case:
         f"orthogonal weight, forward and backward, n = {n}",
         contenders,
         curve=("orthogonal weight, forward and backward", "n", n),
+    )
+
+
+class Formula(nn.Module):
+    """The thin Cayley transform by autograd: what one would write."""
+
+    def __init__(self, m: int, n: int) -> None:
+        super().__init__()
+        self.is_wide = m < n
+
+    def forward(self, T: Tensor) -> Tensor:
+        """Return the weight of T (m, n), m ≥ n."""
+        n = T.shape[-1]
+        L, B = T[:n].tril(-1), T[n:]
+        identity = torch.eye(n)
+        Z = 2 * torch.linalg.solve(identity + L - L.mT + B.mT @ B, identity)
+        W = torch.cat([Z - identity, -B @ Z])
+        return W.mT if self.is_wide else W
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Return a start, whatever W is."""
+        return 0.1 * torch.randn(max(W.shape), min(W.shape))
+
+
+def rectangle_step(m: int, n: int) -> Case:
+    """A training step of a Linear whose weight (m, n) has orthonormal columns or rows.
+
+    Args:
+        m: Rows.
+        n: Columns.
+
+    Returns:
+        The case.
+    """
+
+    def linear(constrain: Callable[[nn.Linear], object]) -> Run:
+        torch.manual_seed(0)
+        layer = nn.Linear(n, m, bias=False)
+        constrain(layer)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+        x = torch.randn(8, n)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+
+        run()
+        sigma = torch.linalg.svdvals(layer.weight.detach())
+        require_close(sigma, torch.ones_like(sigma), 1e-4, "singular values")
+        return run
+
+    by_torch = nn.utils.parametrizations.orthogonal
+    return Case(
+        f"orthonormal weight, a training step, {m} x {n}",
+        {
+            "ScaledCayley": linear(lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley())),
+            "torch, cayley": linear(lambda layer: by_torch(layer, orthogonal_map="cayley")),
+            "the formula by autograd": linear(
+                lambda layer: register_parametrization(layer, "weight", Formula(m, n))
+            ),
+        },
+    )
+
+
+def series(A: Tensor) -> Tensor:
+    """Return PEFT's approximation of the Cayley transform (I + A)(I - A)⁻¹, a Neumann series."""
+    square = torch.bmm(A, A)
+    cube = torch.bmm(square, A)
+    identity = torch.eye(A.shape[-1]).repeat(len(A), 1, 1)
+    return identity + 2 * A + 2 * square + 2 * cube + torch.bmm(cube, A)
+
+
+def blocks_step(count: int, n: int) -> Case:
+    """A batch of orthogonal matrices, forward and backward, as of orthogonal fine-tuning.
+
+    Args:
+        count: Number of matrices.
+        n: Their size.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(0)
+    T, G = 0.5 / n**0.5 * torch.randn(count, n, n), torch.randn(count, n, n)
+    ours, peft = nn.Module(), nn.Module()
+    ours.weight, peft.weight = nn.Parameter(sp.functional.cayley((T.mT - T) / 2)), nn.Parameter(T.clone())
+    sp.constrain(ours, "weight", sp.ScaledCayley())
+    contenders = {
+        "ScaledCayley": lambda: ours.weight,
+        "PEFT's series": lambda: series((peft.weight - peft.weight.mT) / 2),
+    }
+    # In double precision: the singular values of the rounded entries.
+    sigma = {name: torch.linalg.svdvals(way().detach().double()) for name, way in contenders.items()}
+    exact = sigma["ScaledCayley"]
+    require_close(exact, torch.ones_like(exact), 1e-6, "singular values")
+
+    def running(module: nn.Module, way: Callable[[], Tensor]) -> Run:
+        def run() -> None:
+            for parameter in module.parameters():  # a new matrix, so that nothing is remembered
+                parameter.data += 1e-6
+                parameter.grad = None
+            (way() * G).sum().backward()
+
+        return run
+
+    runs = [running(module, way) for module, way in zip((ours, peft), contenders.values(), strict=True)]
+    return Case(
+        f"orthogonal blocks, forward and backward, {count} of {n} x {n}",
+        dict(zip(contenders, runs, strict=True)),
+        facts={f"least singular value of {name}": values.min().item() for name, values in sigma.items()},
+    )
+
+
+def tall_step(m: int, n: int) -> Case:
+    """A training step with a very tall weight, and its memory.
+
+    Args:
+        m: Rows.
+        n: Columns.
+
+    Returns:
+        The case.
+    """
+    layer = sp.constrain(nn.Linear(n, m, bias=False), "weight", sp.ScaledCayley())
+    plain = nn.Linear(n, m, bias=False)
+
+    def step(layer: nn.Module) -> Run:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+        x = torch.randn(1, n)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+
+        return run
+
+    run = step(layer)
+    held = peak_bytes(run) + 4 * m * n  # The original is held before.
+    W = layer.weight.detach()
+    require_close(W.mT @ W, torch.eye(n), 1e-5, "orthogonality")
+    return Case(
+        f"a very tall weight, a training step, {m} x {n}",
+        {"ScaledCayley": run, "unconstrained": step(plain)},
+        facts={"memory over that of the weight": held / (4 * m * n)},
     )

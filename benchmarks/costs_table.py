@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+from benchmarks import elsewhere
 from examples.papers.record import fact
 
 Result = dict[str, Any]
@@ -165,6 +166,30 @@ training step of a `Linear`, beside
         ),
         f"growth({ORTHOGONAL!r})",
         "Milliseconds over n of orthogonal weights by this library, geotorch and torch.",
+    ),
+    Section(
+        "Weights of any shape",
+        """\
+A training step of a `Linear` with `ScaledCayley`, beside PyTorch's `orthogonal` with
+`orthogonal_map="cayley"`, and beside the formula of the thin Cayley transform in ten lines, differentiated by
+autograd. Blocks: the exact transform beside the truncated series of PEFT's orthogonal fine-tuning, whose
+result is not orthogonal. In milliseconds:
+""",
+        (
+            Table("orthonormal weight, a training step, ", ""),
+            Table("orthogonal blocks, forward and backward, ", "Batches of blocks"),
+            Table("a very tall weight, a training step, ", "A very tall weight"),
+        ),
+    ),
+    Section(
+        "In other people's code",
+        """\
+One line in public packages: a training step of their module as it is, and with our transform in place of
+theirs. pyreft 0.1.0 `LoreftIntervention.rotate_layer`, spd-learn 0.2.1 `BiMap.weight`, and the rotations of
+PEFT's orthogonal fine-tuning. "Largest |σ - 1|" says how far singular values are from 1. In milliseconds, and
+megabytes of memory in a step:
+""",
+        (Table(elsewhere.NAME, ""),),
     ),
     Section(
         "Beside torch: recurrent networks",

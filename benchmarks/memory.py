@@ -15,31 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 import spectral_param as sp
+from benchmarks.case import peak_bytes
 from benchmarks.cases import SEQUENCES
 from benchmarks.run import environment
 from benchmarks.table import RESULTS
 
 Forward = Callable[[Tensor], tuple[Tensor | None, Tensor]]
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Return the most bytes that ``run`` held at a time, beyond what there was before.
-
-    Args:
-        run: What to run; it is run twice, so that what is set up on first use does not count.
-    """
-    run()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def states_held(

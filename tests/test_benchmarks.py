@@ -34,7 +34,7 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     monkeypatch.setattr("sys.argv", arguments)
     runner.main()
     results = json.loads(output.read_text())
-    assert len(results) == 22
+    assert len(results) == 25
     assert all(set(r["environment"]) >= {"commit", "torch", "cores", "threads"} for r in results.values())
     rows = [row for result in results.values() for row in result["contenders"].values()]
     assert all(row["least"] <= row["median"] <= row["most"] for row in rows)

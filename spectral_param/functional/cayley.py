@@ -66,6 +66,9 @@ from spectral_param.functional.checks import check_square, finfo_eps, with_array
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
 BLOCKED_SIZE = 128
 LEAF_SIZE = 64
+# The same in a batch, whose matrices torch factorises one after the other.
+BLOCKED_SIZE_IN_BATCH = 32
+LEAF_SIZE_IN_BATCH = 16
 # Below these sizes scipy's solver is faster than torch's, and its OpenBLAS stays on one thread. Where it
 # wakes others, torch waits for them: that took ten times as long.
 SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
@@ -177,7 +180,7 @@ def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
         twice.flat[:: n + 1] = 2
         *_, Z, failed = _GESV[columns.dtype.type](columns, twice.T, overwrite_b=True)
         return torch.full_like(plus, torch.nan) if failed else torch.from_numpy(Z.T)
-    if n >= BLOCKED_SIZE:
+    if n >= (BLOCKED_SIZE if plus.ndim == 2 else BLOCKED_SIZE_IN_BATCH):
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
             return by_blocks
@@ -193,7 +196,7 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     random vector.
     """
     n = plus.shape[-1]
-    Z = 2 * _inverse_by_blocks(plus)
+    Z = 2 * _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH)
     B = T[..., n:, :]
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
@@ -203,17 +206,17 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
 
-def _inverse_by_blocks(M: Tensor) -> Tensor:
+def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:
     """Return M⁻¹ by the Schur complement S of its upper left block, recursively."""
     n = M.shape[-1]
-    if n <= LEAF_SIZE:
+    if n <= leaf_size:
         leaf: Tensor = torch.linalg.inv_ex(M).inverse
         return leaf
     k = n // 2
     upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
-    P = _inverse_by_blocks(M[..., :k, :k])
+    P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
     left, right = lower_left @ P, P @ upper_right
-    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right)
+    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right, leaf_size)
     corner = S @ left
     inverse = torch.empty_like(M)
     inverse[..., :k, :k] = P + right @ corner
