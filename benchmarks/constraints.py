@@ -207,7 +207,8 @@ def blocks_step(count: int, n: int) -> Case:
     def running(module: nn.Module, way: Callable[[], Tensor]) -> Run:
         def run() -> None:
             for parameter in module.parameters():  # a new matrix, so that nothing is remembered
-                parameter.data += 1e-6
+                with torch.no_grad():
+                    parameter += 1e-6
                 parameter.grad = None
             (way() * G).sum().backward()
 

@@ -68,7 +68,7 @@ BLOCKED_SIZE = 128
 LEAF_SIZE = 64
 # The same in a batch, whose matrices torch factorises one after the other.
 BLOCKED_SIZE_IN_BATCH = 32
-LEAF_SIZE_IN_BATCH = 16
+LEAF_SIZE_IN_BATCH = 8
 # Below these sizes scipy's solver is faster than torch's, and its OpenBLAS stays on one thread. Where it
 # wakes others, torch waits for them: that took ten times as long.
 SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
@@ -197,11 +197,13 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     """
     n = plus.shape[-1]
     Z = 2 * _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH)
-    B = T[..., n:, :]
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
-    top = Zx - x
-    defect = (Z.mH @ (top + B.mH @ (B @ Zx)) - top - x).abs().amax()
+    inner = Zx - x
+    if T.shape[-2] > n:
+        B = T[..., n:, :]
+        inner = inner + B.mH @ (B @ Zx)
+    defect = (Z.mH @ inner - Zx).abs().amax()
     # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
     return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
