@@ -81,6 +81,7 @@ __all__ = [
     "check_gradient_of_the_read",
     "check_gradients",
     "check_half_and_back",
+    "check_large_originals",
     "check_nan",
     "check_paper_start",
     "check_projection",
@@ -126,6 +127,7 @@ class Case:
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
         rectangles: More shapes, of single matrices or batches that are not square.
+        holds_far: Whether the constraint holds to rounding for all finite originals.
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
     """
@@ -139,6 +141,7 @@ class Case:
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
     shapes: tuple[Shape, ...] = SHAPES
     rectangles: tuple[Shape, ...] = ()
+    holds_far: bool = True
     variant: bool = False
 
     def gates(self, shape: Shape) -> int:
@@ -307,6 +310,21 @@ def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None
     _assert_inside(case, module.weight, "weight after 20 steps")
     if shape[-1] > 1:  # 1 x 1 members may be isolated points.
         assert not torch.equal(module.weight, before), "expected training to change the weight"
+
+
+def check_large_originals(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """The constraint holds for originals far from the start, to rounding of the weight's entries."""
+    for scale in (10.0, 1e2, 1e4):
+        module = holder(case, case.member(shape, dtype))
+        _train(module, shape, dtype, steps=1)
+        for tensor in originals(module):
+            tensor.data.mul_(scale)
+        W = module.weight.detach()
+        limit = tolerance(dtype, max(shape[-2:])) * max(1.0, _largest(W))
+        violation = case.violation(W).max().item()
+        assert violation <= limit, (
+            f"originals times {scale:.0e}: expected <= {limit:.1e}, got {violation:.1e}"
+        )
 
 
 def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -684,6 +702,10 @@ def _with_outside(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return case.outside is not None
 
 
+def _far(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return case.holds_far
+
+
 def _with_start(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return isinstance(case.make(shape), Parametrization)
 
@@ -770,6 +792,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
+    _check(check_large_originals, "shape dtype mode", _far),
     _check(check_gradients, "shape gates dtype mode", _in_double_precision),
     _check(check_state_dict, "mode"),
     _check(check_deepcopy, ""),

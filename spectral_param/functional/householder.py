@@ -74,7 +74,12 @@ def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
     # Scale the largest entry to 1, so that squares neither overflow nor underflow. The result does not depend
     # on the scale, so the scale may be a constant for derivatives of all orders.
     scale = vectors.detach().abs().amax(dim=-2, keepdim=True)
-    scaled = vectors / torch.where(scale == 0, 1, scale)
+    scale = torch.where(scale == 0, 1, scale)
+    if vectors.is_complex():
+        # PyTorch divides complex numbers by way of |scale|², which underflows.
+        scaled = torch.view_as_complex(torch.view_as_real(vectors) / scale[..., None])
+    else:
+        scaled = vectors / scale
     squared = (scaled * scaled.conj()).real.sum(dim=-2, keepdim=True)
     return scaled / torch.where(squared == 0, 1, squared).sqrt()
 

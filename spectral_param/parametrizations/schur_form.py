@@ -291,7 +291,9 @@ class SchurForm(Parametrization):
         assert self.pairs is not None, "known from registration on"
         T, gamma, theta, *rest = originals[: self._count]
         pairs = starts_of_pairs(self.pairs.to(T.device))
-        log_shear = rest[0] if rest else torch.zeros_like(gamma)
+        # Beyond this, squares of exp(log s) overflow.
+        most = math.log(torch.finfo(T.dtype).max) / 2.2
+        log_shear = rest[0].clamp(-most, most) if rest else torch.zeros_like(gamma)
         if self.abscissa is not None:
             real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(pairs, theta, 0)
         else:

@@ -295,3 +295,14 @@ def test_orthogonal_after_many_steps() -> None:
         (layer(x) - x.flip(-1)).square().mean().backward()
         optimizer.step()
     assert orthogonality_defect(layer.weight).max() < 30 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4])
+def test_reflections_of_subnormal_size(dtype, scale) -> None:
+    layer = sp.constrain(torch.nn.Linear(5, 5, bias=False, dtype=dtype), "weight", sp.Householder())
+    vectors = next(layer.parametrizations.weight.parameters(recurse=False))
+    with torch.no_grad():
+        vectors.copy_(torch.randn(5, 5, dtype=dtype) * (scale * torch.finfo(dtype).tiny))
+    W = layer.weight
+    assert (W.mH @ W - torch.eye(5)).abs().max() < 100 * torch.finfo(dtype).eps

@@ -467,3 +467,20 @@ def test_penalty_and_eigenvalues_in_half_precision() -> None:
     assert eigenvalues.dtype == torch.complex64
     assert torch.equal(eigenvalues, schur.eigenvalues(*(original.float() for original in originals)))
     assert sp.penalty(module).dtype == torch.float32
+
+
+@pytest.mark.parametrize("std", [1.0, 60.0, 1e5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "bounds", [{"radius": 0.9, "departure": 2.0}, {"radius": (0.5, 0.9), "departure": 6.0}]
+)
+def test_every_finite_original_gives_a_stable_weight(bounds, dtype, std) -> None:
+    torch.manual_seed(0)
+    layer = sp.constrain(torch.nn.Linear(6, 6, dtype=dtype), "weight", sp.SchurForm(**bounds))
+    originals = list(layer.parametrizations.weight.parameters(recurse=False))
+    with torch.no_grad():
+        for t in originals:
+            t.normal_(std=std)
+    assert torch.linalg.eigvals(layer.weight.detach().double()).abs().max() < 0.9 * 1.001
+    gradients = torch.autograd.grad(layer.weight.sum(), originals)
+    assert all(bool(g.isfinite().all()) for g in gradients)

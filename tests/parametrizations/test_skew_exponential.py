@@ -10,6 +10,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDtypeError
+from spectral_param.functional.exponential import tangent_exponential
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, orthogonality_defect
 
@@ -241,3 +242,26 @@ def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
     with pytest.raises(InManifoldError, match=r"max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
         module.weight = 2 * torch.eye(3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 10.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("shape", [(7, 1), (64, 16), (60, 59), (97, 96), (100, 40)])
+def test_tall_weights_of_large_originals(shape, scale, dtype) -> None:
+    m, n = shape
+    layer = sp.constrain(torch.nn.Linear(n, m, dtype=dtype), "weight", sp.SkewExponential())
+    with torch.no_grad():
+        layer.parametrizations.weight.original.normal_(std=scale)
+    W = layer.weight
+    assert (W.mT @ W - torch.eye(n)).abs().max() <= 100 * n * torch.finfo(dtype).eps
+
+
+def test_both_ways_to_a_tall_exponential() -> None:
+    """The 2n x 2n exponential and the m x m one give the same geodesic."""
+    base = torch.linalg.qr(torch.randn(12, 4, dtype=torch.float64)).Q
+    T = torch.randn(12, 4, dtype=torch.float64)
+    C = base.mT @ T
+    B = T - base @ C
+    X = B @ base.mT - base @ B.mT + base @ ((C - C.mT) / 2) @ base.mT
+    expected = torch.linalg.matrix_exp(torch.stack([X, X]))[0] @ base
+    torch.testing.assert_close(tangent_exponential(base, T), expected, atol=1e-12, rtol=0)
