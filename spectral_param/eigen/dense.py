@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.linalg import get_lapack_funcs
+from scipy.linalg import get_lapack_funcs, matrix_balance
 from torch import Tensor
 
 from spectral_param.context import full_precision
@@ -44,8 +44,10 @@ _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _EPS = float(np.finfo(np.float64).eps)
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# If the largest entry is in this range, squares and reciprocals neither overflow nor underflow.
+# If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
+# neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
+_ORDINARY_ENTRY = 2.0**60
 
 
 class Eigentriple(NamedTuple):
@@ -152,6 +154,25 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     # separately, because a complex division by a subnormal number gives NaN.
     scale = 2.0 ** (math.frexp(size)[1] - 1)
     parts /= scale
+    eps = float(torch.finfo(T.dtype).eps)
+    solution = _proven(A, choice, eps) or _proven_in_balance(A, choice, eps)
+    if solution is None:
+        return None
+    eigenvalue, u, v = solution
+    # With a choice of real parts, λ may be zero.
+    is_ordinary = _ORDINARY[0] < size < _ORDINARY[1] or (
+        _ORDINARY[0] < abs(eigenvalue) * scale < _ORDINARY[1] and size < _ORDINARY_ENTRY
+    )
+    kind = _COMPLEX[T.dtype.to_complex()]
+    # With entries near the largest number, λ may be infinite.
+    with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
+        found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
+    triple = Eigentriple(*map(torch.from_numpy, found))
+    return triple if T.is_cpu else Eigentriple(*(part.to(T.device) for part in triple)), is_ordinary
+
+
+def _proven(A: Array, choice: Choice, eps: float) -> tuple[complex, Array, Array] | None:
+    """Return λ and its unit vectors u and v, or None unless λ is proven to be simple and not zero."""
     solution = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, choice)
     if solution is None:
         return None
@@ -164,27 +185,37 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
     defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(_times(A, u) - number * u)
     modulus = abs(eigenvalue) if choice == "modulus" else 1.0
-    rounding, eps = 200 * len(u) * _EPS, torch.finfo(T.dtype).eps
-    if not (
+    rounding = 200 * len(u) * _EPS
+    proven = (
         defect <= rounding * condition
         and right_defect <= rounding
         and condition < 0.01 / eps**0.5
         # The error of λ is at most the residual of v.
         and defect <= 1e-4 * modulus
         and modulus > 2 * len(u) * eps
-    ):
+    )
+    return (eigenvalue, u, v / condition) if proven else None
+
+
+def _proven_in_balance(A: Array, choice: Choice, eps: float) -> tuple[complex, Array, Array] | None:
+    """Return the same for a badly scaled A, from D⁻¹AD of rows and columns of similar size.
+
+    Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
+    does to them.
+    """
+    balanced, (d, _) = matrix_balance(A, permute=False, separate=True)
+    if d.min() == d.max():
         return None
-    is_ordinary = _ORDINARY[0] < size < _ORDINARY[1]
-    kind = _COMPLEX[T.dtype.to_complex()]
-    # With entries near the largest number, λ may be infinite.
-    with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
-        found: tuple[Array, ...] = (
-            np.asarray(eigenvalue * scale, kind),
-            u.astype(kind),
-            (v / condition).astype(kind),
-        )
-    triple = Eigentriple(*map(torch.from_numpy, found))
-    return triple if T.is_cpu else Eigentriple(*(part.to(T.device) for part in triple)), is_ordinary
+    balanced = np.ascontiguousarray(balanced)
+    size = float(np.abs(balanced.view(np.float64)).max())
+    solution = _proven(balanced / size, choice, eps) if 0 < size < math.inf else None
+    if solution is None:
+        return None
+    eigenvalue, u, v = solution
+    u, v = d * u, v / d
+    u, v = u / _norm(u), v / _norm(v)
+    # vᴴu as the gradient computes it, in single precision, too.
+    return (eigenvalue * size, u, v) if abs(np.vdot(v, u)) > 1e-30 else None
 
 
 def _norm(x: Array) -> float:

@@ -7,7 +7,9 @@ import math
 import warnings
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
+from scipy.linalg import matrix_balance
 from torch import Tensor, nn
 
 from spectral_param import init
@@ -57,8 +59,8 @@ class SpectralRadiusNorm(Parametrization):
       derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
     - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
       unit eigenvectors u and v, has no derivative. The gradient then treats ρ as a constant.
-    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max|T_{ij}|`, or if 1/ρ overflows in the
-      weight's dtype, no multiple of T has spectral radius r. Then W = T.
+    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
+      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
 
     In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
@@ -377,15 +379,37 @@ def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n),
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
-    """Return n·eps·max|T_ij|; an eigenvalue of at most this modulus cannot be distinguished from zero."""
-    largest: Tensor = T.detach().abs().amax(dim=(-2, -1))
+    """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
+
+    Eigenvalues do not depend on the units of rows and columns, T -> D⁻¹TD, and neither does this measure. It
+    is at most the largest entry, and zero for a triangular nilpotent matrix.
+    """
+    roots = T.detach().abs().sqrt()
+    largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))
     return T.shape[-1] * eps * largest
 
 
 def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
     """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
-    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue.
+    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
+    relative errors of the entries do not depend on the units of rows and columns.
     """
     floor = degenerate_threshold(W.dtype)
-    return 10 * _rounding(W, eps) / condition_reciprocal(triple.right, triple.left).clamp(min=floor)
+    d = _balance(W)
+    right, left = triple.right * (1 / d), triple.left * d
+    right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
+    largest = (W.detach() * (d[..., None, :] / d[..., :, None])).abs().amax(dim=(-2, -1))
+    return 10 * W.shape[-1] * eps * largest / condition_reciprocal(right, left).clamp(min=floor)
+
+
+def _balance(W: Tensor) -> Tensor:  # (..., n, n) -> (..., n)
+    """Return powers of two d for which the rows and columns of D⁻¹WD are of similar size."""
+    host = W.detach().resolve_conj().cpu()
+    found = [
+        matrix_balance(matrix, permute=False, separate=True)[1][0]
+        if np.isfinite(matrix).all()
+        else np.ones(len(matrix))
+        for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
+    ]
+    return torch.tensor(np.stack(found), dtype=W.real.dtype, device=W.device).reshape(W.shape[:-1])

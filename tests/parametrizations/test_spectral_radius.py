@@ -381,3 +381,49 @@ def test_reading_in_inference_mode_does_not_spoil_training() -> None:
     with torch.no_grad():
         layer.weight.sum()
     layer.weight.sum().backward()
+
+
+BADLY_SCALED = [[1.0, 3e7], [1e-7, 1.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("scale", [1.0, 1e-5, 1e5])
+def test_units_of_rows_and_columns_do_not_make_a_matrix_nilpotent(dtype, scale) -> None:
+    """The radius of the matrix is 2.73. Warnings are errors here."""
+    layer = torch.nn.Linear(2, 2, bias=False, dtype=dtype)
+    layer.weight.data = scale * torch.tensor(BADLY_SCALED, dtype=dtype)
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5, mode="at_most"))
+    T = layer.parametrizations.weight.original
+    for _ in range(3):
+        W = layer.weight
+        expected = min(0.5, torch.linalg.eigvals(T.detach().to(torch.complex128)).abs().max().item())
+        rho = torch.linalg.eigvals(W.detach().to(torch.complex128)).abs().max().item()
+        assert rho == pytest.approx(expected, rel=1e-5)
+        T.data = scale * 1.5 * torch.tensor(BADLY_SCALED, dtype=dtype)
+
+
+def test_the_gradient_of_a_badly_scaled_matrix() -> None:
+    T = torch.tensor(BADLY_SCALED, dtype=torch.float64, requires_grad=True)
+    constraint = sp.constrain(torch.nn.Linear(2, 2, dtype=torch.float64), "weight", sp.SpectralRadiusNorm())
+    constraint = constraint.parametrizations.weight[0]
+    d = torch.tensor([1e-7, 1.0], dtype=torch.float64)  # Units in which all entries are of order 1.
+    weights = torch.tensor([[0.3, -0.2], [0.7, 0.5]], dtype=torch.float64)
+
+    def loss(W):
+        return (weights * W / d * d[:, None]).sum()
+
+    (found,) = torch.autograd.grad(loss(constraint(T)), T)
+    S = (T.detach() / d * d[:, None]).requires_grad_()
+    rho = torch.linalg.eigvals(S).abs().max()
+    (expected,) = torch.autograd.grad((weights * S / rho).sum(), S)
+    torch.testing.assert_close(found * d / d[:, None], expected, atol=1e-9, rtol=1e-6)
+
+
+def test_a_badly_scaled_weight_outside_cannot_be_assigned() -> None:
+    layer = sp.constrain(
+        torch.nn.Linear(2, 2, bias=False), "weight", sp.SpectralRadiusNorm(0.5, mode="at_most")
+    )
+    W = torch.tensor(BADLY_SCALED) * 4
+    with pytest.raises(sp.errors.InManifoldError, match=r"spectral radius <= 0\.5, got 10\.9"):
+        layer.weight = W
+    layer.weight = W * (0.499 / sp.functional.spectral_radius(W))

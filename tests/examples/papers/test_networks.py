@@ -28,6 +28,7 @@ CASE = Case(
     member=orthogonal,
     violation=orthogonality_defect,
     outside=lambda shape, dtype: 0.5 * orthogonal(shape, dtype),
+    holds_far=False,
     variant=True,
 )
 # The original is the weight itself. That it stays in the set is the contract of the optimizer, which is not
