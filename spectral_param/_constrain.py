@@ -94,8 +94,8 @@ def constrain(
     _check_gates(chain, gates)
     targets = _targets(module, tensor_name)
     for owner, name in targets:
-        _check_target(module, owner, name, init)
         _check_kind(owner, name, chain, gates)
+        _check_target(module, owner, name, init)
     before = [_Snapshot(owner, name) for owner, name in targets]
     try:
         for owner, name in targets:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import geotorch
 import numpy as np
@@ -348,6 +349,14 @@ def test_a_pruned_weight_is_refused() -> None:
             sp.constrain(layer, name, sp.ScaledCayley())
     prune.remove(layer, "weight")
     sp.constrain(layer, "weight*", sp.ScaledCayley())
+
+
+def test_a_scripted_module_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(torch.nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="expected a module of Python, got a scripted one"):
+        sp.constrain(scripted, "weight", sp.ScaledCayley())
 
 
 @pytest.mark.parametrize("argument", [{"sparse": True}, {"max_norm": 1.0}])
