@@ -20,7 +20,8 @@ _BASE = 256  # A digit is exact in bfloat16.
 def signs(x: Tensor, like: Tensor) -> Tensor:
     """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
     x = x.real.to(like.device)
-    return torch.ones_like(x).copysign_(x).to(like.dtype)
+    one = torch.copysign(torch.ones_like(x), x)
+    return one if one.dtype == like.dtype else one.to(like.dtype)
 
 
 def flags(x: Tensor) -> Tensor:
