@@ -95,8 +95,10 @@ class Chart:
         """The least and largest value of each coordinate."""
         r, pairs = self.radius, np.ones(len(self.pairs))
         free = np.full(len(self.lower[0]) + len(self.upper), np.inf)
-        most = np.concatenate([free, r * np.ones(len(self.single)), r * r * pairs, pairs, np.inf * pairs])
-        return -most, most
+        box = np.concatenate([r * np.ones(len(self.single)), r * r * pairs, pairs])
+        least_b = np.log(_LEAST_B * r) * pairs  # c is divided by b
+        least = np.concatenate([-free, -box, least_b])
+        return least, np.concatenate([free, box, np.inf * pairs])
 
     def rotation(self, coordinates: Array) -> Array:
         """Return the skew-symmetric Ω."""
