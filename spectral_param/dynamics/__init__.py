@@ -1,6 +1,7 @@
 """Stable linear dynamics fitted to data, in discrete and continuous time."""
 
 from spectral_param.dynamics._fit import StableFit, fit_stable
+from spectral_param.dynamics._forecast import ForecastFit, fit_forecast
 from spectral_param.dynamics._model import StableLinearModel
 
-__all__ = ["StableFit", "StableLinearModel", "fit_stable"]
+__all__ = ["ForecastFit", "StableFit", "StableLinearModel", "fit_forecast", "fit_stable"]

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+
+from spectral_param.dynamics._disc_chart import Chart
+from spectral_param.dynamics._rollout import (
+    by_powers,
+    by_sensitivities,
+    forecast,
+    gradient,
+    windows_of,
+)
+
+SIZES = [1, 2, 3, 4, 7]
+
+
+def problem(n, m=2, rows=20, horizon=7):
+    rng = np.random.default_rng(n)
+    A = rng.standard_normal((n, n))
+    A *= 0.9 / np.abs(np.linalg.eigvals(A)).max()
+    data = [(rng.standard_normal((rows, n)), rng.standard_normal((rows - 1, m)))]
+    return A, rng.standard_normal((n, m)), windows_of(data, horizon)[0], rng
+
+
+def test_windows_overlap_by_half_and_end_with_the_recording():
+    rows = np.arange(12.0)[:, None]
+    long, short = (rows, rows[:-1]), (rows[:3], rows[:2])
+    shorter, windows = windows_of([long, short], 4)
+    np.testing.assert_array_equal(shorter.Y[:, 0, 0], [0])
+    np.testing.assert_array_equal(windows.Y[:, 0, 0], [0, 2, 4, 6, 7])
+    np.testing.assert_array_equal(windows.Y[:, -1, 0], [4, 6, 8, 10, 11])
+    np.testing.assert_array_equal(windows.U, windows.Y[:, :-1])
+    assert [w.Y.shape[1] for w in windows_of([long, short], None)] == [3, 12]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_an_estimated_start_has_the_least_error_of_its_window(n):
+    A, B, windows, rng = problem(n)
+    best = forecast(A, B, windows, True)
+    start = best.states[:, 0]
+    for _ in range(3):
+        moved = windows._replace(Y=windows.Y.copy())
+        moved.Y[:, 0] = start + 0.1 * rng.standard_normal(start.shape)
+        assert np.square(forecast(A, B, moved, False).states - windows.Y).sum() > 2 * best.error
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_gradient_is_that_of_central_differences(n, estimated):
+    A, B, windows, rng = problem(n)
+    found = gradient(A, windows, forecast(A, B, windows, estimated))
+    direction = rng.standard_normal((n, n + 2))
+
+    def error(t):
+        M = np.hstack([A, B]) + t * direction
+        return forecast(M[:, :n], M[:, n:], windows, estimated).error
+
+    def difference(e):
+        return (error(e) - error(-e)) / (2 * e)
+
+    expected = (4 * difference(1e-3) - difference(2e-3)) / 3  # fourth order
+    expected += (expected - (4 * difference(2e-3) - difference(4e-3)) / 3) / 15  # sixth
+    scale = np.linalg.norm(found) * np.linalg.norm(direction)
+    assert abs(expected - (found * direction).sum()) <= 1e-8 * scale
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_both_gauss_newton_matrices_are_the_direct_sum(n, estimated):
+    A, B, windows, _ = problem(n)
+    found = forecast(A, B, windows, estimated)
+    h, H = windows.U.shape[1], 0
+    power = [np.linalg.matrix_power(A, k) for k in range(h + 1)]
+    K = np.vstack(power)
+    for states, U in zip(found.states, windows.U, strict=True):
+        v = np.hstack([states[:-1], U])
+        J = [np.zeros((n, n * (n + 2)))]
+        for k in range(1, h + 1):
+            J.append(sum(np.kron(v[a], power[k - 1 - a]) for a in range(k)))
+        J = np.vstack(J)
+        if estimated:
+            J = J - K @ np.linalg.lstsq(K, J, rcond=None)[0]
+        H = H + J.T @ J
+    for matrix in (by_powers, by_sensitivities):
+        np.testing.assert_allclose(
+            matrix(A, windows, found, estimated), H, rtol=0, atol=1e-8 * np.abs(H).max()
+        )
+
+
+@pytest.mark.parametrize("n", [*range(1, 8), 12])
+def test_the_chart_gives_the_matrix_back_and_its_derivative(n):
+    rng = np.random.default_rng(n)
+    for trial in range(5):
+        A = rng.standard_normal((n, n)) + 2 * (trial == 0) * np.diag(np.arange(n))
+        A *= 0.95 / np.abs(np.linalg.eigvals(A)).max()
+        chart = Chart.of(A, 1.0)
+        np.testing.assert_allclose(chart.A, A, atol=1e-6)
+        x, e = chart.coordinates, 1e-5
+        G, direction = rng.standard_normal((n, n)), rng.standard_normal(n * n)
+        change = (chart.at(x + e * direction).A - chart.at(x - e * direction).A) / (2 * e)
+        moved = (chart.Q.T @ change @ chart.Q).T.ravel()
+        expected = chart.jacobian() @ direction
+        scale = np.abs(chart.jacobian()).max() * n
+        np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-6 * scale)
+        np.testing.assert_allclose(
+            chart.pull(G), chart.jacobian().T @ G.T.ravel(), rtol=1e-9, atol=1e-9 * scale
+        )
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_every_point_of_the_box_is_in_the_disc(n):
+    rng = np.random.default_rng(n)
+    chart = Chart.of(3 * rng.standard_normal((n, n)), 0.8)
+    least, most = chart.bounds
+    for _ in range(20):
+        x = np.clip(chart.coordinates + 0.3 * rng.standard_normal(n * n), least, most)
+        T = chart.at(x).T
+        blocks = [T[i : i + 2, i : i + 2] for i in chart.first] + [T[:1, :1]] * (n % 2)
+        # Eigenvalues of nearly defective blocks move by the root of rounding.
+        assert max(np.abs(np.linalg.eigvals(block)).max() for block in blocks) <= 0.8 + 1e-6
