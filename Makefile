@@ -9,13 +9,16 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test bench results lint types docs wheel bounds clean help
+.PHONY: demo test kernels bench results lint types docs wheel bounds newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+
+kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and random states
+	.ci/kernels $(BIN)/python $(TEST_ARGS)
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -43,8 +46,16 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
 	.ci/wheel $(BIN)/python
 
-bounds: $(VENV)/.dev  ## test with the oldest numpy and scipy that are supported
-	.ci/bounds $(BIN)/python
+# What touches numpy and scipy.
+BOUNDS := tests/analysis tests/eigen tests/functional/test_schur.py tests/parametrizations \
+  tests/test_conformance.py tests/test_init.py tests/examples/test_scripts.py
+# TORCH=torch==2.6.* takes the oldest torch.
+bounds: TORCH := $(shell grep '^torch' constraints.txt)
+bounds:  ## test with the oldest numpy and scipy that are supported (TORCH="torch==2.6.*": with the oldest torch, too)
+	.ci/versions $(PYTHON) '$(TORCH)' 'numpy==1.26.*' 'scipy==1.12.*' -- $(BOUNDS)
+
+newest:  ## test with the newest torch, numpy and scipy that the package index has
+	.ci/versions $(PYTHON) --upgrade torch numpy scipy -- $(TEST_ARGS)
 
 clean:  ## remove the environment, the caches and what was built
 	rm -rf $(VENV) build dist docs/_build docs/tutorials .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,7 @@
-"""Every test starts from the same random state, on one thread: its matrices are small."""
+"""Every test starts from the same random state, by default on one thread: its matrices are small.
+
+The threads are those of $OMP_NUM_THREADS, the random state is that of --seed.
+"""
 
 import os
 
@@ -9,9 +12,14 @@ for library in ("OMP", "MKL", "OPENBLAS"):
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(1)
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="random state that every test starts from")
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
+def seed(request: pytest.FixtureRequest) -> None:
+    torch.manual_seed(request.config.getoption("seed"))

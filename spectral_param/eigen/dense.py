@@ -334,13 +334,14 @@ def eigenvalues(T: Tensor) -> Tensor:
 
 
 def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all eigenvalues and right eigenvectors in the same way."""
-    try:
-        values, vectors = torch.linalg.eig(T)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        found = np.linalg.eig(T.cpu().numpy())
-        values, vectors = (torch.from_numpy(x).to(T.device, T.dtype.to_complex()) for x in found)
-    return values, vectors
+    """Return all eigenvalues and right eigenvectors, in no order.
+
+    By numpy: where MKL's iteration does not converge, torch 2.13 writes behind the end of a real matrix's
+    eigenvectors before it raises, which ends the process.
+    """
+    values, vectors = (torch.from_numpy(x) for x in np.linalg.eig(T.cpu().numpy()))
+    dtype = T.dtype.to_complex()
+    return values.to(T.device, dtype), vectors.to(T.device, dtype)
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:

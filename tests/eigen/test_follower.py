@@ -63,6 +63,7 @@ def tracks(monkeypatch):
     return calls
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("read_before_saving", [False, True])
 @pytest.mark.parametrize("mode", ["equal", "latched"])
 def test_resume_bit_for_bit(read_before_saving, mode) -> None:

@@ -357,6 +357,7 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
 def test_a_device_is_waited_for_twice_in_a_forward(mode, monkeypatch) -> None:
     """As CUDA does it, on the host: one transfer for the Ritz values and one for the audit."""

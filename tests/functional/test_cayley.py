@@ -224,6 +224,7 @@ def in_double_precision(T, d):
     return W, torch.linalg.cond(plus.detach()).max().item()
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(
     ("shape", "dtype", "scale"),
     [

@@ -49,13 +49,15 @@ def test_all_reflections(n, dtype) -> None:
     torch.testing.assert_close(d.abs(), torch.ones(n, dtype=vectors.real.dtype))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_matrices(name) -> None:
     W = torch.from_numpy(SPECIAL[name])
+    tolerance = 10 * len(W) * torch.finfo(W.dtype).eps
     vectors, d = all_reflections(W)
-    assert error(householder(vectors) * d, W) < 1e-14
+    assert error(householder(vectors) * d, W) < tolerance
     vectors, d = few_reflections(W, len(W))
-    assert error(householder(vectors, 1 - d), W) < 1e-14
+    assert error(householder(vectors, 1 - d), W) < tolerance
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -135,8 +137,9 @@ def test_the_nearest(n, k, dtype) -> None:
 
 def test_batches() -> None:
     W = torch.stack([member(5, 2, torch.complex128) for _ in range(6)]).reshape(2, 3, 5, 5)
+    tolerance = 10 * 5 * torch.finfo(W.dtype).eps
     vectors, d = few_reflections(W, 2)
     assert (vectors.shape, d.shape) == ((2, 3, 5, 2), (2, 3, 2))
-    assert error(householder(vectors, 1 - d), W) < 1e-14
+    assert error(householder(vectors, 1 - d), W) < tolerance
     vectors, d = all_reflections(W)
-    assert error(householder(vectors) * d[..., None, :], W) < 1e-14
+    assert error(householder(vectors) * d[..., None, :], W) < tolerance

@@ -212,6 +212,7 @@ def test_not_finite_gives_nan_and_leaves_the_rest_of_the_batch(dtype, bad) -> No
         assert torch.equal(T.grad[i], clean.grad[i])
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("n", [18, 25, 40, 64, 96, 99])
 def test_ones_for_which_mkl_does_not_converge(n) -> None:
     for entry in (0.1, 1.0, 1.3, 3e38 / 2**127):
