@@ -12,7 +12,6 @@ for library in ("OMP", "MKL", "OPENBLAS"):
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 

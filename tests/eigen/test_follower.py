@@ -42,6 +42,8 @@ def trained(steps, read_before_saving=False, state=None, **kwargs):
     """Train a layer and return it; ``state`` restores it first."""
     torch.manual_seed(1)
     layer = constrained(**kwargs)
+    with torch.no_grad():
+        layer.parametrizations.weight.original[0, 0] += 2  # Apart from the others, so that it is followed.
     if state is not None:
         layer.load_state_dict(state)
     for t in steps:
