@@ -17,8 +17,8 @@ demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
 
-kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and random states
-	.ci/kernels $(BIN)/python $(TEST_ARGS)
+kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and seeds (KERNELS="-m kernels": a few)
+	.ci/kernels $(BIN)/python $(KERNELS)
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
