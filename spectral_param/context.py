@@ -41,6 +41,19 @@ def is_traced(*tensors: Tensor) -> bool:
     return False
 
 
+def is_compiled() -> bool:
+    """Return whether torch.compile records a graph that may hold operators of this library.
+
+    Not in forward mode and in transforms of torch.func, where such an operator has no derivative. An exported
+    program must run without this library.
+    """
+    # torch 2.6 has no is_exporting, so there an export does hold them.
+    is_exporting = getattr(torch.compiler, "is_exporting", None)
+    if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
+        return False
+    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
+
+
 def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
     """Return a context to compute with the values of the tensors, or None if they may not be looked at.
 

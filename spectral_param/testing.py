@@ -78,6 +78,7 @@ __all__ = [
     "check_constraint_holds",
     "check_deepcopy",
     "check_deepcopy_of_rnn",
+    "check_export",
     "check_gradient_of_the_read",
     "check_gradients",
     "check_half_and_back",
@@ -506,6 +507,33 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         _assert_close(b, a, 100 * tolerance(dtype, shape[-1]), "torch.compile")
 
 
+def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A program exported or traced in training follows the originals, with operators of torch alone."""
+    module = holder(case, case.member(shape, dtype))
+    x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
+    exported = torch.export.export(module, (x,))
+    with warnings.catch_warnings():
+        # torch.jit is deprecated, and warns of shapes that are compared.
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module, (x,), check_trace=False)
+    names = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    names += [node.kind() for node in traced.inlined_graph.nodes()]
+    foreign = [name for name in names if not name.startswith(_OF_TORCH)]
+    assert not foreign, f"expected operators of torch in an exported program, got {', '.join(foreign)}"
+    with torch.no_grad():
+        for tensor in originals(module):  # Those of the traced program, too.
+            tensor.mul_(0.9).add_(0.01)
+    expected, program = module(x), exported.module()
+    atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(expected))
+    _assert_close(traced(x), expected, atol, "traced program")
+    program.load_state_dict(module.state_dict(), strict=False)
+    _assert_close(program(x), expected, atol, "exported program")
+
+
+# The beginnings of the names of torch's own operators, in both kinds of programs.
+_OF_TORCH = ("aten.", "<built-in function getitem>", "aten::", "prim::")
+
+
 def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Autocast to bfloat16 changes neither the weight nor its gradient."""
     module = holder(case, case.member(shape, dtype))
@@ -807,6 +835,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_gradient_of_the_read, "mode"),
     _check(check_torch_func, "shape gates"),
     _check(check_compile, "gates mode"),
+    _check(check_export, "gates mode"),
     _check(check_autocast, ""),
     _check(check_bfloat16, "gates", _in_float32),
     _check(check_nan, "dtype mode"),

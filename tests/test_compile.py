@@ -1,4 +1,7 @@
-"""torch.compile, a few by its default backend, and torch.export of what was deployed."""
+"""torch.compile, a few by its default backend, and programs that run without this library."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -114,6 +117,22 @@ def test_second_derivatives_of_the_radius_raise_when_compiled() -> None:
         penalty(compiled, torch.randn(4, 4))
 
 
+TRANSFORMS = {
+    "jvp": lambda f: lambda T: torch.func.jvp(f, (T,), (T.mT,))[1],
+    "hessian": torch.func.hessian,
+    "vmap": lambda f: lambda T: torch.func.vmap(torch.func.grad(f))(torch.stack([T, T.mT])),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("function", [sp.functional.spectral_radius, sp.functional.spectral_abscissa])
+def test_transforms_inside_a_compiled_function(transform, function) -> None:
+    transformed, T = TRANSFORMS[transform](function), torch.randn(4, 4, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(transformed, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(T), transformed(T))
+
+
 def test_second_derivatives_of_cayley_are_right_when_compiled() -> None:
     torch.compiler.reset()
     compiled = torch.compile(sp.functional.cayley, fullgraph=True, backend="eager")
@@ -129,6 +148,67 @@ def test_export_after_removal(kind) -> None:
     parametrize.remove_parametrizations(layer, "weight")
     exported = torch.export.export(layer, (x,)).module()
     torch.testing.assert_close(exported(x), expected)
+
+
+def programs():
+    """Modules and their inputs: small and tracked sizes, derivatives of all kinds of operators, networks."""
+    radius = sp.constrain(torch.nn.Linear(120, 120), "weight", sp.SpectralRadiusNorm(mode="latched"))
+    chain = [sp.SkewExponential(), sp.SpectralAbscissa(-0.1, "at_most")]
+    x = torch.randn(5, 3, 2)
+    yield "small", constrained(sp.SpectralRadiusNorm()), torch.randn(3, 6)
+    yield "tracked", radius, torch.randn(3, 120)
+    yield "chain", sp.constrain(torch.nn.Linear(6, 6), "weight", chain), torch.randn(3, 6)
+    yield "tall", sp.constrain(torch.nn.Linear(5, 9), "weight", sp.Householder()), torch.randn(3, 5)
+    yield "enrnn", sp.nn.ENRNN(2, 6, 4), x
+    yield "tracked-enrnn", sp.nn.ENRNN(2, 100, 4, checkpoint_every="auto"), x
+    yield "scornn", sp.nn.ScoRNN(2, 5, num_layers=2, bidirectional=True), x
+    yield "goru", sp.nn.GORU(2, 6), x
+
+
+LOAD = """
+import sys, torch
+sys.modules["spectral_param"] = None  # An import raises.
+for name in sys.argv[1:]:
+    x, expected, gradient = torch.load(name + ".tensors")
+    for program in torch.jit.load(name + ".jit"), torch.export.load(name + ".pt2").module():
+        output = program(x)
+        first = output[0] if isinstance(output, tuple) else output
+        torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-4, msg=name)
+        loss = first.abs().square().sum()
+        found = torch.autograd.grad(loss, dict(program.named_parameters())[gradient[0]])[0]
+        size = gradient[1].abs().max().item()
+        torch.testing.assert_close(found, gradient[1], rtol=1e-3, atol=1e-3 * size, msg=name)
+print("loaded", len(sys.argv) - 1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_programs_run_without_this_library(tmp_path) -> None:
+    names = []
+    for name, module, x in programs():
+        names.append(str(tmp_path / name))
+        output = module(x)
+        first = output[0] if isinstance(output, tuple) else output
+        original = next(key for key, _ in module.named_parameters() if "original" in key)
+        gradient = torch.autograd.grad(first.abs().square().sum(), module.get_parameter(original))[0]
+        torch.save((x, first.detach(), (original, gradient)), names[-1] + ".tensors")
+        torch.export.save(torch.export.export(module, (x,)), names[-1] + ".pt2")
+        torch.jit.trace(module, (x,), check_trace=False).save(names[-1] + ".jit")
+    run = subprocess.run([sys.executable, "-c", LOAD, *names], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"loaded {len(names)}\n"
+
+
+def test_an_exported_radius_has_every_derivative() -> None:
+    T = torch.randn(4, 4, dtype=torch.float64)
+
+    class Radius(torch.nn.Module):
+        def forward(self, T):
+            return sp.functional.spectral_radius(T)
+
+    exported = torch.export.export(Radius(), (T,)).module()
+    torch.testing.assert_close(penalty(exported, T), penalty(sp.functional.spectral_radius, T))
+    assert exported(torch.full_like(T, torch.nan)).isnan()
 
 
 def test_autocast_keeps_orthogonality_in_training() -> None:

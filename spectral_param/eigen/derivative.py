@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_on_host, is_wrapped, not_nested
+from spectral_param.context import full_precision, is_compiled, is_on_host, is_wrapped, not_nested
 from spectral_param.eigen.dense import (
     SHORT_SIZE,
     Choice,
@@ -289,9 +289,22 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, e
 
 
 # Recorded graphs ----------------------------------------------------------------------------------
-#
-# torch.compile, torch.export and torch.jit.trace see opaque operators with real outputs, because the compiler
-# has no kernels for the complex arithmetic above.
+
+
+def recorded_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
+    """Return |λ| or Re λ for a graph that is being recorded."""
+    if is_compiled():
+        return with_gradient(T, *_leading_value(T.detach(), choice))
+    # By operators of torch alone, because an exported program must run without this library. NaN must not
+    # reach LAPACK: its QR iteration ends the process.
+    finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    values = torch.linalg.eigvals(torch.where(finite, T, 0).to(torch.promote_types(T.dtype, torch.float64)))
+    value: Tensor = size_of(values, choice).max(dim=-1).values
+    return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
+
+
+# In torch.compile the operators below have real outputs, because the compiler has no kernels for the complex
+# arithmetic above.
 
 
 def value_and_gradient(T: Tensor, triple: Eigentriple, choice: Choice) -> tuple[Tensor, Tensor]:
@@ -329,7 +342,7 @@ def _with_gradient_setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -
 def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
     if torch.is_grad_enabled():
         raise NotImplementedError(
-            "spectral_radius, spectral_abscissa: expected at most one derivative in a compiled or exported "
+            "spectral_radius, spectral_abscissa: expected at most one derivative in a compiled "
             "graph, got a second one: second derivatives are not available there. Differentiate twice in "
             "eager mode."
         )
@@ -344,8 +357,3 @@ def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     """Return ``value`` as a function of T that has this gradient and can be differentiated once."""
     found: Tensor = _with_gradient(T, value.detach(), gradient.detach())
     return found
-
-
-def recorded_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
-    """Return |λ| or Re λ for a graph that is being recorded."""
-    return with_gradient(T, *_leading_value(T.detach(), choice))

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import is_traced
+from spectral_param.context import is_compiled, is_traced
 from spectral_param.eigen import tracking
 from spectral_param.eigen.dense import Choice, Eigentriple, leading_eigentriple
 from spectral_param.eigen.derivative import (
@@ -146,10 +146,10 @@ class Follower(nn.Module):
         )
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ or α of T ``(..., n, n)`` inside transforms and in a recorded graph, which tracks, too."""
+        """Return ρ or α of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
         if not is_traced(T):
             return leading_value(T, self.choice)
-        if not self.tracks(T.shape[-1]) or not self._fits(T):
+        if not (is_compiled() and self.tracks(T.shape[-1]) and self._fits(T)):
             return recorded_value(T, self.choice)
         rho, gradient = _followed_radius(T.detach(), self.right, self.left, self.numbers)
         return with_gradient(T, rho, gradient)

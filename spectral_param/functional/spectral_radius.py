@@ -57,9 +57,9 @@ def spectral_radius(T: Tensor) -> Tensor:
     r"""Return the spectral radius ``ρ(T) = max |λ_i(T)|`` of each matrix, differentiably.
 
     The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
-    Helfrich and Ye (2020). Under torch.compile only the first derivative in reverse mode is available.
-    PyTorch gives custom operators no forward mode: a compiled ``torch.func.jvp`` returns zero without a
-    warning.
+    Helfrich and Ye (2020). Under torch.compile autograd gives the first derivative only. Transforms of
+    torch.func inside the compiled function give all of them, by PyTorch's formula, which takes the derivative
+    of |λ| through all eigenvectors. So does an exported program.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
@@ -73,8 +73,8 @@ def spectral_radius(T: Tensor) -> Tensor:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
         UnsupportedDtypeError: If T is not float32, float64, complex64 or complex128.
-        NotImplementedError: For second derivatives of a compiled or exported graph, and for forward mode
-            inside forward mode.
+        NotImplementedError: For second derivatives of a compiled graph, and for forward mode inside forward
+            mode.
 
     Example:
         >>> T = torch.tensor([[1.0, 5.0], [0.0, -3.0]], requires_grad=True)
@@ -107,8 +107,8 @@ def spectral_abscissa(T: Tensor) -> Tensor:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
         UnsupportedDtypeError: If T is not float32, float64, complex64 or complex128.
-        NotImplementedError: For second derivatives of a compiled or exported graph, and for forward mode
-            inside forward mode.
+        NotImplementedError: For second derivatives of a compiled graph, and for forward mode inside forward
+            mode.
 
     Example:
         >>> T = torch.tensor([[1.0, 5.0], [0.0, -3.0]], requires_grad=True)

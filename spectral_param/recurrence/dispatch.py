@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from spectral_param.context import autocast_off, is_wrapped
+from spectral_param.context import autocast_off, is_compiled, is_wrapped
 from spectral_param.recurrence import linear
 from spectral_param.recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param.recurrence.compiled import rnn_operator
@@ -40,7 +40,7 @@ def choose(cell: Cell, rows: Rows) -> Path:
     """
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
-    compiled = _is_compiled()
+    compiled = is_compiled()
     ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
     fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
@@ -158,16 +158,6 @@ def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
 def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | None:
     """Return the number of steps from one stored state to the next, None if all are stored."""
     return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
-
-
-def _is_compiled() -> bool:
-    """Return whether torch.compile can record the operator here: not in forward mode or a transform."""
-    # An exported program must run without this library, so it must not contain the operator. torch 2.6 has no
-    # is_exporting, so there it does.
-    is_exporting = getattr(torch.compiler, "is_exporting", None)
-    if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
-        return False
-    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
 def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
