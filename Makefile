@@ -9,13 +9,16 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test bench results lint types docs wheel bounds clean help
+.PHONY: demo test mutations bench results lint types docs wheel bounds clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+
+mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="latch gate")
+	$(BIN)/python -m tests.mutations $(MUTATIONS)
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -51,7 +54,7 @@ clean:  ## remove the environment, the caches and what was built
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamps: one for what uses the library, one for what checks it.
 $(VENV)/.test: pyproject.toml constraints.txt
