@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.write()
             return 0
         if options.command == "replay":
-            return _replay(options.rows, options.new)
+            return _replay(options)
         if options.command == "download":
             data.download(options.names)
             return 0
@@ -104,11 +104,11 @@ def _check_folders(row: Row, results: Path, work: Path) -> None:
             )
 
 
-def _replay(names: list[str], only_new: bool) -> int:
-    found = record.read_all(record.RESULTS)
+def _replay(options: argparse.Namespace) -> int:
+    names, found = options.rows, record.read_all(record.RESULTS)
     if absent := [name for name in names if name not in found]:
-        raise RowError(f"replay: expected rows that have been run (`list` names them), got {', '.join(absent)}")
-    replay.replay({name: found[name] for name in names or found}, only_new)
+        raise RowError(f"replay: expected rows that have been run, see `list`; got {', '.join(absent)}")
+    replay.replay({name: found[name] for name in names or found}, options.today, options.new)
     return 0
 
 
@@ -136,7 +136,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands.add_parser("table", help="write the page of results and the log from the results")
     again = commands.add_parser("replay", help="see whether today's code repeats the first steps of runs")
     again.add_argument("rows", nargs="*", metavar="row", help="rows that have been run (all)")
-    again.add_argument("--new", action="store_true", help="only runs without a verdict for today's commit")
+    again.add_argument("--new", action="store_true", help="only what was not replayed with today's code")
+    again.add_argument("--today", default="HEAD", metavar="COMMIT", help="today's code (%(default)s)")
     download = commands.add_parser("download", help="download what is missing into the data folder")
     download.add_argument("names", nargs="*", help=f"{', '.join(data.DOWNLOADS)} (all)")
     run = commands.add_parser("run", help="train one row and write its result")

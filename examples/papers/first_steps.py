@@ -1,7 +1,7 @@
-"""Numbers of the first steps of a row, with the code in the current folder; see :mod:`examples.papers.replay`.
+"""Numbers of the first steps of a row, with the code in the current folder.
 
-Started as ``python -c``, with this text, in a folder with the code of any commit. So nothing of the repository
-is imported but what every commit with results has.
+:mod:`examples.papers.replay` starts this text with ``python -c`` in a folder with the code of any commit. So
+nothing of the repository is imported but what every commit with results has.
 
 Arguments: the file to write, how many steps, the size of the noise, and the row with its options.
 """
@@ -25,7 +25,7 @@ generator = torch.Generator().manual_seed(0)
 
 
 def train_step(self: Any) -> None:
-    """Take a step and note its loss and the norm of its gradient; leave after the last step that is asked for."""
+    """Take a step and note its loss and the norm of its gradient; leave after the last one."""
     with torch.no_grad():
         for parameter in self.model.parameters() if float(noise) else ():
             change = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) * 2 - 1

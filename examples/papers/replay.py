@@ -1,9 +1,10 @@
-"""Whether today's code trains a row as the code of its run did: ``python -m examples.papers replay [ROW ...]``.
+"""Whether today's code trains a row as the code of its runs did: ``python -m examples.papers replay``.
 
-The first steps of each run are taken again, on one thread: with the code of the run's commit, with the code of
-today's commit, and with today's code while noise of the size of rounding is put on the parameters before every
-step. Losses and gradient norms of the first two differ by rounding where they differ no more than noise makes
-them differ. Of a row that fits a matrix, all numbers of the result are compared.
+The first steps of a row, with the seed of its first run, are taken with the code of each commit that its runs
+name and with today's, all on one thread. Where losses or gradient norms are not the same, today's code takes
+the steps once more, with noise of the size of rounding on the parameters before every step. Two codes are the
+same to rounding if they differ no more than the noise makes them differ. Of a row that fits a matrix, all
+numbers of the result are compared.
 
 The verdicts are kept in ``replays.json``, since a repository may be had without its history.
 """
@@ -37,8 +38,7 @@ MARGIN = 10
 FLAT = math.ulp(1.0) ** 0.5
 
 Numbers = list[list[float]]
-Verdict = dict[str, Any]
-Replays = dict[str, dict[str, Verdict]]
+Replay = dict[str, Any]
 
 
 class ReplayError(ValueError):
@@ -66,7 +66,7 @@ def first_steps(commit: str, run: Result, noise: float = 0.0, steps: int = STEPS
         steps: How many steps.
 
     Returns:
-        Loss and norm of the gradient of each step; of a fit, one list of all numbers of its result.
+        Loss and norm of the gradient of each step; of a fit, a list of all numbers of its result.
 
     Raises:
         ReplayError: If the code cannot be had or does not run.
@@ -93,7 +93,17 @@ def first_steps(commit: str, run: Result, noise: float = 0.0, steps: int = STEPS
         return numbers
 
 
-def compare(then: Numbers, now: Numbers, noisy: Numbers, eps: float) -> Verdict:
+def commits(runs: list[Result]) -> list[str]:
+    """Return the commits that ran a row.
+
+    Args:
+        runs: Its runs.
+    """
+    sessions = (session for run in runs for session in run.get("sessions") or [run["environment"]])
+    return list(dict.fromkeys(session["commit"].removesuffix("-dirty") for session in sessions))
+
+
+def compare(then: Numbers, now: Numbers, noisy: Numbers, eps: float) -> Replay:
     """Return how far two codes differ, how far noise makes them differ, and the verdict.
 
     Args:
@@ -107,90 +117,80 @@ def compare(then: Numbers, now: Numbers, noisy: Numbers, eps: float) -> Verdict:
     """
     if not len(then) == len(now) == len(noisy):
         raise ReplayError(f"expected as many steps of each code, got {len(then)}, {len(now)}, {len(noisy)}")
-    differences = [0.0] * len(now)
-    roundings, largest = [], 0.0
-    for i, (a, b, c) in enumerate(zip(then, now, noisy, strict=True)):
-        for x, y, z in zip(a, b, c, strict=True):
-            scale = abs(y) or 1.0
-            differences[i] = max(differences[i], abs(x - y) / scale)
-            # Noise grows from step to step; that it is small by chance in one does not count.
-            largest = max(largest, abs(z - y) / scale, eps)
-        roundings.append(largest)
-    worst = max(range(len(now)), key=lambda i: differences[i] / roundings[i])
-    return {
-        "same": all(d <= MARGIN * r for d, r in zip(differences, roundings, strict=True)),
-        # Of the step that speaks most against rounding.
-        "step": worst + 1,
-        "difference": differences[worst],
-        "rounding": roundings[worst],
-    }
+    found = []
+    rounding = eps
+    for i, numbers in enumerate(zip(then, now, noisy, strict=True)):
+        scaled = [(x - y, z - y, abs(y) or 1.0) for x, y, z in zip(*numbers, strict=True)]
+        # Noise grows from step to step; that it is small by chance in one does not count.
+        rounding = max(rounding, *(abs(change) / scale for _, change, scale in scaled))
+        difference = max(abs(change) / scale for change, _, scale in scaled)
+        found.append((difference / rounding, i + 1, difference, rounding))
+    worst, step, difference, rounding = max(found)
+    return {"same": worst <= MARGIN, "step": step, "difference": difference, "rounding": rounding}
 
 
-Take = Callable[[str, Result, float], Numbers]
-
-
-def verdict(run: Result, today: str, take: Take = first_steps) -> Verdict:
-    """Replay a run and return the verdict: of several commits, the worst.
+def verdict(runs: list[Result], today: str, take: Callable[..., Numbers] = first_steps) -> Replay:
+    """Replay a row.
 
     Args:
-        run: The run.
-        today: The commit that it is compared with.
-        take: Returns the numbers of a commit, a run and a size of noise.
+        runs: The runs of the row.
+        today: The commit of today's code.
+        take: As :func:`first_steps`.
+
+    Returns:
+        What was found for each commit that ran the row.
     """
-    sessions = run.get("sessions") or [run["environment"]]
-    commits = dict.fromkeys(session["commit"].removesuffix("-dirty") for session in sessions)
+    run = runs[0]
     is_fit = not run["curve"]
     eps = FLAT if is_fit else torch.finfo(getattr(torch, run["environment"]["dtype"])).eps
-    now = take(today, run, 0.0)
-    noisy = now if is_fit else take(today, run, eps)
-    found = [compare(take(commit, run, 0.0), now, noisy, eps) for commit in commits]
-    worst = max(found, key=lambda each: each["difference"] / each["rounding"])
-    return {"today": today, "steps": len(now), **worst}
+    now = take(today, run)
+    noisy = now
+    found = {}
+    for commit in commits(runs):
+        then = take(commit, run)
+        found[commit] = compare(then, now, noisy, eps)
+        if noisy is now and not is_fit and not found[commit]["same"]:
+            noisy = take(today, run, eps)
+            found[commit] = compare(then, now, noisy, eps)
+    return {"today": today, "seed": run["seed"], "steps": len(now), "commits": found}
 
 
-def read() -> Replays:
-    """Return the verdicts that were found, by row and seed."""
-    replays: Replays = json.loads(REPLAYS.read_text(encoding="utf-8")) if REPLAYS.is_file() else {}
+def read() -> dict[str, Replay]:
+    """Return what was found for each row."""
+    replays: dict[str, Replay] = json.loads(REPLAYS.read_text(encoding="utf-8"))
     return replays
 
 
-def differing(results: dict[str, list[Result]], replays: Replays) -> set[tuple[str, int]]:
-    """Return row and seed of the runs that today's code does not repeat, or that were never replayed.
+def differing(results: dict[str, list[Result]], replays: dict[str, Replay]) -> set[str]:
+    """Return the rows that today's code does not repeat, or of whose runs one was not replayed.
 
     Args:
         results: The runs of each row.
-        replays: The verdicts.
+        replays: What was found for each row.
     """
-    return {
-        (name, run["seed"])
-        for name, runs in results.items()
-        for run in runs
-        if not replays.get(name, {}).get(str(run["seed"]), {}).get("same")
+    same = {
+        name: {commit for commit, found in replay["commits"].items() if found["same"]}
+        for name, replay in replays.items()
     }
+    return {name for name, runs in results.items() if not set(commits(runs)) <= same.get(name, set())}
 
 
-def replay(results: dict[str, list[Result]], only_new: bool = False) -> int:
-    """Replay runs, say and write each verdict, and return how many differ.
+def replay(results: dict[str, list[Result]], today: str, only_new: bool) -> None:
+    """Replay rows, and say and write what is found.
 
     Args:
         results: The runs of each row.
-        only_new: Whether to leave out runs with a verdict for today's commit.
+        today: The commit of today's code, or a name for it.
+        only_new: Whether to leave out rows that were replayed with that commit.
     """
-    today = _git("rev-parse", "HEAD").decode().strip()
-    if _git("status", "--porcelain", "--untracked-files=no").strip():
-        print(f"Changes that are not committed are not replayed: today's code is {today[:12]}.")
-    count = 0
+    today = _git("rev-parse", "--verify", f"{today}^{{commit}}").decode().strip()
     for name, runs in results.items():
-        for run in runs:
-            seed = str(run["seed"])
-            known = read().get(name, {}).get(seed, {})
-            if not (only_new and known.get("today") == today):
-                known = verdict(run, today)
-                replays = read()  # Another process may have written to it.
-                replays.setdefault(name, {})[seed] = known
-                write(REPLAYS, dict(sorted(replays.items())))
-            count += not known["same"]
-            words = "same to rounding" if known["same"] else "differs"
-            numbers = f"difference {known['difference']:.1e}, of rounding {known['rounding']:.1e}"
-            print(f"{name}, seed {seed}: {words} ({numbers}, {known['steps']} steps)", flush=True)
-    return count
+        known = read().get(name, {})
+        if only_new and known.get("today") == today and set(commits(runs)) <= set(known["commits"]):
+            continue
+        known = verdict(runs, today)
+        write(REPLAYS, dict(sorted({**read(), name: known}.items())))  # Another process may have written.
+        for commit, found in known["commits"].items():
+            words = "same to rounding" if found["same"] else "differs"
+            numbers = f"difference {found['difference']:.1e}, of rounding {found['rounding']:.1e}"
+            print(f"{name}, {commit[:12]}: {words} ({numbers}, {known['steps']} steps)", flush=True)
