@@ -41,6 +41,23 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     }
 
 
+def check_tree(output: Path) -> None:
+    """Refuse to write numbers among the committed ones if no commit has the code that they would come from.
+
+    Args:
+        output: The file to write.
+
+    Raises:
+        SystemExit: If the code has changed since its commit, or has none.
+    """
+    commit = record.commit()
+    if output.resolve().is_relative_to(RESULTS) and (commit == "unknown" or commit.endswith("-dirty")):
+        raise SystemExit(
+            f"{output}: expected numbers of committed code, got commit {commit}. "
+            "Commit the changes first, or write elsewhere with --output"
+        )
+
+
 def environment() -> dict[str, Any]:
     """Return what the numbers depend on."""
     return record.environment(geotorch=geotorch.__version__)
@@ -54,6 +71,7 @@ def main() -> None:
     parser.add_argument("--only", help="groups with this in their name; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
     arguments = parser.parse_args()
+    check_tree(arguments.output)
     earlier: dict[str, Any] = {}
     if arguments.only and arguments.output.is_file():
         earlier = json.loads(arguments.output.read_text())

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import characters, costs_table, dynamics_table, memory, networks, plot, table
+from benchmarks import characters, costs_table, dynamics, dynamics_table, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
-from examples.papers import data
+from examples.papers import data, record
 from examples.papers.networks import BASELINES
 
 ROOT = Path(__file__).parent.parent
@@ -274,3 +275,37 @@ def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", os.fspath(tmp_path))
     with pytest.raises(data.DataError, match=r"expected ptb/ptb.train.txt.* download shakespeare"):
         characters.characters(10)
+
+
+@pytest.mark.parametrize("module", [runner, memory, dynamics, sparse_radius])
+@pytest.mark.parametrize("commit", ["0" * 40 + "-dirty", "unknown"])
+def test_numbers_of_changed_code_are_not_written_among_the_committed_ones(
+    module, commit, monkeypatch
+) -> None:
+    monkeypatch.setattr(record, "commit", lambda: commit)
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--quick"])
+    with pytest.raises(SystemExit, match=rf"expected numbers of committed code, got commit {commit}"):
+        module.main()
+
+
+def test_commit_is_dirty_once_code_has_changed_but_not_for_numbers_and_pages(monkeypatch, tmp_path) -> None:
+    def git(*arguments):
+        names = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    files = {
+        name: tmp_path / name for name in ("examples/papers/record.py", "docs/a.md", "spectral_param/a.py")
+    }
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+        file.write_text("before")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    monkeypatch.setattr(record, "__file__", str(files["examples/papers/record.py"]))
+    clean = record.commit.__wrapped__()
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    files["docs/a.md"].write_text("after")
+    assert record.commit.__wrapped__() == clean
+    files["spectral_param/a.py"].write_text("after")
+    assert record.commit.__wrapped__() == f"{clean}-dirty"
