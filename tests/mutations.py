@@ -182,7 +182,8 @@ def check(fault: Fault) -> bool:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault.tests],
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
+            # Inductor keeps compiled graphs in a folder for all processes; those of the faults are not for others.
+            env={**os.environ, "PYTHONPATH": str(tree), "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"},
             capture_output=True,
             text=True,
             check=False,
