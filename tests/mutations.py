@@ -182,7 +182,7 @@ def check(fault: Fault) -> bool:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault.tests],
             cwd=tree,
-            # Inductor keeps compiled graphs in a folder for all processes; those of the faults are not for others.
+            # Inductor's folder of compiled graphs is shared by all processes; these graphs are for no others.
             env={**os.environ, "PYTHONPATH": str(tree), "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"},
             capture_output=True,
             text=True,
