@@ -171,18 +171,33 @@ def read() -> dict[str, Replay]:
     return replays
 
 
-def differing(results: dict[str, list[Result]], replays: dict[str, Replay]) -> set[str]:
-    """Return the rows that today's code does not repeat, or of whose runs one was not replayed.
+def is_same(runs: list[Result], replay: Replay | None) -> bool:
+    """Return whether today's code is known to repeat all runs of a row.
 
     Args:
-        results: The runs of each row.
-        replays: What was found for each row.
+        runs: The runs.
+        replay: What was found for the row.
     """
-    same = {
-        name: {commit for commit, found in replay["commits"].items() if found["same"]}
-        for name, replay in replays.items()
-    }
-    return {name for name, runs in results.items() if not set(commits(runs)) <= same.get(name, set())}
+    found = replay["commits"] if replay else {}
+    return all(commit in found and found[commit]["same"] for commit in commits(runs))
+
+
+def described(replay: Replay) -> str:
+    """Return what was found for a row, in words.
+
+    Args:
+        replay: What was found.
+    """
+    head = (
+        f"replayed with seed {replay['seed']} in {replay['dtype']}, {replay['steps']} "
+        f"step{'s' if replay['steps'] > 1 else ''}, against commit {replay['today'][:12]}"
+    )
+    said = [
+        f"{commit[:12]} {'same to rounding' if found['same'] else '**differs**'}, at step {found['step']} by "
+        f"{found['difference']:.1e} where noise makes {found['rounding']:.1e}"
+        for commit, found in replay["commits"].items()
+    ]
+    return f"{head}: {'; '.join(said)}"
 
 
 def replay(results: dict[str, list[Result]], today: str, only_new: bool) -> None:
@@ -200,7 +215,4 @@ def replay(results: dict[str, list[Result]], today: str, only_new: bool) -> None
             continue
         known = verdict(runs, today)
         write(REPLAYS, dict(sorted({**read(), name: known}.items())))  # Another process may have written.
-        for commit, found in known["commits"].items():
-            words = "same to rounding" if found["same"] else "differs"
-            numbers = f"difference {found['difference']:.1e}, of rounding {found['rounding']:.1e}"
-            print(f"{name}, {commit[:12]}: {words} ({numbers}, {known['steps']} steps)", flush=True)
+        print(f"{name}, {described(known)}", flush=True)
