@@ -20,6 +20,8 @@ output, steps, noise, *arguments = sys.argv[1:]
 # Older commits have the experiments in another place.
 package = "examples.papers" if Path("examples/papers/cli.py").is_file() else "experiments"
 cli, trainers = (importlib.import_module(f"{package}.{name}") for name in ("cli", "trainer"))
+library = importlib.import_module("spectral_param")
+assert Path(str(library.__file__)).is_relative_to(Path.cwd()), f"expected it here, got {library.__file__}"
 numbers: list[list[float]] = []
 generator = torch.Generator().manual_seed(0)
 

@@ -69,8 +69,8 @@ READING = """### How to read the tables
 
 CHANGED = "- \\* The settings differ from the paper's. The notes in the log say how.\n"
 DIFFERING = """\
-- † The first steps of the row are not the same to rounding with a later code, or were not compared. The log says
-  by how much they differ.
+- † With a later code, the first steps of the row are not the same to rounding, or were not compared. The log
+  says by how much they differ.
 """
 
 CURVES = "## Learning curves\n"
