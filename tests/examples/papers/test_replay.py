@@ -37,7 +37,8 @@ def test_code_that_takes_fewer_steps_is_an_error() -> None:
 def run(*commits, **changes):
     sessions = [{"commit": commit} for commit in commits]
     environment = {"commit": commits[-1], "dtype": "float32"}
-    return {"seed": 3, "environment": environment, "sessions": sessions, "curve": [{}], **changes}
+    config = {"network": {"name": "ENRNN"}}
+    return {"seed": 3, "environment": environment, "sessions": sessions, "config": config, **changes}
 
 
 def test_each_commit_of_each_run_counts() -> None:
@@ -79,13 +80,22 @@ def test_float64_decides_where_float32_differs(double, same) -> None:
     assert (found["dtype"], found["commits"]["a"]["same"]) == ("float64", same)
 
 
+def test_float64_decides_where_noise_in_float32_hides_the_first_step() -> None:
+    def take(commit, run, dtype, noise=0.0):
+        then = 1e-2 if dtype == "float32" else 1e-9
+        return [[1 + (2e-3 if noise > 1e-9 else noise) + (0 if commit == "today" else then)]]
+
+    found = replay.verdict([run("a")], "today", take)
+    assert (found["dtype"], found["commits"]["a"]["same"]) == ("float64", False)
+
+
 def test_numbers_of_a_fit_have_no_noise() -> None:
     take, asked = codes(float32=1e-9)
-    found = replay.verdict([run("a", curve=[])], "today", take)
+    found = replay.verdict([run("a", config={})], "today", take)
     assert found["commits"]["a"]["same"]
     assert not any(noisy for *_, noisy in asked)
     take, _ = codes(float32=1e-6)
-    assert not replay.verdict([run("a", curve=[])], "today", take)["commits"]["a"]["same"]
+    assert not replay.verdict([run("a", config={})], "today", take)["commits"]["a"]["same"]
 
 
 @pytest.fixture
