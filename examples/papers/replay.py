@@ -7,8 +7,8 @@ same to rounding if they differ no more than the noise makes them differ. Of a r
 numbers of the result are compared.
 
 Rounding errors grow fast in some trainings: Adam's first step is the sign of the gradient. And two codes may
-round differently, one more than the noise. Where they differ by more than the noise in the dtype of the run, or
-where that noise would hide a change from the first step on, float64 decides.
+round differently, one more than the noise. Where they differ by more than the noise in the dtype of the run,
+or where that noise would hide a change from the first step on, float64 decides.
 
 The verdicts are kept in ``replays.json``, since a repository may be had without its history.
 """
