@@ -28,6 +28,8 @@ generator = torch.Generator().manual_seed(0)
 
 def train_step(self: Any) -> None:
     """Take a step and note its loss and the norm of its gradient; leave after the last one."""
+    if not numbers:
+        torch.manual_seed(0)  # Dropout: older code drew without a seed.
     with torch.no_grad():
         for parameter in self.model.parameters() if float(noise) else ():
             change = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) * 2 - 1
