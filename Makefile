@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test kernels bench results lint types docs wheel bounds newest clean help
+.PHONY: demo test kernels mutations bench results lint types docs wheel bounds newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -19,6 +19,9 @@ test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 
 kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and seeds (KERNELS="-m kernels": a few)
 	.ci/kernels $(BIN)/python $(KERNELS)
+
+mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="latch gate")
+	$(BIN)/python -m tests.mutations $(MUTATIONS)
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -62,7 +65,7 @@ clean:  ## remove the environment, the caches and what was built
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamps: one for what uses the library, one for what checks it.
 $(VENV)/.test: pyproject.toml constraints.txt

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import statistics
+import time
+import tracemalloc
 from collections.abc import Callable
+from typing import TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 Run = Callable[[], object]
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +27,8 @@ class Case:
         units: How many units of work one call does, for each contender that does more than one.
         facts: What the check before found, by name.
         curve: Title of the growth curve that the case is a point of, and the name and value of what grows.
+        dtype: Of the weights.
+        registration: Seconds to put a constraint on a weight, by contender.
     """
 
     name: str
@@ -28,6 +36,8 @@ class Case:
     units: dict[str, int] = dataclasses.field(default_factory=dict)
     facts: dict[str, float] = dataclasses.field(default_factory=dict)
     curve: tuple[str, str, int] | None = None
+    dtype: str = "float32"
+    registration: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def require_close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
@@ -45,6 +55,40 @@ def require_close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
     error = ((a - b).abs().max() / b.abs().max()).item()
     if not error <= tolerance:
         raise AssertionError(f"{what}: expected agreement to {tolerance:.0e}, got {error:.1e}")
+
+
+def registered(module: M, register: Callable[[M], object], repeats: int = 3) -> tuple[M, float]:
+    """Return a module with a constraint, and the median of the seconds that putting it there took.
+
+    Args:
+        module: The module without it. A copy gets the constraint.
+        register: Puts the constraint on.
+        repeats: How many copies are timed; one more comes first, since a first call may import.
+    """
+    seconds = []
+    for _ in range(repeats + 1):
+        constrained = copy.deepcopy(module)
+        began = time.perf_counter()
+        register(constrained)
+        seconds.append(time.perf_counter() - began)
+    return constrained, statistics.median(seconds[1:])
+
+
+def held_bytes(run: Run) -> int:
+    """Return the most memory of torch and of numpy that ``run`` held, beyond what there was before.
+
+    The two peaks are added up, though they need not be at the same time.
+
+    Args:
+        run: What to run; it is run three times.
+    """
+    of_torch = peak_bytes(run)
+    tracemalloc.start()
+    try:
+        run()
+        return of_torch + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def peak_bytes(run: Callable[[], object]) -> int:

@@ -10,34 +10,47 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
-from benchmarks.case import Case, Run, peak_bytes, require_close
+from benchmarks.case import Case, Run, peak_bytes, registered, require_close
+from benchmarks.costs_table import FRESH
 
 
-def normalised_step(n: int, batch: int | None = None) -> Case:
+class Product(nn.Module):
+    """A weight alone."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+
+def normalised_step(n: int, batch: int | None = None, fresh: bool = False, dtype: str = "float32") -> Case:
     """A training step with a weight of spectral radius one, by each solver.
 
     Args:
         n: Size of the weight.
-        batch: Number of weights; None for a single one, in a Linear.
+        batch: Number of weights; None for a single one.
+        fresh: Whether the weight is that of a new Linear, whose largest eigenvalues are close to each other.
+            Else one eigenvalue is ahead of the others, as training makes it.
+        dtype: Of the weight.
 
     Returns:
         The case.
     """
+    kind = {"dtype": getattr(torch, dtype)}
     shape = (n, n) if batch is None else (batch, n, n)
+    torch.manual_seed(0)
+    weight = nn.Linear(n, n, **kind).weight.detach() if fresh else torch.randn(shape, **kind) / n**0.5
+    if not fresh:
+        weight[..., 0, :] += 1
+    x = torch.randn(n, 32, **kind)
+    registration = {}
 
-    class Product(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(shape) / n**0.5)
-            self.weight.data[..., 0, :] += 1  # one eigenvalue ahead of the others, as training makes it
-
-    def training(solver: str) -> Run:
-        torch.manual_seed(0)
-        layer = Product()
+    def training(name: str, solver: str) -> Run:
+        layer = Product(weight.clone())
         if solver != "none":
-            sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver=solver))
+            layer, registration[name] = registered(
+                layer, lambda layer: sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver=solver))
+            )
         optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
-        x = torch.randn(n, 32)
 
         def run() -> None:
             optimizer.zero_grad()
@@ -51,10 +64,14 @@ def normalised_step(n: int, batch: int | None = None) -> Case:
         return run
 
     solvers = {"solver auto": "auto", "solver dense": "dense", "unconstrained": "none"}
+    many = f", batch of {batch}" if batch else ""
+    title = f"{FRESH}, {dtype}" if fresh else "SpectralRadiusNorm, a training step"
     return Case(
-        f"training step with SpectralRadiusNorm, n = {n}" + (f", batch of {batch}" if batch else ""),
-        {name: training(solver) for name, solver in solvers.items()},
-        curve=("SpectralRadiusNorm, a training step", "n", n) if batch is None else None,
+        f"{title}, n = {n}" if fresh else f"training step with SpectralRadiusNorm, n = {n}{many}",
+        {name: training(name, solver) for name, solver in solvers.items()},
+        curve=None if batch else (title, "n", n),
+        dtype=dtype,
+        registration=registration,
     )
 
 
@@ -86,27 +103,24 @@ def orthogonal_step(n: int) -> Case:
     def linear() -> nn.Linear:
         return nn.Linear(n, n, bias=False)
 
-    def by_geotorch(triv: str) -> nn.Module:
-        layer = linear()
-        geotorch.orthogonal(layer, "weight", triv=triv)
-        return layer
-
     by_torch = nn.utils.parametrizations.orthogonal
-    contenders = {
-        "ScaledCayley": reading(sp.constrain(linear(), "weight", sp.ScaledCayley())),
-        "geotorch, cayley": reading(by_geotorch("cayley")),
-        "torch, cayley": reading(by_torch(linear(), orthogonal_map="cayley")),
+    ways: dict[str, Callable[[nn.Linear], object]] = {
+        "ScaledCayley": lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley()),
+        "geotorch, cayley": lambda layer: geotorch.orthogonal(layer, "weight", triv="cayley"),
+        "torch, cayley": lambda layer: by_torch(layer, orthogonal_map="cayley"),
     }
     if n <= 1024:  # beyond, each call takes ten seconds
-        contenders |= {
-            "SkewExponential": reading(sp.constrain(linear(), "weight", sp.SkewExponential())),
-            "geotorch, expm": reading(by_geotorch("expm")),
-            "torch, matrix_exp": reading(by_torch(linear(), orthogonal_map="matrix_exp")),
+        ways |= {
+            "SkewExponential": lambda layer: sp.constrain(layer, "weight", sp.SkewExponential()),
+            "geotorch, expm": lambda layer: geotorch.orthogonal(layer, "weight", triv="expm"),
+            "torch, matrix_exp": lambda layer: by_torch(layer, orthogonal_map="matrix_exp"),
         }
+    made = {name: registered(linear(), way) for name, way in ways.items()}
     return Case(
         f"orthogonal weight, forward and backward, n = {n}",
-        contenders,
+        {name: reading(layer) for name, (layer, _) in made.items()},
         curve=("orthogonal weight, forward and backward", "n", n),
+        registration={name: seconds for name, (_, seconds) in made.items()},
     )
 
 
@@ -141,11 +155,11 @@ def rectangle_step(m: int, n: int) -> Case:
     Returns:
         The case.
     """
+    registration = {}
 
-    def linear(constrain: Callable[[nn.Linear], object]) -> Run:
+    def linear(name: str, constrain: Callable[[nn.Linear], object]) -> Run:
         torch.manual_seed(0)
-        layer = nn.Linear(n, m, bias=False)
-        constrain(layer)
+        layer, registration[name] = registered(nn.Linear(n, m, bias=False), constrain)
         optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
         x = torch.randn(8, n)
 
@@ -160,15 +174,15 @@ def rectangle_step(m: int, n: int) -> Case:
         return run
 
     by_torch = nn.utils.parametrizations.orthogonal
+    ways: dict[str, Callable[[nn.Linear], object]] = {
+        "ScaledCayley": lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley()),
+        "torch, cayley": lambda layer: by_torch(layer, orthogonal_map="cayley"),
+        "the formula by autograd": lambda layer: register_parametrization(layer, "weight", Formula(m, n)),
+    }
     return Case(
         f"orthonormal weight, a training step, {m} x {n}",
-        {
-            "ScaledCayley": linear(lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley())),
-            "torch, cayley": linear(lambda layer: by_torch(layer, orthogonal_map="cayley")),
-            "the formula by autograd": linear(
-                lambda layer: register_parametrization(layer, "weight", Formula(m, n))
-            ),
-        },
+        {name: linear(name, way) for name, way in ways.items()},
+        registration=registration,
     )
 
 
@@ -232,8 +246,8 @@ def tall_step(m: int, n: int) -> Case:
     Returns:
         The case.
     """
-    layer = sp.constrain(nn.Linear(n, m, bias=False), "weight", sp.ScaledCayley())
     plain = nn.Linear(n, m, bias=False)
+    layer, seconds = registered(plain, lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley()))
 
     def step(layer: nn.Module) -> Run:
         optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
@@ -254,4 +268,5 @@ def tall_step(m: int, n: int) -> Case:
         f"a very tall weight, a training step, {m} x {n}",
         {"ScaledCayley": run, "unconstrained": step(plain)},
         facts={"memory over that of the weight": held / (4 * m * n)},
+        registration={"ScaledCayley": seconds},
     )

@@ -21,8 +21,10 @@ Below 1, this library is faster.
 
 {short}
 A time is the median of several turns, which the alternatives take in one process. A turn is one call, or as
-many as take 20 ms. Each result is checked before it is timed. All times are from a CPU; on a GPU nothing has
-been measured. `make bench` measures everything again; the machine is named [below](#where-it-was-measured).
+many as take 20 ms. Weights are in float32 where nothing else is said. Memory is the most that a call holds
+beyond what it starts with: the peak of torch and that of numpy, added up. Each result is checked before
+it is timed. All times are from a CPU; on a GPU nothing has been measured. `make bench` measures everything
+again; the machine is named [below](#where-it-was-measured).
 """
 
 FIGURE = """```{{eval-rst}}
@@ -91,6 +93,7 @@ class Section:
 
 
 ELSEWHERE = "training step of the networks, "  # Has a page of its own.
+FRESH = "SpectralRadiusNorm on a new Linear, a training step"
 STEP = "SpectralRadiusNorm, a training step"
 PLAIN = "SpectralRadiusNorm beside the plain way, a training step"
 ORTHOGONAL = "orthogonal weight, forward and backward"
@@ -105,12 +108,16 @@ SECTIONS = (
         "A layer of your size",
         """\
 A training step with `SpectralRadiusNorm`: the product of an $n × n$ weight with 32 columns, backward, and a
-step of SGD. At the start, one eigenvalue of the weight is ahead of the others. Where many eigenvalues have
-nearly the largest modulus, `solver="auto"` takes as long as `solver="dense"`. A recurrent network evaluates
-the constraint once for all its time steps, so that the constraint is a smaller part of the whole there.
+step of SGD. In the figure, one eigenvalue of the weight is ahead of the others, as training makes it. The
+eigenvalues of a new `Linear` are close to each other: the first steps from there take longer. Where many
+eigenvalues have nearly the largest modulus, `solver="auto"` takes as long as `solver="dense"`. A recurrent
+network evaluates the constraint once for all its time steps, so that the constraint is a smaller part of the
+whole there.
 """,
         (
             Table(STEP, "One weight", grows=True),
+            Table(f"{FRESH}, float32", "The weight of a new `Linear`, float32", grows=True),
+            Table(f"{FRESH}, float64", "The weight of a new `Linear`, float64", grows=True),
             Table("training step with SpectralRadiusNorm, ", "A batch of weights"),
         ),
         f"growth({STEP!r})",
@@ -351,7 +358,26 @@ def _table(table: Table, results: Results) -> str:
         checked = {fact.split(",")[0]: f"{value:.1e}" for fact, value in result["facts"].items()}
         cells += [checked.get(fact, "") for fact in facts]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *_registration(rows)])
+
+
+def _registration(rows: dict[str, Result]) -> list[str]:
+    """Return the lines of a table of registration and memory, where registration was measured."""
+    names = dict.fromkeys(name for result in rows.values() for name in result["contenders"])
+    columns = {}
+    for key, unit, scale in (("registration", "registration", 1e3), ("bytes", "megabytes", 1e-6)):
+        for name in names:
+            found = {label: result["contenders"].get(name, {}).get(key) for label, result in rows.items()}
+            if any(value is not None for value in found.values()):
+                columns[f"{name}: {unit}"] = {
+                    label: "" if value is None else f"{scale * value:.3g}" for label, value in found.items()
+                }
+    if not any(column.endswith(": registration") for column in columns):
+        return []
+    lines = [f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    for label in rows:
+        lines.append(f"| {label} | {' | '.join(cells[label] for cells in columns.values())} |")
+    return ["Milliseconds to put the constraint on, and memory of a step:\n", *lines, ""]
 
 
 def _memory(memory: Result) -> str:

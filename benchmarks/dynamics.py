@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks import dynamics_problems as make
 from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits
 from benchmarks.dynamics_rivals import Found, constraint_generation, soc, trained_alpha_stable
-from benchmarks.run import environment
+from benchmarks.run import check_tree, environment
 from benchmarks.table import RESULTS
 from examples.papers.data import DataError
 from examples.papers.tasks.dynamics import load_arm
@@ -253,6 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS / "dynamics.json", help="where the numbers go")
     arguments = parser.parse_args()
+    check_tree(arguments.output)
 
     def present() -> dict[str, Any]:
         return json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}

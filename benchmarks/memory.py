@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks.case import peak_bytes
 from benchmarks.cases import SEQUENCES
-from benchmarks.run import environment
+from benchmarks.run import check_tree, environment
 from benchmarks.table import RESULTS
 
 Forward = Callable[[Tensor], tuple[Tensor | None, Tensor]]
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny size, to test the machinery")
     parser.add_argument("--output", type=Path, default=RESULTS / "memory.json", help="where the numbers go")
     arguments = parser.parse_args()
+    check_tree(arguments.output)
     results: dict[str, Any] = {"environment": environment(), "peaks": {}}
     for n, batch, steps in [(8, 4, 30)] if arguments.quick else SEQUENCES:
         name = f"n = {n}, batch {batch}, {steps} steps"

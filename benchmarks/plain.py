@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
-from benchmarks.case import Case, Run, require_close
+from benchmarks.case import Case, Run, registered, require_close
 
 RADIUS = "SpectralRadiusNorm beside the plain way, a training step"
 CAYLEY = "ScaledCayley beside torch's, a training step"
@@ -50,14 +52,16 @@ def radius_step(n: int) -> Case:
     """
     torch.manual_seed(0)
     x, start = torch.randn(32, n), nn.Linear(n, n)
-    layers = {}
-    for name, constraint in (("ours", sp.SpectralRadiusNorm()), ("plain way", DividedByRadius())):
-        layer = nn.Linear(n, n)
-        layer.load_state_dict(start.state_dict())
-        layers[name] = register_parametrization(layer, "weight", constraint)
-    require_close(layers["ours"].weight, layers["plain way"].weight, 1e-4, "weight")
-    contenders = {name: _training(layer, x) for name, layer in layers.items()}
-    return Case(f"{RADIUS}, n = {n}", contenders, curve=(RADIUS, "n", n))
+    made = {
+        "ours": registered(start, lambda layer: sp.constrain(layer, "weight", sp.SpectralRadiusNorm())),
+        "plain way": registered(
+            start, lambda layer: register_parametrization(layer, "weight", DividedByRadius())
+        ),
+    }
+    require_close(made["ours"][0].weight, made["plain way"][0].weight, 1e-4, "weight")
+    contenders = {name: _training(layer, x) for name, (layer, _) in made.items()}
+    registration = {name: seconds for name, (_, seconds) in made.items()}
+    return Case(f"{RADIUS}, n = {n}", contenders, curve=(RADIUS, "n", n), registration=registration)
 
 
 def cayley_step(n: int) -> Case:
@@ -71,13 +75,18 @@ def cayley_step(n: int) -> Case:
     """
     torch.manual_seed(0)
     x = torch.randn(32, n)
-    ours = sp.constrain(nn.Linear(n, n), "weight", sp.ScaledCayley())
-    theirs = parametrizations.orthogonal(nn.Linear(n, n), orthogonal_map="cayley")
-    for layer in (ours, theirs):
+    start = nn.Linear(n, n)
+    ways: dict[str, Callable[[nn.Linear], object]] = {
+        "ours": lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley()),
+        "torch, orthogonal": lambda layer: parametrizations.orthogonal(layer, orthogonal_map="cayley"),
+    }
+    made = {name: registered(start, way) for name, way in ways.items()}
+    for layer, _ in made.values():
         W = layer.weight.detach()
         require_close(W.mT @ W, torch.eye(n), 1e-3, "orthogonality")
-    contenders = {"ours": _training(ours, x), "torch, orthogonal": _training(theirs, x)}
-    return Case(f"{CAYLEY}, n = {n}", contenders, curve=(CAYLEY, "n", n))
+    contenders = {name: _training(layer, x) for name, (layer, _) in made.items()}
+    registration = {name: seconds for name, (_, seconds) in made.items()}
+    return Case(f"{CAYLEY}, n = {n}", contenders, curve=(CAYLEY, "n", n), registration=registration)
 
 
 def network_step(n: int, steps: int, batch: int) -> Case:

@@ -11,7 +11,7 @@ from typing import Any
 
 import geotorch
 
-from benchmarks.case import Case
+from benchmarks.case import Case, held_bytes
 from benchmarks.cases import cases
 from benchmarks.table import RESULTS
 from examples.papers import record
@@ -21,7 +21,9 @@ TURN = 0.02
 
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:
-    """Return seconds per unit of each contender: all in turn, again and again, so that drift is shared.
+    """Return seconds per unit and memory of each contender.
+
+    All take their turns one after the other, again and again, so that drift is shared.
 
     Args:
         case: The case.
@@ -37,8 +39,32 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
             seconds = timeit.timeit(run, number=calls[name]) / calls[name]
             times[name].append(seconds / case.units.get(name, 1))
     return {
-        name: {"median": statistics.median(t), "least": min(t), "most": max(t)} for name, t in times.items()
+        name: {
+            "median": statistics.median(t),
+            "least": min(t),
+            "most": max(t),
+            "bytes": held_bytes(case.contenders[name]),
+            "registration": case.registration.get(name),
+        }
+        for name, t in times.items()
     }
+
+
+def check_tree(output: Path) -> None:
+    """Refuse to write numbers among the committed ones if no commit has the code that they would come from.
+
+    Args:
+        output: The file to write.
+
+    Raises:
+        SystemExit: If the code has changed since its commit, or has none.
+    """
+    commit = record.commit()
+    if output.resolve().is_relative_to(RESULTS) and (commit == "unknown" or commit.endswith("-dirty")):
+        raise SystemExit(
+            f"{output}: expected numbers of committed code, got commit {commit}. "
+            "Commit the changes first, or write elsewhere with --output"
+        )
 
 
 def environment() -> dict[str, Any]:
@@ -54,6 +80,7 @@ def main() -> None:
     parser.add_argument("--only", help="groups with this in their name; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
     arguments = parser.parse_args()
+    check_tree(arguments.output)
     earlier: dict[str, Any] = {}
     if arguments.only and arguments.output.is_file():
         earlier = json.loads(arguments.output.read_text())
@@ -61,7 +88,7 @@ def main() -> None:
     for case in cases(arguments.quick, arguments.only or ""):
         found = measure(case, arguments.repeats)
         results[case.name] = {
-            "environment": environment(),
+            "environment": {**environment(), "dtype": case.dtype},
             "repeats": arguments.repeats,
             "contenders": found,
             "facts": case.facts,

@@ -18,7 +18,7 @@ import scipy
 from scipy import sparse
 from scipy.sparse.linalg import ArpackError, eigs
 
-from benchmarks.run import environment
+from benchmarks.run import check_tree, environment
 from benchmarks.table import RESULTS
 from spectral_param.eigen.sparse import spectral_radius
 
@@ -402,6 +402,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="kinds; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "sparse.json", help="where the numbers go")
     arguments = parser.parse_args()
+    check_tree(arguments.output)
     sizes = [30, 60] if arguments.quick else [round(300 * 10 ** (i / 9)) for i in range(10)]
     results: dict[str, Any] = {}
     if arguments.output.is_file():

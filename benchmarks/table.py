@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import costs_table, dynamics_table, networks
 from examples.papers.networks import BASELINES
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
 
 NETWORKS_HEAD = """# The networks

@@ -4,17 +4,20 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import characters, costs_table, dynamics_table, memory, networks, plot, table
+from benchmarks import case, characters, costs_table, dynamics, dynamics_table, memory, networks, plot, table
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
-from examples.papers import data
+from examples.papers import data, record
 from examples.papers.networks import BASELINES
 
 ROOT = Path(__file__).parent.parent
@@ -34,10 +37,17 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     monkeypatch.setattr("sys.argv", arguments)
     runner.main()
     results = json.loads(output.read_text())
-    assert len(results) == 25
-    assert all(set(r["environment"]) >= {"commit", "torch", "cores", "threads"} for r in results.values())
+    assert len(results) == 29
+    facts = {"commit", "torch", "cores", "threads", "dtype"}
+    assert all(set(r["environment"]) >= facts for r in results.values())
     rows = [row for result in results.values() for row in result["contenders"].values()]
     assert all(row["least"] <= row["median"] <= row["most"] for row in rows)
+    assert all(row["bytes"] > 0 for row in rows)
+    registered = {
+        name for name, r in results.items() for row in r["contenders"].values() if row["registration"]
+    }
+    assert sum("SpectralRadiusNorm" in name for name in registered) == 8
+    assert sum("ScaledCayley" in name or "orthogonal weight" in name for name in registered) == 2
     errors = [result["facts"].values() for name, result in results.items() if "run" in name]
     assert all(0 <= error < 1e-5 for facts in errors for error in facts)
     assert "tracked" in capsys.readouterr().out
@@ -57,6 +67,8 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     page = costs_table.page(results, peaks)
     assert "ENRNN on characters:" in page
     assert "| last states read | " in page
+    assert "The weight of a new `Linear`, float64:" in page
+    assert "| | solver auto: registration | solver dense: registration | solver auto: megabytes |" in page
     assert "Other measurements" not in page, "every case has its section"
 
 
@@ -274,3 +286,54 @@ def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", os.fspath(tmp_path))
     with pytest.raises(data.DataError, match=r"expected ptb/ptb.train.txt.* download shakespeare"):
         characters.characters(10)
+
+
+@pytest.mark.parametrize("module", [runner, memory, dynamics, sparse_radius])
+@pytest.mark.parametrize("commit", ["0" * 40 + "-dirty", "unknown"])
+def test_numbers_of_changed_code_are_not_written_among_the_committed_ones(
+    module, commit, monkeypatch
+) -> None:
+    monkeypatch.setattr(record, "commit", lambda: commit)
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--quick"])
+    with pytest.raises(SystemExit, match=rf"expected numbers of committed code, got commit {commit}"):
+        module.main()
+
+
+def test_commit_is_dirty_once_code_has_changed_but_not_for_numbers_and_pages(monkeypatch, tmp_path) -> None:
+    def git(*arguments):
+        names = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    files = {
+        name: tmp_path / name for name in ("examples/papers/record.py", "docs/a.md", "spectral_param/a.py")
+    }
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+        file.write_text("before")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    monkeypatch.setattr(record, "__file__", str(files["examples/papers/record.py"]))
+    clean = record.commit.__wrapped__()
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    files["docs/a.md"].write_text("after")
+    assert record.commit.__wrapped__() == clean
+    files["spectral_param/a.py"].write_text("after")
+    assert record.commit.__wrapped__() == f"{clean}-dirty"
+
+
+def test_memory_of_a_call_counts_what_numpy_and_torch_hold() -> None:
+    def run() -> None:
+        np.empty(1_000_000)
+        torch.empty(500_000, dtype=torch.float64)
+
+    assert 12e6 <= case.held_bytes(run) < 13e6
+
+
+def test_registration_is_timed_on_copies() -> None:
+    seen = []
+    plain = torch.nn.Linear(2, 2)
+    layer, seconds = case.registered(plain, lambda copied: (seen.append(copied), time.sleep(0.002)))
+    assert layer is seen[-1]
+    assert len(set(map(id, [plain, *seen]))) == 5
+    assert 0.002 <= seconds < 1

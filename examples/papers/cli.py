@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from examples.papers import config, data, record, runs, scores, table
+from examples.papers import config, data, record, replay, runs, scores, table
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "table":
             table.write()
             return 0
+        if options.command == "replay":
+            return _replay(options)
         if options.command == "download":
             data.download(options.names)
             return 0
@@ -102,6 +104,14 @@ def _check_folders(row: Row, results: Path, work: Path) -> None:
             )
 
 
+def _replay(options: argparse.Namespace) -> int:
+    names, found = options.rows, record.read_all(record.RESULTS)
+    if absent := [name for name in names if name not in found]:
+        raise RowError(f"replay: expected rows that have been run, see `list`; got {', '.join(absent)}")
+    replay.replay({name: found[name] for name in names or found}, options.today, options.new)
+    return 0
+
+
 def _list() -> int:
     found = record.read_all(record.RESULTS)
     for row in config.load_all():
@@ -123,7 +133,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.papers", description="The papers' experiments.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all rows, and which have been run")
-    commands.add_parser("table", help="write docs/results.md and docs/results_log.md from the results")
+    commands.add_parser("table", help="write the page of results and the log from the results")
+    again = commands.add_parser("replay", help="see whether today's code repeats the first steps of runs")
+    again.add_argument("rows", nargs="*", metavar="row", help="rows that have been run (all)")
+    again.add_argument("--new", action="store_true", help="only what was not replayed with today's code")
+    again.add_argument("--today", default="HEAD", metavar="COMMIT", help="today's code (%(default)s)")
     download = commands.add_parser("download", help="download what is missing into the data folder")
     download.add_argument("names", nargs="*", help=f"{', '.join(data.DOWNLOADS)} (all)")
     run = commands.add_parser("run", help="train one row and write its result")

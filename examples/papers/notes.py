@@ -1,10 +1,11 @@
-"""The notes below a table of the log: changes, divergences, utterances without a score, and origins."""
+"""The notes below a table of the log: changes, divergences, missing scores, replays and origins."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
+from examples.papers import replay
 from examples.papers.config import Row
 from examples.papers.measures import Result
 from examples.papers.record import fact
@@ -12,12 +13,15 @@ from examples.papers.record import fact
 COUNTED = " utterances"  # Of how many the score before it is the mean; see examples.papers.scores.
 
 
-def below_table(rows: list[Row], results: dict[str, list[Result]]) -> list[str]:
+def below_table(
+    rows: list[Row], results: dict[str, list[Result]], replays: dict[str, replay.Replay]
+) -> list[str]:
     """Return the notes on what differs, if there are any, and where the numbers are from.
 
     Args:
         rows: Those of the table.
         results: The runs of each row.
+        replays: What was found when rows were replayed.
     """
     notes = []
     unscored: dict[str, list[str]] = {}
@@ -25,6 +29,8 @@ def below_table(rows: list[Row], results: dict[str, list[Result]]) -> list[str]:
     for row in rows:
         if row.changed:
             notes.append(f"- {row.label}, `{row.name}`, differs from the paper's settings: {row.changed}")
+        if row.name in replays:
+            notes.append(f"- {row.label}, `{row.name}`, {replay.described(replays[row.name])}")
         for run in results[row.name]:
             name = f"`{row.name}` seed {run['seed']}"
             if run["status"] == "diverged":

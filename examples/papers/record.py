@@ -24,17 +24,23 @@ class ResultError(ValueError):
     """A result file is not what a run writes."""
 
 
-@functools.cache  # A process that writes numbers would find its own files changed the next time.
+# What is written from numbers, or is the numbers: no number depends on it.
+WRITTEN = ("benchmarks/results", "docs", "examples/papers/results")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return done.stdout.strip()
+
+
+@functools.cache  # Of the code that a process started with.
 def commit() -> str:
-    """Return the commit, with "-dirty" if files that git knows have changed since; or "unknown"."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
-    return found.stdout.strip() or "unknown"
+    """Return the commit, with "-dirty" if code that git knows has changed since; or "unknown"."""
+    found = _git("rev-parse", "HEAD")
+    code = (":/", *(f":(top,exclude){path}" for path in WRITTEN))
+    changed = found and _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return f"{found}-dirty" if changed else found or "unknown"
 
 
 def environment(**facts: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m examples.papers table``: write "Results" and "Log of the runs" from the result files alone."""
+"""``python -m examples.papers table``: write the page of results and the log from the result files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from examples.papers import config, measures, notes, provenance, record
+from examples.papers import config, measures, notes, record, replay
 from examples.papers.config import Row
 from examples.papers.measures import Result
 from examples.papers.networks import BASELINES
 from examples.papers.sections import SECTIONS, Section
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, LOG = DOCS / "results.md", DOCS / "results_log.md"
+PAGE, LOG = DOCS / "results.md", Path(__file__).parent / "log.md"
 
 WRITTEN = "<!-- Written by `python -m examples.papers table` from the result files. Do not edit. -->"
 
@@ -23,8 +23,8 @@ HEAD = f"""# Results
 
 {WRITTEN}
 
-The papers' experiments, trained with this library. [Experiments](experiments.md) says how to run them, the
-[log](results_log.md) has every number of every run.
+The papers' experiments, trained with this library. [Experiments](experiments.md) says how to run them. The
+{{download}}`log of the runs <../examples/papers/log.md>` has every number of every run.
 
 ```{{eval-rst}}
 .. plot::
@@ -68,7 +68,10 @@ READING = """### How to read the tables
 """
 
 CHANGED = "- \\* The settings differ from the paper's. The notes in the log say how.\n"
-OLDER = "- † Run before the library's code for this network last changed.\n"
+DIFFERING = """\
+- † With a later code, the first steps of the row are not the same to rounding, or were not compared. The log
+  says by how much they differ.
+"""
 
 CURVES = "## Learning curves\n"
 
@@ -90,15 +93,20 @@ LOG_HEAD = f"""# Log of the runs
 
 {WRITTEN}
 
-Every number of the completed runs behind [Results](results.md). Where a network was trained with several
-seeds, the median stands first and the number of each seed follows in parentheses.
+Every number of the completed runs behind [Results](../../docs/results.md). Where a network was trained with
+several seeds, the median stands first and the number of each seed follows in parentheses.
+
+A replay takes the first steps of a row once more, with the code of its runs and with that of a later commit.
+Losses and gradient norms are the same to rounding if they differ by at most {replay.MARGIN} times as much as
+noise of the size of rounding on the parameters changes them. `python -m examples.papers replay` replays all
+rows again.
 
 """
 
 CHOSEN = "test at best validation"
 
 Results = dict[str, list[Result]]
-Older = set[tuple[str, int]]
+Replays = dict[str, replay.Replay]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,44 +134,44 @@ def rows_of(name: str, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.section == name or row.name in SECTIONS[name].also]
 
 
-def page(rows: list[Row], results: Results, older: Older) -> str:
+def page(rows: list[Row], results: Results, replays: Replays) -> str:
     """Return the page "Results".
 
     Args:
         rows: All rows.
         results: The runs of each row.
-        older: Row and seed of the runs that are older than their network's code.
+        replays: What was found when rows were replayed.
     """
     ours = [row for row in rows if results.get(row.name) and row.network.get("name") not in BASELINES]
     targets = {row.name: list(_targets(row, rows, results)) for row in ours}
     reached = {name: [t for t in found if t.reached] for name, found in targets.items()}
     missed = {name: [t for t in found if not t.reached] for name, found in targets.items()}
     parts = [HEAD]
-    if yes := _target_table(reached, rows, results, older):
+    if yes := _target_table(reached, rows, results, replays):
         counts = [sum(map(len, found.values())) for found in (reached, targets)]
         parts.append(REACHED.format(reached=counts[0], count=counts[1]) + yes)
-    parts.append(READING + _marks(rows, results, older))
+    parts.append(READING + _marks(rows, results, replays))
     if figures := "\n".join(_figures(rows, results)):
         parts += [CURVES, figures]
-    if no := _target_table(missed, rows, results, older):
+    if no := _target_table(missed, rows, results, replays):
         parts.append(MISSED + no)
     return "\n".join(parts)
 
 
-def log(rows: list[Row], results: Results, older: Older) -> str:
-    """Return the page "Log of the runs".
+def log(rows: list[Row], results: Results, replays: Replays) -> str:
+    """Return the log of the runs.
 
     Args:
         rows: All rows.
         results: The runs of each row.
-        older: Row and seed of the runs that are older than their network's code.
+        replays: What was found when rows were replayed.
     """
-    parts = [LOG_HEAD + _marks(rows, results, older)]
+    parts = [LOG_HEAD + _marks(rows, results, replays)]
     for name, section in SECTIONS.items():
         done = [row for row in rows_of(name, rows) if results.get(row.name)]
         if own := [row for row in done if row.section == name]:
-            parts += [f"## {section.title}\n\n{section.text}\n", _log_table(done, section, results, older)]
-            parts += [_log_targets(own, rows, results), *notes.below_table(own, results)]
+            parts += [f"## {section.title}\n\n{section.text}\n", _log_table(done, section, results, replays)]
+            parts += [_log_targets(own, rows, results), *notes.below_table(own, results, replays)]
     return "\n".join(parts)
 
 
@@ -215,14 +223,16 @@ def _asked(
     return f"{words} {', '.join(said)}"
 
 
-def _target_table(targets: dict[str, list[Target]], rows: list[Row], results: Results, older: Older) -> str:
+def _target_table(
+    targets: dict[str, list[Target]], rows: list[Row], results: Results, replays: Replays
+) -> str:
     lines = []
     for name, section in SECTIONS.items():
         title = section.title
         for row in rows:
             if row.section != name or not targets.get(row.name):
                 continue
-            runs, label = results[row.name], _marked(row, results, older)
+            runs, label = results[row.name], _marked(row, results, replays)
             for measure in dict.fromkeys(target.measure for target in targets[row.name]):
                 asked = "; ".join(t.text for t in targets[row.name] if t.measure == measure)
                 chosen = measure == CHOSEN
@@ -240,31 +250,31 @@ def _figures(rows: list[Row], results: Results) -> Iterator[str]:
             yield FIGURE.format(section=name, title=section.title)
 
 
-def _marks(rows: Iterable[Row], results: Results, older: Older) -> str:
+def _marks(rows: Iterable[Row], results: Results, replays: Replays) -> str:
     """Return what the marks behind the labels mean, those that occur."""
     run = [row for row in rows if results.get(row.name)]
     changed = CHANGED if any(row.changed for row in run) else ""
-    return changed + (OLDER if any(_is_older(row, results, older) for row in run) else "")
+    return changed + (DIFFERING if any(_differs(row, results, replays) for row in run) else "")
 
 
-def _is_older(row: Row, results: Results, older: Older) -> bool:
-    return any((row.name, run["seed"]) in older for run in results[row.name])
+def _differs(row: Row, results: Results, replays: Replays) -> bool:
+    return not replay.is_same(results[row.name], replays.get(row.name))
 
 
 def _label(row: Row) -> str:
     return row.label + (r" \*" if row.changed else "")
 
 
-def _marked(row: Row, results: Results, older: Older) -> str:
-    return _label(row) + (" †" if _is_older(row, results, older) else "")
+def _marked(row: Row, results: Results, replays: Replays) -> str:
+    return _label(row) + (" †" if _differs(row, results, replays) else "")
 
 
-def _log_table(rows: list[Row], section: Section, results: Results, older: Older) -> str:
+def _log_table(rows: list[Row], section: Section, results: Results, replays: Replays) -> str:
     lines = ["| network | parameters | measure | ours | paper |", "|---|---:|---|---:|---|"]
     for row in rows:
         runs = results[row.name]
         count = f"{runs[0]['parameters']:,}" if "parameters" in runs[0] else ""
-        label = _marked(row, results, older)
+        label = _marked(row, results, replays)
         for measure in dict.fromkeys([*section.measures, *(paper["measure"] for paper in row.paper)]):
             if not measures.values(runs, measure):
                 continue
@@ -318,9 +328,8 @@ def _number(value: float) -> str:
 
 
 def write() -> None:
-    """Write both pages, and before that which runs are older than their network's code."""
-    rows, results = config.load_all(), record.read_all(record.RESULTS)
-    provenance.update(rows, results)
+    """Write the page and the log."""
+    content = config.load_all(), record.read_all(record.RESULTS), replay.read()
     for file, make in ((PAGE, page), (LOG, log)):
-        file.write_text(make(rows, results, provenance.read()), encoding="utf-8")
+        file.write_text(make(*content), encoding="utf-8")
         print(f"Written: {file}")

@@ -44,6 +44,7 @@ class Trainer:
         self.task = tasks.build(row.task, seed)
         self.model = networks.build(row.network, self.task, seed, dtype).to(processes.device)
         self.optimizers = optimizers.build(self.model, row.optimizer)
+        torch.manual_seed(seed)  # For dropout. All else that is random has generators of its own.
         training = row.training
         self.steps: int = training.get("steps") or round(training["epochs"] * self.task.steps_per_epoch)
         self._every: int = training.get("evaluate_every", self.task.steps_per_epoch)

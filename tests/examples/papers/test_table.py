@@ -7,7 +7,7 @@ import copy
 import matplotlib as mpl
 import pytest
 
-from examples.papers import config, measures, plot, provenance, record, table
+from examples.papers import config, measures, plot, record, replay, table
 from examples.papers.sections import SECTIONS
 
 ROW = config.load("mnist-scornn-170")
@@ -43,12 +43,21 @@ def result(row=ROW, seed=0, test=0.975, **changes):
     }
 
 
+def replayed(same, *names):
+    found = {"same": same, "step": 3, "difference": 2e-3, "rounding": 1e-6}
+    replay = {"today": "b" * 40, "seed": 0, "steps": 50, "dtype": "float32"}
+    return {name: {**replay, "commits": {"0123456789abcdef": found}} for name in names}
+
+
+SAME = replayed(True, ROW.name, "mine", "worse", "better", "lstm")
+
+
 def section(page: str, title: str) -> str:
     return page.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
 def test_pages_are_those_of_the_committed_results() -> None:
-    content = config.load_all(), record.read_all(), provenance.read()
+    content = config.load_all(), record.read_all(), replay.read()
     assert table.PAGE.read_text(encoding="utf-8") == table.page(*content)
     assert table.LOG.read_text(encoding="utf-8") == table.log(*content)
 
@@ -71,7 +80,7 @@ def test_committed_results_are_those_of_rows() -> None:
 
 
 def test_rows_that_were_not_run_are_on_neither_page() -> None:
-    for page in (table.page(config.load_all(), {}, set()), table.log(config.load_all(), {}, set())):
+    for page in (table.page(config.load_all(), {}, SAME), table.log(config.load_all(), {}, SAME)):
         assert "scoRNN" not in page
         assert "Targets that were" not in page
 
@@ -82,12 +91,12 @@ def test_a_row_with_several_seeds_counts_by_its_median(tmp_path) -> None:
         record.write(record.path(tmp_path, run["row"], seed), run)
     found = record.read_all(tmp_path)
     assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
-    page = table.page(config.load_all(), found, set())
+    page = table.page(config.load_all(), found, SAME)
     spread = "0.97317 (0.97167 to 0.97517, 3 seeds)"
     line = f"scoRNN 170 | {spread} | {spread} | 0.973 in the paper: equal |"
     assert line in section(page, "Targets that were reached")
     assert "plot.curves('mnist')" in page
-    text = section(table.log(config.load_all(), found, set()), SECTIONS["mnist"].title)
+    text = section(table.log(config.load_all(), found, SAME), SECTIONS["mnist"].title)
     paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
     assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97317, 0.97167, 0.97517) | {paper} |" in text
     assert "`mnist-scornn-170` seed 1 (2 h)" in text
@@ -98,7 +107,7 @@ def test_test_at_best_validation_decides_and_the_best_test_stands_beside_it() ->
     summary = {"best validation": 0.98, "best test": 0.986, "test at best validation": 0.98}
     goals = [{"measure": "best test", "at_least": bound} for bound in ("0.975", "0.985")]
     row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, {"name": "ENRNN"}, goal=goals)
-    page = table.page([row], {"mine": [result(row, summary=summary)]}, set())
+    page = table.page([row], {"mine": [result(row, summary=summary)]}, SAME)
     start = "| MNIST, pixel by pixel | ENRNN 9/9 | 0.98 | 0.986 |"
     assert f"{start} at least 0.975 |" in section(page, "Targets that were reached")
     assert f"{start} at least 0.985 |" in section(page, "Targets that were not reached")
@@ -112,14 +121,14 @@ def test_a_target_names_the_rows_that_decided() -> None:
     worse = config.Row("worse", "LSTM 8", "mnist", ROW.task, {"name": "LSTM"})
     better = config.Row("better", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, changed="twice the rate")
     rows, results = [row, worse, better], {"mine": [result(row)], "worse": [result(worse, test=0.9)]}
-    missed = section(table.page(rows, results, set()), "Targets that were not reached")
+    missed = section(table.page(rows, results, SAME), "Targets that were not reached")
     assert r"| better than LSTM 9 \* (not run) |" in missed
     results["better"] = [result(better, test=0.98)]
-    page = table.page(rows, results, set())
+    page = table.page(rows, results, SAME)
     assert r"| better than LSTM 9 \* (0.97667) |" in section(page, "Targets that were not reached")
     assert "- \\* The settings differ" in page
     results["better"] = [result(better, test=0.97)]
-    page = table.page(rows, results, set())
+    page = table.page(rows, results, SAME)
     assert r"| better than LSTM 8 (0.89667), LSTM 9 \* (0.96667) |" in section(
         page, "Targets that were reached"
     )
@@ -129,17 +138,19 @@ def test_a_target_names_the_rows_that_decided() -> None:
 def test_targets_of_networks_to_compare_with_are_in_the_log_alone() -> None:
     row = config.Row("lstm", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, paper=ROW.paper)
     results = {"lstm": [result(row)]}
-    assert "LSTM 9" not in table.page([row], results, set())
-    text = section(table.log([row], results, set()), SECTIONS["mnist"].title)
+    assert "LSTM 9" not in table.page([row], results, SAME)
+    text = section(table.log([row], results, SAME), SECTIONS["mnist"].title)
     assert "- LSTM 9, test at best validation, 0.973 in the paper: worse: **not reached**" in text
 
 
-def test_runs_older_than_their_code_are_marked() -> None:
+def test_only_rows_that_a_replay_does_not_repeat_are_marked() -> None:
     results = {ROW.name: [result(seed=seed, test=0.98) for seed in (0, 1)]}
     for make in (table.page, table.log):
-        assert "| scoRNN 170 † |" in make([ROW], results, {(ROW.name, 1)})
-        assert "- † Run before" in make([ROW], results, {(ROW.name, 1)})
-        assert "†" not in make([ROW], results, {("another", 1)})
+        for replays, marked in ((SAME, False), (replayed(False, ROW.name), True), ({}, True)):
+            text = make([ROW], results, replays)
+            assert ("| scoRNN 170 † |" in text, "- † With a later" in text) == (marked, marked)
+    text = table.log([ROW], results, replayed(False, ROW.name))
+    assert "0123456789ab **differs**, at step 3 by 2.0e-03 where noise makes 1.0e-06" in text
 
 
 def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
@@ -151,7 +162,7 @@ def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
         {"from step": 90, **environment, "commit": "c" * 40 + "-dirty", "date": "2026-01-02"},
     ]
     last = {name: value for name, value in sessions[-1].items() if name != "from step"}
-    page = table.log([ROW], {ROW.name: [result(environment=last, sessions=sessions)]}, set())
+    page = table.log([ROW], {ROW.name: [result(environment=last, sessions=sessions)]}, SAME)
     assert (
         "`mnist-scornn-170` seed 0 (2 h): date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
         "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2."
@@ -162,12 +173,12 @@ def test_scores_of_fewer_utterances_say_of_how_many() -> None:
     counts = {"SegSNR utterances": 130, "STOI utterances": 128, "PESQ utterances": 130}
     row = config.load("speech-lstm-158")
     runs = [result(row, seed, summary={"STOI": 0.8, **counts}) for seed in (0, 1)]
-    page = table.log([row], {row.name: runs}, set())
+    page = table.log([row], {row.name: runs}, SAME)
     assert "- STOI of 128 of the 130 utterances: `speech-lstm-158` seed 0, `speech-lstm-158` seed 1." in page
     assert "SegSNR of" not in page
     counts["STOI utterances"] = 130
     runs = [result(row, summary={"STOI": 0.8, **counts})]
-    assert "of the 130 utterances" not in table.log([row], {row.name: runs}, set())
+    assert "of the 130 utterances" not in table.log([row], {row.name: runs}, SAME)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +187,7 @@ def test_scores_of_fewer_utterances_say_of_how_many() -> None:
 def test_scores_of_speech_on_another_scale_are_no_targets(name) -> None:
     row = config.load(name)
     summary = {"SegSNR": 9.0, "STOI": 0.9, "PESQ": 4.0}
-    text = section(table.log([row], {name: [result(row, summary=summary)]}, set()), SECTIONS["timit"].title)
+    text = section(table.log([row], {name: [result(row, summary=summary)]}, SAME), SECTIONS["timit"].title)
     printed = [line.split(",")[1].strip() for line in text.splitlines() if "in the paper: " in line]
     assert set(printed) == {"STOI"}
 
@@ -187,9 +198,9 @@ def test_divergence_and_changes_are_said() -> None:
         "mine", "ENRNN 9/9", "mnist", ROW.task, network, changed="twice the rate", paper=ROW.paper
     )
     results = {"mine": [result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})]}
-    missed = section(table.page([row], results, set()), "Targets that were not reached")
+    missed = section(table.page([row], results, SAME), "Targets that were not reached")
     assert r"| ENRNN 9/9 \* | never |  | best test: 0.973 in the paper: worse |" in missed
-    text = section(table.log([row], results, set()), SECTIONS["mnist"].title)
+    text = section(table.log([row], results, SAME), SECTIONS["mnist"].title)
     assert r"| ENRNN 9/9 \* | 16,415 | best test | never |" in text
     assert "seed 0: diverged at step 7: loss nan" in text
     assert "differs from the paper's settings: twice the rate" in text

@@ -160,6 +160,17 @@ def test_last_state_is_that_of_the_output() -> None:
         torch.testing.assert_close(network(x[5:], middle)[0], outputs)
 
 
+def test_same_seed_same_dropout() -> None:
+    row = config.load("mnist-scornn-170").quick()
+    network = {**row.network, "readout_size": 8, "readout_dropout": 0.5}
+    losses = []
+    for seed in (3, 3, 4):
+        trainer = Trainer(dataclasses.replace(row, network=network), seed, CPU, torch.float64)
+        trainer.train_step()
+        losses.append(trainer.last["loss"])
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_same_seed_same_network() -> None:
     one, two = model(), model()
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
