@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param.context import HALF, full_precision, plain
+from spectral_param.context import HALF, full_precision, has_no_values, plain
 from spectral_param.errors import InManifoldError, NotAMatrixError, NotSquareError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
@@ -203,8 +204,8 @@ class Parametrization(nn.Module, abc.ABC):
         if is_first:
             self._layout = layout
             self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
-        if W.is_meta:
-            originals = self._start_on_meta(W)
+        if has_no_values(W):
+            originals = self._start_without_values(W)
         elif self._from_paper:
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
@@ -332,13 +333,16 @@ class Parametrization(nn.Module, abc.ABC):
         """Return the matrices of a weight of the registered shape."""
         return self._layout.split(W)
 
-    def _start_on_meta(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals on the meta device; :meth:`restart` gives them values later."""
-        originals = self.start(self._split(at_least_float32(torch.zeros_like(W, device="cpu"))))
-        self.to("meta")
-        if isinstance(originals, Tensor):
-            return originals.to("meta")
-        return tuple(t.to("meta") for t in originals)
+    def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
+        with unset_fake_temporarily():
+            originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
+
+        def empty(t: Tensor) -> Tensor:
+            return W.detach().new_empty(t.shape, dtype=t.dtype)
+
+        self._apply(empty)  # type: ignore[no-untyped-call]  # The buffers.
+        return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
     def _assign_after(self, W: Tensor) -> Tensor:
         name = type(self).__name__
@@ -348,6 +352,8 @@ class Parametrization(nn.Module, abc.ABC):
                 f"compute the other one's originals. Assign the original tensors instead, or register {name} "
                 "first."
             )
+        if has_no_values(W):
+            return W.detach().clone()
         originals = self.unconstrain(
             self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
         )
