@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -63,6 +64,7 @@ class Parametrization(nn.Module, abc.ABC):
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
         self._is_after = False
+        self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
         self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
@@ -168,6 +170,8 @@ class Parametrization(nn.Module, abc.ABC):
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout
+        if self._is_empty:
+            self._warn_of_empty(originals)
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
@@ -210,7 +214,7 @@ class Parametrization(nn.Module, abc.ABC):
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
-        self._shape, self._from_paper, self._is_after = W.shape, False, False
+        self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
         like = (self._like_real.dtype, self._like.dtype)
@@ -274,6 +278,7 @@ class Parametrization(nn.Module, abc.ABC):
         found = self.start(self._split(_new_like(self._like, self._shape)))
         for original, value in zip(originals, as_tuple(found), strict=True):
             original.copy_(value)
+        self._is_empty = False
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
@@ -341,8 +346,27 @@ class Parametrization(nn.Module, abc.ABC):
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)
 
-        self._apply(empty)  # type: ignore[no-untyped-call]  # The buffers.
+        self._apply(empty)  # The buffers.
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
+        was_meta = self._like.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if was_meta and not self._like.is_meta:
+            self._is_empty = True
+        return self
+
+    def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
+        """Warn if no one has written to the originals since ``to_empty``."""
+        self._is_empty = False
+        if any(t._version == 0 for t in originals):
+            warnings.warn(
+                f"{type(self).__name__}: expected originals with values, got what was in the memory that "
+                "to_empty took. The layer's reset_parameters does not reach them: it changes the weight that "
+                "it reads. Call links[0].restart(*links.parameters(recurse=False)) with links = "
+                "layer.parametrizations.weight, or load a checkpoint.",
+                stacklevel=2,
+            )
 
     def _assign_after(self, W: Tensor) -> Tensor:
         name = type(self).__name__
@@ -448,6 +472,7 @@ class Parametrization(nn.Module, abc.ABC):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        self._is_empty = False
         for name in self._saved:
             key = prefix + name
             if key not in state_dict:
