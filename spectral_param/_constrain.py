@@ -18,6 +18,7 @@ from torch.nn.utils.parametrize import (
     remove_parametrizations,
 )
 
+from spectral_param.context import has_no_values
 from spectral_param.functional.checks import finfo_eps, whole_number
 from spectral_param.parametrizations._foreign import originals_for
 from spectral_param.parametrizations.base import Parametrization
@@ -208,7 +209,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
 
 def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
     """Replace the weight by a member of another library's set, unless it is a member."""
-    if weight.is_meta:
+    if has_no_values(weight):
         return
     if from_sample:
         sample: Any = getattr(link, "sample", None)

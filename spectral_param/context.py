@@ -21,24 +21,27 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# PyTorch's modes that record a graph, or that compute shapes without values.
-_TRACERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
-
-
 # Types of tensors whose values may be looked at. A test with a device of its own adds its type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
+
+
+def has_no_values(*tensors: Tensor) -> bool:
+    """Return whether a tensor is on the meta device or fake, or new tensors are."""
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return True
+    for t in tensors:  # noqa: SIM110
+        if t.is_meta or isinstance(t, FakeTensor):
+            return True
+    return False
 
 
 def is_traced(*tensors: Tensor) -> bool:
     """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
-    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
-        return True
-    for t in tensors:  # noqa: SIM110
-        if t.is_meta or isinstance(t, FakeTensor):
-            return True
-    return False
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None or has_no_values(
+        *tensors
+    )
 
 
 def is_compiled() -> bool:

@@ -193,23 +193,31 @@ class Follower(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load buffers of any shape, or none: a checkpoint with the weight alone is complete."""
-        found = [state_dict.get(prefix + name) for name in _BUFFERS]
+        """Load the buffers, or none: a checkpoint with the weight alone is complete."""
+        metadata, *_, errors = args
+        assign = metadata.get("assign_to_params_buffers", False)
         vars(self).update(_last=None, _states=None, _is_loaded=True)
         with torch.inference_mode(False), torch.no_grad():
-            for name, value in zip(_BUFFERS, found, strict=True):
-                present = getattr(self, name)
-                if present is not None and value is not None and present.shape == value.shape:
+            for name in _BUFFERS:
+                present, value = getattr(self, name), state_dict.get(prefix + name)
+                if present is None or value is None:
+                    if value is not None:
+                        setattr(self, name, value.detach().clone())
+                    elif name == "numbers" and present is not None:
+                        fresh = tracking.to_numbers(tracking.State(present, present))
+                        present.copy_(torch.tensor(fresh, dtype=torch.float64).expand_as(present))
+                    elif present is not None:
+                        present.zero_()
+                elif present.shape != value.shape:
+                    errors.append(
+                        f"{prefix}{name}: expected shape {tuple(present.shape)}, got {tuple(value.shape)}. "
+                        f"Load the checkpoint without the keys that begin with {prefix!r}: the leading "
+                        "eigenvalue is then computed anew."
+                    )
+                elif assign:
+                    setattr(self, name, value.detach().clone())
+                else:
                     present.copy_(value)  # In place: compiled graphs hold these tensors.
-                elif value is not None:
-                    # On the present device. If the shape does not fit, the first read starts again.
-                    device = value.device if present is None else present.device
-                    setattr(self, name, value.detach().to(device, copy=True))
-                elif present is not None and name == "numbers":
-                    fresh = tracking.to_numbers(tracking.State(present, present))
-                    present.copy_(torch.tensor(fresh, dtype=torch.float64).expand_as(present))
-                elif present is not None:
-                    present.zero_()
 
 
 _BUFFERS = ("right", "left", "numbers", "triple", "digest")

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
 
@@ -19,6 +20,10 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
         if id(W) not in memo:
             memo[id(W)] = W.detach().clone()
             memo.setdefault(id(memo), []).append(W)
+    # The copy of a fake tensor that PyTorch makes corrupts memory (torch 2.13).
+    for buffer in constraint.buffers():
+        if isinstance(buffer, FakeTensor):
+            memo[id(buffer)] = buffer.detach().clone()
     kind: Any = type(constraint)
     clone = kind.__new__(kind)
     memo[id(constraint)] = clone

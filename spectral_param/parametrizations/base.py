@@ -5,13 +5,15 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param.context import HALF, full_precision, plain
+from spectral_param.context import HALF, full_precision, has_no_values, plain
 from spectral_param.errors import InManifoldError, NotAMatrixError, NotSquareError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
@@ -62,6 +64,7 @@ class Parametrization(nn.Module, abc.ABC):
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
         self._is_after = False
+        self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
         self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
@@ -167,6 +170,8 @@ class Parametrization(nn.Module, abc.ABC):
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout
+        if self._is_empty:
+            self._warn_of_empty(originals)
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
@@ -203,13 +208,13 @@ class Parametrization(nn.Module, abc.ABC):
         if is_first:
             self._layout = layout
             self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
-        if W.is_meta:
-            originals = self._start_on_meta(W)
+        if has_no_values(W):
+            originals = self._start_without_values(W)
         elif self._from_paper:
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
-        self._shape, self._from_paper, self._is_after = W.shape, False, False
+        self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
         like = (self._like_real.dtype, self._like.dtype)
@@ -273,6 +278,7 @@ class Parametrization(nn.Module, abc.ABC):
         found = self.start(self._split(_new_like(self._like, self._shape)))
         for original, value in zip(originals, as_tuple(found), strict=True):
             original.copy_(value)
+        self._is_empty = False
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
@@ -332,13 +338,35 @@ class Parametrization(nn.Module, abc.ABC):
         """Return the matrices of a weight of the registered shape."""
         return self._layout.split(W)
 
-    def _start_on_meta(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals on the meta device; :meth:`restart` gives them values later."""
-        originals = self.start(self._split(at_least_float32(torch.zeros_like(W, device="cpu"))))
-        self.to("meta")
-        if isinstance(originals, Tensor):
-            return originals.to("meta")
-        return tuple(t.to("meta") for t in originals)
+    def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
+        with unset_fake_temporarily():
+            originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
+
+        def empty(t: Tensor) -> Tensor:
+            return W.detach().new_empty(t.shape, dtype=t.dtype)
+
+        self._apply(empty)  # The buffers.
+        return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
+        was_meta = self._like.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if was_meta and not self._like.is_meta:
+            self._is_empty = True
+        return self
+
+    def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
+        """Warn if no one has written to the originals since ``to_empty``."""
+        self._is_empty = False
+        if any(t._version == 0 for t in originals):
+            warnings.warn(
+                f"{type(self).__name__}: expected originals with values, got what was in the memory that "
+                "to_empty took. The layer's reset_parameters does not reach them: it changes the weight that "
+                "it reads. Call links[0].restart(*links.parameters(recurse=False)) with links = "
+                "layer.parametrizations.weight, or load a checkpoint.",
+                stacklevel=2,
+            )
 
     def _assign_after(self, W: Tensor) -> Tensor:
         name = type(self).__name__
@@ -348,6 +376,8 @@ class Parametrization(nn.Module, abc.ABC):
                 f"compute the other one's originals. Assign the original tensors instead, or register {name} "
                 "first."
             )
+        if has_no_values(W):
+            return W.detach().clone()
         originals = self.unconstrain(
             self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
         )
@@ -442,6 +472,7 @@ class Parametrization(nn.Module, abc.ABC):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        self._is_empty = False
         for name in self._saved:
             key = prefix + name
             if key not in state_dict:

@@ -124,7 +124,7 @@ class SkewExponential(Parametrization):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
         """Convert the module, and project the base, which is orthogonal only to the old dtype's precision."""
         base = self.base
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         if base is not None and self.base is not None and self.base.dtype != base.dtype:
             wanted = torch.promote_types(self.base.dtype, torch.float32)
             self.base = polar_factor(base.to(self.base.device, wanted))

@@ -13,7 +13,7 @@ from scipy.linalg import matrix_balance
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param.context import is_on_host, is_traced
+from spectral_param.context import has_no_values, is_on_host, is_traced
 from spectral_param.eigen import Eigentriple, dominant_eigentriple
 from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.derivative import (
@@ -125,7 +125,7 @@ class SpectralRadiusNorm(Parametrization):
                     "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
                     f"bound, got {eps!r}. Leave it out."
                 )
-            values = torch.ones((), dtype=torch.float64)
+            values = torch.tensor(1.0, dtype=torch.float64)
         else:
             values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
         if not bool(((values > 0) & values.isfinite()).all()):
@@ -349,7 +349,9 @@ def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> 
         ValueError: If the tensor does not broadcast to the matrices.
     """
     if not isinstance(value, Tensor):
-        assert not isinstance(value, str), "'present' is a number from the first weight on"
+        if isinstance(value, str):
+            assert has_no_values(T), "'present' is a number from the first weight with values on"
+            value = 1.0
         # Created on T's device, because a copy from the host would wait for the device.
         return T.real.new_full((), value)
     try:

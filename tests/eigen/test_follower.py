@@ -122,14 +122,26 @@ def test_checkpoints_fit_other_solvers_and_sizes_of_state() -> None:
     torch.testing.assert_close(dense.weight, layer.weight)
 
 
-@pytest.mark.parametrize("shape", [(0,), (3,), None])
-def test_a_damaged_state_is_not_used(shape) -> None:
-    layer = trained(range(5))
-    state = layer.state_dict()
+def test_a_damaged_state_is_not_used() -> None:
+    state = trained(range(5)).state_dict()
     for name in NAMES:
-        value = state[KEY + name]
-        state[KEY + name] = torch.full(value.shape if shape is None else shape, torch.nan, dtype=value.dtype)
+        state[KEY + name] = torch.full_like(state[KEY + name], torch.nan)
     assert radius(trained(range(2), state=state)) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(0,), (3,), (1, 3)])
+def test_a_state_of_another_shape_is_refused(name, shape) -> None:
+    layer = trained(range(5))
+    state = {**layer.state_dict(), KEY + name: torch.zeros(shape)}
+    with pytest.raises(
+        RuntimeError, match=rf"{name}: expected shape \(.*\), got \({shape[0]},.*without the keys"
+    ):
+        layer.load_state_dict(state)
+    assert radius(layer) == pytest.approx(1, abs=1e-5)
+    state = {key: value for key, value in state.items() if not key.startswith(KEY)}  # The remedy.
+    layer.load_state_dict(state)
+    assert radius(layer) == pytest.approx(1, abs=1e-5)
 
 
 def test_averaged_checkpoints_are_computed_anew() -> None:

@@ -5,12 +5,13 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 import spectral_param as sp
 from spectral_param.testing import Holder
-from tests.cases import make_blocks, orthogonal, with_radius
+from tests.cases import CASES, make_blocks, orthogonal, with_radius
 
 KINDS = {
     "ScaledCayley": (lambda shape: sp.ScaledCayley(), orthogonal),
@@ -76,6 +77,73 @@ def test_meta_device_then_materialised_and_restarted(name) -> None:
     fresh = constrained(name, torch.eye(4))
     module.load_state_dict(fresh.state_dict())
     assert torch.equal(module.weight, fresh.weight)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_after_to_empty_a_read_without_values_is_said(name) -> None:
+    """The layer's reset_parameters changes the weight that it reads, and no original."""
+    with torch.device("meta"):
+        layer = torch.nn.Linear(4, 4)
+    sp.constrain(layer, "weight", KINDS[name][0]((4, 4)))
+    layer.to_empty(device="cpu")
+    for t in (*layer.parameters(), *layer.buffers()):
+        t.data.fill_(0.1)  # Instead of any values; seen by no one.
+    with pytest.warns(UserWarning, match="expected originals with values.*links"):
+        layer.reset_parameters()
+    links = layer.parametrizations.weight
+    layer.to("meta").to_empty(device="cpu")
+    links[0].restart(*links.parameters(recurse=False))  # The remedy.
+    assert links[0].in_manifold(layer.weight)
+    layer.to("meta").to_empty(device="cpu")
+    trained = sp.constrain(torch.nn.Linear(4, 4), "weight", KINDS[name][0]((4, 4)))
+    layer.load_state_dict(trained.state_dict())  # The other remedy.
+    assert torch.equal(layer.weight, trained.weight)
+
+
+def cases(shape):
+    for case in CASES:
+        yield case.make(shape), case.member(shape, case.dtypes[0])
+    yield sp.SpectralRadiusNorm("present"), torch.randn(shape)
+    yield sp.SpectralAbscissa("present"), torch.randn(shape)
+
+
+@pytest.mark.parametrize("n", [4, 100])
+def test_meta_device_then_loaded(n) -> None:
+    for constraint, member in cases((n, n)) if n == 4 else [(sp.SpectralRadiusNorm(), torch.randn(n, n))]:
+        with torch.device("meta"):
+            module = Holder(torch.empty(n, n, dtype=member.dtype))
+        sp.constrain(module, "weight", constraint)
+        trained = sp.constrain(Holder(member), "weight", constraint)
+        expected = trained.weight.detach()
+        module.load_state_dict(trained.state_dict(), assign=True)
+        assert torch.equal(module.weight, expected)
+        assert not any(t.is_meta for t in (*module.parameters(), *module.state_dict().values()))
+        module.weight.abs().sum().backward()
+
+
+def test_fake_tensors_as_on_the_meta_device() -> None:
+    """Building a model under FakeTensorMode tells its shapes and takes no memory."""
+    made = [(case.make, case.dtypes[0]) for case in CASES if case.name != "SignPattern"]  # Takes a pattern.
+    made.append((lambda shape: [sp.ScaledCayley(), sp.SpectralRadiusNorm("present")], torch.float32))
+    made.append((lambda shape: sp.SpectralAbscissa("present"), torch.float32))
+    for make, dtype in made:
+        with FakeTensorMode():
+            layer = sp.constrain(torch.nn.Linear(6, 6, dtype=dtype), "weight", make((6, 6)))
+            output = layer(torch.randn(3, 6, dtype=dtype))
+            output.abs().sum().backward()
+            assert output.shape == (3, 6)
+        everything = (*layer.parameters(), *layer.buffers())
+        assert all(isinstance(t, FakeTensor) for t in everything)
+        assert all(t.grad is not None for t in layer.parameters())
+
+
+@pytest.mark.parametrize("n", [6, 120])
+def test_networks_of_fake_tensors(n) -> None:
+    with FakeTensorMode():
+        network = sp.nn.ENRNN(2, n, 4)
+        output, _ = network(torch.randn(5, 3, 2))
+        output.sum().backward()
+    assert output.shape == (5, 3, n + 4)
 
 
 @pytest.mark.parametrize("name", ["ScaledCayley", "SpectralRadiusNorm"])
