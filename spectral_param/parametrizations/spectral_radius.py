@@ -213,7 +213,13 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
-        triple = dominant_eigentriple(S)
+        followed = project and self.tracking.tracks(W.shape[-1])
+        if followed:
+            # The first read follows from here, instead of a second decomposition.
+            self.tracking.begin(S)
+            triple, _ = self.tracking.follow(S)
+        else:
+            triple = dominant_eigentriple(S)
         if "radius" in self._saved and (project or isinstance(self.radius, str)):
             self._take_present(scale * triple.eigenvalue.abs())
         radius = broadcast_to_matrices(self.radius, W, "radius")
@@ -238,7 +244,8 @@ class SpectralRadiusNorm(Parametrization):
             factor = torch.where(nilpotent, factor, c)
         if self.mode == "latched":
             self.latched = outside.to(W.real.dtype)
-        self.tracking.begin(W)
+        if not followed:
+            self.tracking.begin(W)
         self._warned = False
         moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
         return torch.where(outside[..., None, None], moved, kept)
