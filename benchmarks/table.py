@@ -92,9 +92,9 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    names = ("cpu.json", "memory.json", "dynamics.json")
-    results, memory, dynamics = (json.loads((RESULTS / name).read_text()) for name in names)
-    (DOCS / "costs.md").write_text(costs_table.page(results, memory))
+    names = ("cpu.json", "memory.json", "device.json", "dynamics.json")
+    results, memory, device, dynamics = (json.loads((RESULTS / name).read_text()) for name in names)
+    (DOCS / "costs.md").write_text(costs_table.page(results, memory, device))
     (DOCS / "networks.md").write_text(networks_page(results))
     (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics))
 

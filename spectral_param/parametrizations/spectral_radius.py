@@ -160,13 +160,21 @@ class SpectralRadiusNorm(Parametrization):
             # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
             scale = _extreme_scale(T)
             if bool((scale != 1).any()):
-                triple, _ = self.tracking.follow(divided(T, scale))
+                triple = self._divided(triple, T, scale)
             found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
         if self.mode == "latched":
             self._close_latches(found.size, T)
         if not (regular or self._warned):
             self._warn(T, scale, found)
         return found
+
+    def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
+        """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
+        limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
+        exact = (size > limits.tiny / limits.eps) & (size < limits.max)
+        if bool((exact | (scale[..., 0, 0] == 1)).all()):
+            return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
+        return self.tracking.follow(divided(T, scale)).triple
 
     def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
@@ -199,10 +207,12 @@ class SpectralRadiusNorm(Parametrization):
         """Warn if an eigenvalue that is divided by has no derivative or is zero."""
         triple, active = found.triple, self._active(found.size, T)
         S, scale = divided(T, scale), scale[..., 0, 0]
-        reason = ""
-        if bool((active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()):
+        nilpotent = (active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()
+        degenerate = (active & is_degenerate(triple.right, triple.left)).any()
+        reason, (is_zero, is_defective) = "", torch.stack([nilpotent, degenerate]).tolist()
+        if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
-        elif bool((active & is_degenerate(triple.right, triple.left)).any()):
+        elif is_defective:
             reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
         if reason:
             self._warned = True

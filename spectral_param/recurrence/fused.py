@@ -37,10 +37,9 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from spectral_param.context import autocast_off, is_wrapped
+from spectral_param.context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
 from spectral_param.recurrence.activation import Named
 from spectral_param.recurrence.reference import rnn_reference
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
@@ -107,10 +106,10 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     n = len(W)
     if every is None:
         # On other devices one segment, because each segment launches more kernels.
-        every = _steps_in_cache(sizes[0], n, W.element_size()) if W.is_cpu else len(sizes)
+        every = _steps_in_cache(sizes[0], n, W.element_size()) if is_on_host(W) else len(sizes)
     # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
     # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
-    if n < BLOCKWISE_SIZE or not W.is_cpu or (support and n < BLOCKWISE_ROWS * len(support)):
+    if n < BLOCKWISE_SIZE or not is_on_host(W) or (support and n < BLOCKWISE_ROWS * len(support)):
         support = None
     is_short = W.dtype in (torch.float32, torch.float64) and sizes[0] * n <= SHORT_STATES and support is None
     tensors = [t for t in (rows.x, rows.h0, W, cell.bias) if t is not None]
@@ -259,7 +258,7 @@ def reference_backward(
 
 def has_numbers(t: Tensor) -> bool:
     """Return whether values of t can be read at once: t is on the host, and no tracer records."""
-    return t.is_cpu and type(t) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
+    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
 
 
 # Of torch or of numpy.
