@@ -80,13 +80,10 @@ class System:
     """A recurrent network of n units, and its line in the table.
 
     Attributes:
-        make: From n to the network, which reads ``INPUTS`` numbers in each step.
-        formula: How many free parameters its recurrent matrices have.
-        count: The same as a function of n.
-        matrix: What it costs to compute W, once in each forward pass.
-        product: What each step of the recurrence costs for one sequence.
-        guarantee: What holds for W after each optimizer step.
-        paper: Where the network is from.
+        make: From n to the network, which reads ``INPUTS`` numbers in each step. formula: How many free
+        parameters its recurrent matrices have. count: The same as a function of n. matrix: What it costs to
+        compute W, once after each optimizer step. product: What each step of the recurrence costs for one
+        sequence. guarantee: What holds for W after each optimizer step. paper: Where the network is from.
         violation: How far W is from its set; None where there is no constraint.
     """
 

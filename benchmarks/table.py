@@ -25,7 +25,7 @@ from `examples/papers/networks`.
 
 - **Parameters**: independent real numbers in the recurrent matrices and gates, as
   {{py:func}}`~spectral_param.num_free_parameters` counts them.
-- **W**: order of the number of operations to compute the recurrent matrix, once in each forward pass.
+- **W**: order of the number of operations to compute the recurrent matrix, once after each optimizer step.
 - **A step**: order of the number of operations for one time step of one sequence. "Without W" means
   {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary`, which
   multiplies by the factors of W. On a CPU the networks use it from $n = 512$ on with at most $n/4$

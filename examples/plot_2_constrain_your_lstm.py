@@ -86,7 +86,7 @@ assert sp.analysis.orthogonality_error(gates(model)).max() < 1e-4
 
 
 def make_optimizer(model):
-    """Return Adam with 1e-2, and 3e-3 for what is behind a constraint."""
+    """Return Adam with 1e-2, and 3e-3 for what a constraint trains."""
     return torch.optim.Adam(sp.param_groups(model, lr=1e-2, constrained_lr=3e-3))
 
 

@@ -17,7 +17,7 @@ constrained to be at most 1.
 # ---------
 #
 # The constraint is registered in ``__init__``. Lightning calls ``configure_optimizers`` later, so the
-# optimizer gets the parameters behind the constraint; and ``load_from_checkpoint`` builds the constraint
+# optimizer gets the parameters that the constraint trains; and ``load_from_checkpoint`` builds the constraint
 # before it loads.
 #
 # One line logs the spectra: :func:`spectral_param.analysis.spectral_summary` returns a dictionary with the
@@ -65,7 +65,7 @@ class Training(lightning.LightningModule):
         self.model = Classifier()
 
     def configure_optimizers(self):
-        """Return Adam with a smaller learning rate behind the constraint."""
+        """Return Adam with a smaller learning rate for what the constraint trains."""
         return torch.optim.Adam(sp.param_groups(self.model, lr=3e-3, constrained_lr=1e-3))
 
     def training_step(self, batch):

@@ -63,7 +63,7 @@ def constrain(
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
             result of the last one. Constraints are copied; the given instance is not changed. If the tensor
-            already has a parametrization, the constraint acts behind it.
+            already has a parametrization, the constraint acts after it.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
@@ -76,10 +76,10 @@ def constrain(
         The module.
 
     Raises:
-        ValueError: If no tensor has this name; if the tensor is also registered elsewhere in the module, has
-            no shape yet, holds kernels that are no matrices, or has a shape that the constraint does not
-            take; if its module is pruned, scripted, or an Embedding with sparse gradients or ``max_norm``; if
-            ``init`` or ``gates`` does not fit; or if the constraint raises it.
+        ValueError: If no tensor has this name; if the tensor is tied, lazy, a convolution kernel that is no
+            matrix, or of a shape that the constraint does not take; if its module is pruned, scripted, or an
+            Embedding with sparse gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; or if the
+            constraint refuses the weight.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -88,7 +88,7 @@ def constrain(
         >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
         tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
     """
-    # A string is a Sequence, too: it is one wrong link, not a list of letters.
+    # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
     _check_chain(chain, init)

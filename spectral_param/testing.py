@@ -118,11 +118,12 @@ class Case:
     Attributes:
         name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
-        member: Returns a random weight of the given shape and dtype that satisfies the constraint.
-        violation: Returns for each matrix of a weight how far it is from satisfying the constraint, relative
-            to its size; 0 for members.
-        outside: Returns a weight that does not satisfy the constraint. None, the default, if all weights
-            satisfy it, or if the parametrization does not check.
+        member: Returns a random weight of the given shape and dtype that satisfies the constraint. The shape
+            can be that of a stack of gates, ``(4·n, n)``.
+        violation: Returns how far a weight is from satisfying the constraint, relative to its size; 0 for
+            members. One number, or one for each matrix or row. The weight can be a stack of gates.
+        outside: Returns a weight that does not satisfy the constraint, of the same shapes as ``member``.
+            None, the default, if all weights satisfy it, or if the parametrization does not check.
         recovers: Whether ``right_inverse`` finds originals for every member. If not, registration may start
             from any member, and only the present weight can be assigned.
         dtypes: The supported dtypes.

@@ -217,7 +217,7 @@ class BlockRNN(SequenceLayer):
     r"""Sequence layer with the interface of :class:`torch.nn.RNN` and constrained recurrent matrices.
 
     Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is computed
-    once in each forward pass.
+    once after each optimizer step, not at every time step.
 
     Args:
         input_size: Number of features m of the input.

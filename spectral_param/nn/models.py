@@ -393,7 +393,7 @@ class SpectralRNN(BlockRNN):
         input_size: Number of features of the input.
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
-        margin: Largest distance of a singular value of the recurrent matrix from 1, never reached.
+        margin: Largest distance of a singular value of the recurrent matrix from 1.
         reflections: Number of reflections on each side. ``None``, the default, is ``hidden_size``.
         nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is that above.
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed

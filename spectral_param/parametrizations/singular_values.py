@@ -42,8 +42,9 @@ class SingularValues(Parametrization):
     ``state_dict`` or copy the originals.
 
     Args:
-        margin: Largest distance m of a singular value from the center, never reached; 0 < m <= center. The
-            default, 0.01, is that of the authors' code.
+        margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
+            stays inside the interval; a large f (20 in float32) rounds it to the edge, where the gradient is
+            zero. The default, 0.01, is that of the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.
