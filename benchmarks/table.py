@@ -35,7 +35,7 @@ from `examples/papers/networks`.
   {steps} steps with {inputs} inputs, relative to `torch.nn.RNN` with as many units. The optimizer is SGD,
   or `StiefelRMSprop` for FullCapacityURNN. The machine is named below the table.
 - **What holds** for the recurrent matrix after every optimizer step. An activation [can change
-  this](choosing.md#relu) for the network.
+  this](bounds.md#relu) for the network.
 """
 
 Result = dict[str, Any]

@@ -1,4 +1,6 @@
-"""The three pictures of the landing page."""
+"""The pictures of the landing page. ``python docs/landing.py`` writes them into one file, for the README."""
+
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,20 +11,19 @@ import spectral_param as sp
 BEFORE, AFTER, OTHER = "#d1605e", "#1f9e89", "#808080"  # Legible on white and on black.
 
 
-def picture():
+def picture(columns=1, size=(3.0, 2.5)):
     """Return axes on a transparent ground, with lines and text for light and dark pages."""
-    colors = {
-        f"{part}color": OTHER
-        for part in ("axes.edge", "axes.label", "axes.title", "text.", "xtick.", "ytick.")
-    }
+    parts = ("axes.edge", "axes.label", "axes.title", "text.", "xtick.", "ytick.")
+    colors = {f"{part}color": OTHER for part in parts}
     with plt.rc_context({**colors, "axes.titlesize": 9.5, "font.size": 9}):
-        figure, ax = plt.subplots(figsize=(3.0, 2.5))
+        figure, axes = plt.subplots(1, columns, figsize=(columns * size[0], size[1]), squeeze=False)
     figure.patch.set_alpha(0)
-    ax.patch.set_alpha(0)
-    return ax
+    for ax in axes[0]:
+        ax.patch.set_alpha(0)
+    return axes[0]
 
 
-def any_weight():
+def any_weight(ax=None):
     """Draw the eigenvalues of a weight before and after it is given a spectral radius of 1."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(64, 64)
@@ -30,7 +31,7 @@ def any_weight():
     before = torch.linalg.eigvals(layer.weight.detach())
     sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
     after = torch.linalg.eigvals(layer.weight.detach())
-    ax = picture()
+    ax = picture()[0] if ax is None else ax
     circle = np.exp(2j * np.pi * np.linspace(0, 1, 200))
     ax.plot(circle.real, circle.imag, color=OTHER, linewidth=0.8)
     ax.plot(before.real, before.imag, ".", markersize=5, color=BEFORE, label="before")
@@ -39,7 +40,7 @@ def any_weight():
     ax.legend(loc="upper left", bbox_to_anchor=(0.97, 1.05), labelcolor="linecolor", handletextpad=0)
 
 
-def recurrent_networks():
+def recurrent_networks(ax=None):
     """Draw how the gradient of the last state reaches the states before it, in networks at their start."""
     torch.manual_seed(0)
     x = torch.randn(200, 16, 2)
@@ -48,7 +49,7 @@ def recurrent_networks():
         "RNN": (torch.nn.RNN(2, 64), OTHER),
         "ENRNN": (sp.nn.ENRNN(2, 40, 24), AFTER),
     }
-    ax = picture()
+    ax = picture()[0] if ax is None else ax
     for name, (rnn, color) in networks.items():
         norms = sp.analysis.loss_gradient_norms(rnn, x, lambda output: output[-1].sum())
         norms = norms[0].mean(dim=0)
@@ -57,7 +58,7 @@ def recurrent_networks():
     ax.legend(labelcolor="linecolor")
 
 
-def stable_dynamics():
+def stable_dynamics(ax=None):
     """Draw roll-outs of the least-squares fit and of the stable fit of docs/dynamics.md."""
     rng = np.random.default_rng(0)
     t = 0.3 * np.arange(41)
@@ -69,7 +70,7 @@ def stable_dynamics():
         "least squares": (np.linalg.lstsq(X, Y, rcond=None)[0].T, BEFORE),
         "fit_stable": (sp.dynamics.fit_stable(X, Y).A, AFTER),
     }
-    ax = picture()
+    ax = picture()[0] if ax is None else ax
     for name, (A, color) in models.items():
         rollout = [states[0]]
         for _ in range(150):
@@ -78,3 +79,17 @@ def stable_dynamics():
     ax.plot(states[:, 0], ".", color=OTHER, markersize=3, label="data")
     ax.set(title="Roll-out of a fitted model", xlabel="time step")
     ax.legend(loc="upper left", labelcolor="linecolor")
+
+
+def readme():
+    """Write the pictures into one file."""
+    style = {"figure.constrained_layout.use": True, "axes.spines.right": False, "axes.spines.top": False}
+    with plt.rc_context({**style, "legend.frameon": False}):
+        axes = picture(3, (3.2, 2.6))
+        for draw, ax in zip((any_weight, recurrent_networks, stable_dynamics), axes, strict=True):
+            draw(ax)
+        plt.savefig(Path(__file__).parent / "_static/overview.png", dpi=150)
+
+
+if __name__ == "__main__":
+    readme()
