@@ -1,7 +1,5 @@
 """The pictures of the landing page. ``python docs/landing.py`` writes them into one file, for the README."""
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -88,8 +86,4 @@ def readme():
         axes = picture(3, (3.2, 2.6))
         for draw, ax in zip((any_weight, recurrent_networks, stable_dynamics), axes, strict=True):
             draw(ax)
-        plt.savefig(Path(__file__).parent / "_static/overview.png", dpi=150)
-
-
-if __name__ == "__main__":
-    readme()
+        plt.savefig("_static/overview.png", dpi=150)
