@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from examples.papers import config, measures, record
 from examples.papers.networks import BASELINES
@@ -12,6 +13,7 @@ from examples.papers.sections import SECTIONS
 from examples.papers.table import judged, rows_of
 
 LOGARITHMIC = ("MSE", "cross-entropy")
+GREY = "#808080"  # Legible on white and on black.
 
 
 def overview() -> Figure:
@@ -26,38 +28,53 @@ def overview() -> Figure:
         for name, section in SECTIONS.items()
         if section.overview and (done := [r for r in rows if r.section == name and results.get(r.name)])
     }
-    heights = [len(done) + 2.2 for done in panels.values()]
-    figure, grid = plt.subplots(
-        len(panels),
-        squeeze=False,
-        figsize=(8, 0.24 * sum(heights)),
-        layout="constrained",
-        gridspec_kw={"height_ratios": heights},
-    )
+    # Narrow, with labels inside: legible on a telephone, too. Grey on a transparent ground: on dark pages, too.
+    heights = [len(done) + 1.7 for done in panels.values()]
+    parts = ("axes.edge", "axes.label", "axes.title", "text.", "xtick.")
+    with plt.rc_context({**{f"{part}color": GREY for part in parts}, "font.size": 10}):
+        figure, grid = plt.subplots(
+            len(panels),
+            squeeze=False,
+            figsize=(4.4, 0.4 * sum(heights)),
+            layout="constrained",
+            gridspec_kw={"height_ratios": heights},
+        )
+    figure.patch.set_alpha(0)
     for axes, (name, done) in zip(grid[:, 0], panels.items(), strict=True):
+        axes.patch.set_alpha(0)
         for y, row in enumerate(done):
             runs = results[row.name]
             measure = judged(SECTIONS[name].overview, runs)
             color = "C1" if row.network["name"] in BASELINES else "C0"
-            axes.plot(measures.values(runs, measure), [y] * len(runs), "o", color=color, markersize=5)
+            axes.plot(measures.values(runs, measure), [y] * len(runs), "o", color=color, markersize=6)
             printed = [
                 float(paper["value"])
                 for paper in row.paper
                 if paper["measure"] == SECTIONS[name].overview and paper.get("verdict", True)
             ]
-            axes.plot(printed, [y] * len(printed), "D", color="0.4", mfc="none")
-        axes.set_yticks(range(len(done)), [row.label for row in done])
-        axes.set_ylim(len(done) - 0.5, -0.5)
+            axes.plot(printed, [y] * len(printed), "D", color=GREY, mfc="none")
+            label = axes.text(0, y - 0.22, row.label, transform=axes.get_yaxis_transform(), fontsize=8.5)
+            label.set(va="bottom", color=GREY, in_layout=False)
+        axes.set_yticks([])
+        axes.set_ylim(len(done) - 0.6, -0.85)
+        axes.spines["left"].set_visible(False)
         metric = results[done[0].name][0]["metric"]
-        title = f"{SECTIONS[name].title}: {metric}"
-        title = f"{title} →" if metric in measures.HIGHER_IS_BETTER else f"← {title}"
-        axes.set_title(title, loc="left", fontsize=9.5)
+        title = f"{SECTIONS[name].title}:\n{metric}"
+        title += ", higher is better →" if metric in measures.HIGHER_IS_BETTER else ", ← lower is better"
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         if metric in LOGARITHMIC and name != "speech":
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(numticks=5))
+            axes.xaxis.set_minor_locator(NullLocator())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.grid(axis="x", alpha=0.3)
-    for label, color in (("a network of this library", "C0"), ("a network to compare with", "C1")):
+    for label, color in (("this library", "C0"), ("for comparison", "C1")):
         grid[0, 0].plot([], [], "o", color=color, label=label)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    grid[0, 0].plot([], [], "D", color=GREY, mfc="none", label="paper")
+    figure.legend(
+        loc="outside upper center", ncols=3, frameon=False, labelcolor=GREY, columnspacing=1, handletextpad=0
+    )
     return figure
 
 
