@@ -46,6 +46,7 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
+	$(BIN)/python -m pytest -q tests/test_search.py  # It reads the index that was built.
 
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
 	.ci/wheel $(BIN)/python

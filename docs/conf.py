@@ -4,9 +4,11 @@ import doctest
 import html
 import importlib
 import inspect
+import sys
 import textwrap
 import typing
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 import matplotlib.axes
 from docutils import nodes
@@ -15,6 +17,9 @@ from sphinx.addnodes import desc_content
 from sphinx.ext.autosummary import Autosummary
 
 import spectral_param.analysis.plot
+
+sys.path.insert(0, str(Path(__file__).parent))
+import thumbnails
 
 project = "spectral_param"
 author = "the spectral_param developers"
@@ -69,7 +74,7 @@ sphinx_gallery_conf = {
     # What torch.manual_seed and plotting return is not shown.
     "ignore_repr_types": "Generator|matplotlib",
     "image_srcset": ["2x"],
-    "thumbnail_size": (600, 400),
+    "thumbnail_size": (400, 400),
     "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
@@ -164,8 +169,14 @@ def describe(app, page, template, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
+def finish_gallery(app):
+    """Give each tutorial its picture and its line in the gallery, which sphinx-gallery has just written."""
+    thumbnails.finish_gallery(app.srcdir / "tutorials")
+
+
 def setup(app):
     """Add the directive and the handlers."""
+    app.connect("builder-inited", finish_gallery, priority=900)
     app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -163,7 +163,6 @@ def train(model, steps):
 
 losses = {name: train(models[name], steps=500) for name in ("LSTM", "ENRNN")}
 
-# sphinx_gallery_thumbnail_number = 4
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for name, curve in losses.items():
     ax.plot(curve, color=colors[name], alpha=0.25, linewidth=0.8)

@@ -138,7 +138,6 @@ assert late["orthogonal gates"] > late["unconstrained"]
 # unit circle. Those of the unconstrained LSTM went where the loss took them.
 
 titles = ("input gate", "forget gate", "cell gate", "output gate")
-# sphinx_gallery_thumbnail_number = 2
 figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharex=True, sharey=True, layout="constrained")
 for name, color in colors.items():
     values = sp.analysis.eigenvalues(gates(trained[name]))

@@ -8,8 +8,6 @@ pushes alone. Friction damps the real chain, but the model that least squares fi
 :func:`~spectral_param.dynamics.fit_stable` finds a stable model with almost the same error.
 """
 
-# sphinx_gallery_thumbnail_number = 2
-
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.linalg

@@ -12,8 +12,6 @@ eigenvalue outside the unit circle ruins the model. :class:`~spectral_param.Schu
 inside.
 """
 
-# sphinx_gallery_thumbnail_number = 3
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

@@ -208,7 +208,6 @@ W, w_in, bias = reservoir(seed=0)
 scaled = (0.9 * W, w_in, bias)
 alone = predict(scaled, fit(scaled), TRAIN, 3000)
 
-# sphinx_gallery_thumbnail_number = 5
 figure, axes = plt.subplots(1, 2, figsize=(8, 4.2), sharex=True, sharey=True, layout="constrained")
 for ax, values, title, color in (
     (axes[0], series[TRAIN : TRAIN + 3000], "truth", "0.35"),

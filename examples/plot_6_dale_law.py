@@ -12,8 +12,6 @@ constraints, one after the other, keep both properties through the whole trainin
 :class:`~spectral_param.SpectralAbscissa`.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 import copy
 import math
 

@@ -13,8 +13,6 @@ For a normal matrix, a rotation for instance, the first two are equal, and nothi
 bounds which number, and ends with a ReLU network that has a spectral radius of 0.5 and never forgets.
 """
 
-# sphinx_gallery_thumbnail_number = 3
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

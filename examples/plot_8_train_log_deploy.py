@@ -10,8 +10,6 @@ The recurrent network is an ordinary :class:`torch.nn.RNN`. The spectral radius 
 constrained to be at most 1.
 """
 
-# sphinx_gallery_thumbnail_number = 2
-
 # %%
 # The model
 # ---------

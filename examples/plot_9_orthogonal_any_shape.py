@@ -11,8 +11,6 @@ principal component analysis, which is the best that it can do. Then it makes th
 transformer orthogonal.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits

@@ -6,7 +6,8 @@ import pytest
 
 import spectral_param as sp
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
 
 
@@ -30,3 +31,25 @@ def test_inventory_has_names_that_exist(inventory):
         name, _, page = line.split()
         pkgutil.resolve_name(name if "." in name else f"builtins.{name}")  # Raises where there is none.
         assert page.endswith(".html")
+
+
+def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
+    pictures = (DOCS / "thumbnails.py").read_text()
+    drawn = re.findall(r'^def (plot_\d\w*)\(ax\):\n    """.+"""$', pictures, flags=re.MULTILINE)
+    assert drawn == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
+
+
+# Two pages of generated tables: what one reads on them is short.
+TABLES = {"costs.md", "results_log.md"}
+PAGES = [*DOCS.glob("*.md"), *(DOCS / "api").glob("*.md")]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in TABLES], ids=lambda page: page.stem
+)
+def test_pages_are_short(page):
+    assert len(page.read_text().split()) <= 2000
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 700

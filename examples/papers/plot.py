@@ -28,7 +28,7 @@ def overview() -> Figure:
         for name, section in SECTIONS.items()
         if section.overview and (done := [r for r in rows if r.section == name and results.get(r.name)])
     }
-    # Narrow, with labels inside: legible on a telephone, too. Grey on a transparent ground: on dark pages, too.
+    # Narrow, with labels inside, for telephones; grey on a transparent ground, for dark pages.
     heights = [len(done) + 1.7 for done in panels.values()]
     parts = ("axes.edge", "axes.label", "axes.title", "text.", "xtick.")
     with plt.rc_context({**{f"{part}color": GREY for part in parts}, "font.size": 10}):

@@ -30,6 +30,7 @@ The papers' experiments, trained with this library. [Experiments](experiments.md
 .. plot::
    :filename-prefix: results-overview
    :include-source: false
+   :width: 440px
    :alt: Scores of the trained networks, one panel for each task. The tables below have the same numbers.
 
    from examples.papers import plot

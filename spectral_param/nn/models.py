@@ -42,7 +42,9 @@ class ScoRNN(BlockRNN):
         negative_ones: Number (``int``) or fraction (``float``) of -1s in D. ``None``, the default: half of
             the entries, which spreads the eigenvalues over the unit circle; for a complex dtype, trained
             phases. The paper tunes the fraction in steps of a tenth.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
+            ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
+            ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ScoRNN(1, 32)(torch.randn(64, 8, 1))
@@ -66,7 +68,7 @@ class ENRNN(BlockRNN):
     r"""Recurrent network with an orthogonal block for long-term memory and another for short-term memory.
 
     Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory" (AAAI
-    2020), eq. (3). The recurrent matrix is
+    2020), eq. (2) and (3). The recurrent matrix is
     :math:`\begin{bmatrix} W^{(L)} & W^{(C)} \\ 0 & W^{(S)} \end{bmatrix}`
     with an orthogonal :math:`W^{(L)}`, and :math:`W^{(S)}` of spectral radius at most ``radius``.
 
@@ -83,7 +85,9 @@ class ENRNN(BlockRNN):
         radius: Spectral radius of the short-term block.
         mode: How ``radius`` bounds it. The default is ``"latched"``, as in the paper; the default of
             :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
+            ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
+            ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
         TypeError: If a ``hidden_size`` is given instead of the two sizes.
@@ -141,7 +145,9 @@ class ScuRNN(BlockRNN):
             parts, ``2·hidden_size`` real features. The default is True. h_n stays complex.
         dtype: ``torch.complex64`` or ``torch.complex128``. The default has the precision of torch's default
             dtype: usually ``torch.complex64``.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``,
+            ``init``, ``checkpoint_every``, ``return_output`` and ``device``, as in
+            :class:`spectral_param.nn.BlockRNN`.
 
     Raises:
         ValueError: If the dtype is not complex.
@@ -181,7 +187,9 @@ class ExpRNN(BlockRNN):
         num_layers: Number of layers.
         angles: Initial rotation angles, ``"henaff"`` (the default) or ``"cayley"``; see
             :class:`spectral_param.SkewExponential`.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
+            ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
+            ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ExpRNN(1, 32)(torch.randn(64, 8, 1))
@@ -218,7 +226,9 @@ class NNRNN(BlockRNN):
         radius: Bound of the spectral radius. None, the default: no bound.
         departure: Bound of the departure from normality. None, the default: no bound.
         delta: δ of the penalty.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
+            ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
+            ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.NNRNN(1, 32)
@@ -263,7 +273,9 @@ class EUNN(BlockRNN):
             parts, 2n real features. ``None``, the default, is True for a complex dtype.
         dtype: Complex, as in the paper, or real. The default is complex, in the precision of torch's default
             dtype.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``nonlinearity``, ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``,
+            ``init``, ``checkpoint_every``, ``return_output`` and ``device``, as in
+            :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.EUNN(1, 32, layers=2)
@@ -303,8 +315,9 @@ class URNN(BlockRNN):
         real_output: Whether the output consists of the real parts of the states followed by the imaginary
             parts, 2n real features. The default is True, as in the paper.
         dtype: A complex dtype. The default has the precision of torch's default dtype.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`. ``init`` has no effect: the start
-            is always the paper's.
+        options: ``nonlinearity``, ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``,
+            ``init``, ``checkpoint_every``, ``return_output`` and ``device``, as in
+            :class:`spectral_param.nn.BlockRNN`. ``init`` has no effect: the start is always the paper's.
 
     Raises:
         ValueError: If the dtype is not complex.
@@ -348,7 +361,8 @@ class ORNN(BlockRNN):
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed
             by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``, ``init``,
+            ``checkpoint_every``, ``return_output`` and ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> output, h_n = spectral_param.nn.ORNN(1, 32, reflections=8)(torch.randn(64, 8, 1))
@@ -399,7 +413,8 @@ class SpectralRNN(BlockRNN):
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed
             by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.
-        options: Further arguments of :class:`spectral_param.nn.BlockRNN`.
+        options: ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``, ``init``,
+            ``checkpoint_every``, ``return_output`` and ``device``, as in :class:`spectral_param.nn.BlockRNN`.
 
     Example:
         >>> rnn = spectral_param.nn.SpectralRNN(1, 32, margin=0.1, reflections=8)

@@ -39,16 +39,16 @@ def _support(
 class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
-    Eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), for any number of blocks. The eigenvalues of W are those of the blocks, for all couplings C.
-    In a recurrence, block i of the state receives block j through the coupling (i, j).
+    Each diagonal block has a constraint of its own, and the couplings above them are free. The eigenvalues of
+    W are those of the blocks, for all couplings C. In a recurrence, block i of the state receives block j
+    through the coupling (i, j).
 
-    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
-    couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
-    the zeros.
-
-    Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
-    below the diagonal, and those without a coupling, to zero.
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> constraint = spectral_param.BlockTriangular(blocks, coupling=True)
+        >>> rnn = spectral_param.constrain(torch.nn.RNN(2, 10), "weight_hh_l0", constraint)
+        >>> rnn.weight_hh_l0[6:, :6].abs().max().item()
+        0.0
 
     Args:
         blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
@@ -61,14 +61,15 @@ class BlockTriangular(Parametrization):
     Raises:
         ValueError: If a size is not a positive integer, or a coupling is not such a pair.
 
-    Example:
-        >>> rnn = torch.nn.RNN(2, 10)
-        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
-        >>> constraint = spectral_param.BlockTriangular(blocks, coupling=True)
-        >>> register_parametrization(rnn, "weight_hh_l0", constraint)
-        ParametrizedRNN(...)
-        >>> rnn.weight_hh_l0[6:, :6].abs().max().item()
-        0.0
+    Source: eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
+    Memory" (AAAI 2020), for any number of blocks.
+
+    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
+    couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
+    the zeros.
+
+    Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
+    below the diagonal, and those without a coupling, to zero.
     """
 
     def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:

@@ -25,26 +25,26 @@ from spectral_param.parametrizations.base import (
 class FourierUnitary(Parametrization):
     r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
 
+    It has 7n real parameters, where all unitary matrices have n². A product with a vector costs O(n log n).
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.FourierUnitary())
+        >>> torch.allclose(layer.weight @ layer.weight.mH, torch.eye(8) + 0j, atol=1e-5)
+        True
+        >>> spectral_param.num_free_parameters(layer)  # 7n, and the bias
+        72
+
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
     D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
     and Π a permutation, drawn at registration and shared by the matrices of a batch. The buffer
     ``permutation`` has the digits of its indices in base 256, which are exact in half precision, too.
-    The weight has 7n real parameters, where all unitary matrices have n². A product with a vector costs
-    O(n log n).
 
     The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
     ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
 
     No method is known that computes the parameters of a given matrix. *Registration replaces the weight by
     the paper's start*, which is random, and only the weight of the last evaluation can be assigned.
-
-    Example:
-        >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
-        >>> _ = register_parametrization(layer, "weight", spectral_param.FourierUnitary())
-        >>> torch.allclose(layer.weight @ layer.weight.mH, torch.eye(8) + 0j, atol=1e-5)
-        True
-        >>> spectral_param.num_free_parameters(layer)  # 7n, and the bias
-        72
     """
 
     permutation: Tensor

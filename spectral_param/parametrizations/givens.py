@@ -33,21 +33,17 @@ from spectral_param.parametrizations.base import (
 class Givens(Parametrization):
     r"""Orthogonal (unitary) weight :math:`W = D F^{(1)} ⋯ F^{(L)}` of layers of 2x2 rotations.
 
-    Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
-    Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
-    coordinates. The number L of layers sets the capacity: L = n layers have n(n-1)/2 rotations and reach
-    every orthogonal (unitary) matrix. A product with a vector costs O(nL).
+    The number L of layers sets the capacity: few layers have few parameters, L = n layers reach every
+    orthogonal (unitary) matrix. A product with a vector costs O(nL).
 
-    - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
-      Only registration and assignment choose it.
-    - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
-      ``original1`` and ``original2``, all real.
-
-    The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
-    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then the
-    angles of a weight of the set are found again, and *every other weight is replaced by the paper's start*,
-    which is random. The angles are always found for L ≤ 2 and for ``"fft"``; from about L = 8 on, rounding
-    errors often prevent it.
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", spectral_param.Givens(layers=4))
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+        >>> rnn.parametrizations.weight_hh_l0.original.shape  # 2 layers of 32 rotations and 2 of 31
+        torch.Size([126])
 
     Args:
         layers: Number L of layers, from 1 to n. ``None``, the default, is the largest number: n for
@@ -59,15 +55,20 @@ class Givens(Parametrization):
     Raises:
         ValueError: If ``layers`` or ``order`` has another value.
 
-    Example:
-        >>> rnn = torch.nn.RNN(8, 64)
-        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.Givens(layers=4))
-        ParametrizedRNN(...)
-        >>> W = rnn.weight_hh_l0
-        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
-        True
-        >>> rnn.parametrizations.weight_hh_l0.original.shape  # 2 layers of 32 rotations and 2 of 31
-        torch.Size([126])
+    Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
+    Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
+    coordinates; n layers have n(n-1)/2 rotations.
+
+    - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
+      Only registration and assignment choose it.
+    - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
+      ``original1`` and ``original2``, all real.
+
+    The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
+    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then the
+    angles of a weight of the set are found again, and *every other weight is replaced by the paper's start*,
+    which is random. The angles are always found for L ≤ 2 and for ``"fft"``; from about L = 8 on, rounding
+    errors often prevent it.
     """
 
     signs: Tensor | None

@@ -34,6 +34,26 @@ from spectral_param.parametrizations.base import (
 class Householder(Parametrization):
     r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
+    A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections it has
+    fewer parameters, and a product with a vector costs O(nk).
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> constraint = spectral_param.Householder(reflections=16)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint)
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+        >>> rnn.parametrizations.weight_hh_l0.original.shape
+        torch.Size([64, 16])
+
+    Args:
+        reflections: Number k of reflections. ``None``, the default, is n, which reaches every orthogonal
+            weight. Fewer reflections have fewer parameters and take less time; the paper compares several k.
+
+    Raises:
+        ValueError: If ``reflections`` is not a positive integer.
+
     Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent
     Neural Networks Using Householder Reflections" (ICML 2017). The first i - 1 entries of the vector u_i are
     zero. The vectors are the columns of the weight's ``original``, of shape ``(..., n, k)``; entries above
@@ -57,23 +77,6 @@ class Householder(Parametrization):
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.
-
-    Args:
-        reflections: Number k of reflections. ``None``, the default, is n, which reaches every orthogonal
-            weight. Fewer reflections have fewer parameters and take less time; the paper compares several k.
-
-    Raises:
-        ValueError: If ``reflections`` is not a positive integer.
-
-    Example:
-        >>> rnn = torch.nn.RNN(8, 64)
-        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.Householder(reflections=16))
-        ParametrizedRNN(...)
-        >>> W = rnn.weight_hh_l0
-        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
-        True
-        >>> rnn.parametrizations.weight_hh_l0.original.shape
-        torch.Size([64, 16])
     """
 
     shapes = "tall"

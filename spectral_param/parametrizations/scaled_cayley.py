@@ -28,6 +28,26 @@ from spectral_param.parametrizations.base import Parametrization, as_real, is_tr
 class ScaledCayley(Parametrization):
     r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
 
+    Its product with a vector keeps the length of the vector (a wide one: makes it no longer). This is the
+    constraint to take for orthogonal weights by default.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 256)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.ScaledCayley())
+        >>> W = layer.weight
+        >>> torch.allclose(W.mT @ W, torch.eye(64), atol=1e-5)
+        True
+
+    Args:
+        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
+            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune it:
+            0.5 for tasks with long memory, 0.1 for tasks with short memory. ``None``, the default, takes the
+            number that fits the registered or assigned weight; with ``init="paper"``, the default of the
+            networks of :mod:`spectral_param.nn`, n/2.
+
+    Raises:
+        ValueError: If ``negative_ones`` is outside its range.
+
     By the scaled Cayley transform. For an original T = [T₁; B] of the shape of a tall weight ``(..., m, n)``,
     with A = (T₁ - T₁ᴴ)/2,
 
@@ -52,24 +72,6 @@ class ScaledCayley(Parametrization):
     WD tends to -1. A large T costs an inverse in double precision, or eigenvalues. (In torch.compile and in
     transforms of torch.func, where no value may be looked at, it is the inverse in double precision for every
     single-precision T.)
-
-    Args:
-        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
-            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune it:
-            0.5 for tasks with long memory, 0.1 for tasks with short memory. ``None``, the default, takes the
-            number that fits the registered or assigned weight; with ``init="paper"``, the default of the
-            networks of :mod:`spectral_param.nn`, n/2.
-
-    Raises:
-        ValueError: If ``negative_ones`` is outside its range.
-
-    Example:
-        >>> rnn = torch.nn.RNN(8, 64)
-        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.ScaledCayley())
-        ParametrizedRNN(...)
-        >>> W = rnn.weight_hh_l0
-        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
-        True
     """
 
     shapes = "tall"

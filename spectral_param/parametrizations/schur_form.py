@@ -44,24 +44,17 @@ _INSIDE = 0.995
 class SchurForm(Parametrization):
     r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
 
-    Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
-    orthogonal, Λ block-diagonal, T strictly block lower triangular. So the eigenvalues of V are those of Λ,
-    for all P and T. The blocks of Λ are
+    The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
+    from normality. To train a stable weight from a fresh start take
+    :class:`spectral_param.SpectralRadiusNorm` with ``mode="at_most"``: here two real eigenvalues never become
+    a complex pair in training, nor the reverse.
 
-    .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
-
-    with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
-    inside each block (``form="paper"``). That entry changes the eigenvalues, so γ is their modulus only while
-    the entry is zero, as at the start.
-
-    The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
-    row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
-    rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
-    change it: two real eigenvalues do not become a complex pair, nor the reverse. With ``init="paper"`` all
-    eigenvalues are pairs, and for odd n one is real.
-
-    The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
-    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> constraint = spectral_param.SchurForm(radius=0.99, departure=1.0)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint)
+        >>> bool(spectral_param.functional.spectral_radius(rnn.weight_hh_l0) <= 0.99 + 1e-5)
+        True
 
     Args:
         P: The parametrization of P, of this library or another, with a ``right_inverse``. It is copied; the
@@ -87,12 +80,24 @@ class SchurForm(Parametrization):
     Raises:
         ValueError: If an argument is outside its range.
 
-    Example:
-        >>> rnn = torch.nn.RNN(8, 64)
-        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.SchurForm(radius=0.99))
-        ParametrizedRNN(...)
-        >>> bool(spectral_param.functional.spectral_radius(rnn.weight_hh_l0) <= 0.99 + 1e-5)
-        True
+    Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
+    orthogonal, Λ block-diagonal, T strictly block lower triangular. So the eigenvalues of V are those of Λ,
+    for all P and T. The blocks of Λ are
+
+    .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
+
+    with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
+    inside each block (``form="paper"``). That entry changes the eigenvalues, so γ is their modulus only while
+    the entry is zero, as at the start.
+
+    The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
+    row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
+    rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
+    change it: two real eigenvalues do not become a complex pair, nor the reverse. With ``init="paper"`` all
+    eigenvalues are pairs, and for odd n one is real.
+
+    The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
+    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
     """
 
     pairs: Tensor | None

@@ -18,30 +18,9 @@ _FREE = 2.0
 class SignPattern(Parametrization):
     r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
 
-    Dale's law: each neuron either excites all of its targets or inhibits all of them. So each column of a
-    recurrent matrix has one sign. Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent
-    Neural Networks for Cognitive Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with
-    rectified entries :math:`W^{+}`. A zero is a missing connection, as in a mask, a sparse reservoir or a
-    connectome.
-
-    The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
-    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
-    does not keep the spectral radius: changed signs change the eigenvalues. Before
-    :class:`spectral_param.SpectralAbscissa`, which shifts the diagonal, the diagonal of the pattern has to be
-    NaN, or -1 with ``mode="at_most"``, which only makes it smaller; :func:`spectral_param.constrain` checks
-    that.
-
-    With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
-    where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
-    T = W; registration first sets entries of the wrong sign to zero.
-
-    Args:
-        pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
-            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
-            or nested lists. It is a buffer.
-
-    Raises:
-        ValueError: If an entry is something else, or the shape does not fit the weight.
+    For Dale's law, where each neuron excites all of its targets or inhibits all of them, so that each column
+    of a recurrent matrix has one sign; and for masks, sparse reservoirs and connectomes, where a zero is a
+    missing connection.
 
     Example:
         >>> dale = torch.ones(8, 8)
@@ -53,6 +32,29 @@ class SignPattern(Parametrization):
         True
         >>> round(spectral_param.functional.spectral_radius(W).item(), 4)
         0.9
+
+    Args:
+        pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
+            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
+            or nested lists. It is a buffer.
+
+    Raises:
+        ValueError: If an entry is something else, or the shape does not fit the weight.
+
+    Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks for Cognitive
+    Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with rectified entries
+    :math:`W^{+}`.
+
+    The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
+    does not keep the spectral radius: changed signs change the eigenvalues. Before
+    :class:`spectral_param.SpectralAbscissa`, which shifts the diagonal, the diagonal of the pattern has to be
+    NaN, or -1 with ``mode="at_most"``, which only makes it smaller; :func:`spectral_param.constrain` checks
+    that.
+
+    With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
+    where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
+    T = W; registration first sets entries of the wrong sign to zero.
     """
 
     pattern: Tensor

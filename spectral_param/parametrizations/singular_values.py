@@ -21,6 +21,27 @@ EDGE = 0.99
 class SingularValues(Parametrization):
     r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
 
+    U and V are products of Householder reflections. The weight has any shape; each product with it changes
+    the length of a vector by a factor in center ± margin (a wide one: at most center + margin).
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 256)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SingularValues(margin=0.1))
+        >>> sigma = torch.linalg.svdvals(layer.weight)
+        >>> bool(sigma.max() < 1.1001), bool(sigma.min() > 0.8999)
+        (True, True)
+
+    Args:
+        margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
+            stays inside the interval; a large f (20 in float32) rounds it to the edge, where the gradient is
+            zero. The default, 0.01, is that of the authors' code.
+        reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
+            every weight of the set. The authors' code uses n/4.
+        center: The center c of the interval. The default is 1, as in the paper.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
     Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
     Parameterization" (ICML 2018). U and V are products of Householder reflections, parametrized as by
     :class:`spectral_param.Householder`, and :math:`σ = c + 2m\,(\mathrm{sigmoid}(f) - ½)` for the center c
@@ -40,25 +61,6 @@ class SingularValues(Parametrization):
     takes the first k of them for U and the others for V, and chooses the best σ. Assignment accepts only
     weights that this reproduces: multiples of products of 2k reflections. To copy a trained weight, use its
     ``state_dict`` or copy the originals.
-
-    Args:
-        margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
-            stays inside the interval; a large f (20 in float32) rounds it to the edge, where the gradient is
-            zero. The default, 0.01, is that of the authors' code.
-        reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
-            every weight of the set. The authors' code uses n/4.
-        center: The center c of the interval. The default is 1, as in the paper.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> layer = torch.nn.Linear(64, 64)
-        >>> register_parametrization(layer, "weight", spectral_param.SingularValues(margin=0.1))
-        ParametrizedLinear(...)
-        >>> sigma = torch.linalg.svdvals(layer.weight)
-        >>> bool(sigma.max() < 1.1), bool(sigma.min() > 0.9)
-        (True, True)
     """
 
     shapes = "tall"

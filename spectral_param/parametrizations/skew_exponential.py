@@ -22,6 +22,25 @@ Angles = Literal["henaff", "cayley"]
 class SkewExponential(Parametrization):
     r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
+    A tall weight has orthonormal columns, a wide one orthonormal rows. The weight is real. For the same set
+    with less time take :class:`spectral_param.ScaledCayley`; this map is that of expRNN and, with
+    :func:`spectral_param.rebase`, of dtriv.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 16)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SkewExponential())
+        >>> W = layer.weight
+        >>> torch.allclose(W @ W.mT, torch.eye(16), atol=1e-5)
+        True
+
+    Args:
+        angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
+            the default, is uniform in [-π, π), ``"cayley"`` uniform in [0, π/2]. The papers use both,
+            depending on the task.
+
+    Raises:
+        ValueError: If ``angles`` is neither.
+
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
     (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
@@ -33,22 +52,6 @@ class SkewExponential(Parametrization):
     and Applications 1998). Registration projects the weight onto the nearest matrix with orthonormal columns
     (the polar factor). This matrix becomes the base, with T = 0; an assigned weight becomes the base, too.
     Training does not change the determinant of W, which is that of B. B is a buffer, float32 or better.
-
-    Args:
-        angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
-            the default, is uniform in [-π, π), ``"cayley"`` uniform in [0, π/2]. The papers use both,
-            depending on the task.
-
-    Raises:
-        ValueError: If ``angles`` is neither.
-
-    Example:
-        >>> rnn = torch.nn.RNN(8, 64)
-        >>> register_parametrization(rnn, "weight_hh_l0", spectral_param.SkewExponential())
-        ParametrizedRNN(...)
-        >>> W = rnn.weight_hh_l0
-        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
-        True
     """
 
     shapes = "tall"

@@ -33,16 +33,11 @@ class SpectralAbscissa(Parametrization):
     real number. Eigenvectors, imaginary parts and the departure from normality do not change. The gradient
     is exact: :math:`dα/dT = \mathrm{Re}(\bar v u^T / (v^H u))` for the left and right eigenvectors v and u.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
-    decomposition, however often the weight is read (under torch.compile: each read does).
-
-    Matrices without a derivative have defined results:
-
-    - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
-    - If several eigenvalues are rightmost, the gradient is that of one of them.
-    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
-      unit eigenvectors, has no derivative. The gradient then treats α as a constant, and a
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralAbscissa(-0.1))
+        >>> round(torch.linalg.eigvals(layer.weight).real.max().item(), 4)
+        -0.1
 
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
@@ -53,12 +48,16 @@ class SpectralAbscissa(Parametrization):
     Raises:
         ValueError: If an argument is outside its range.
 
-    Example:
-        >>> layer = torch.nn.Linear(64, 64)
-        >>> register_parametrization(layer, "weight", spectral_param.SpectralAbscissa(-0.1))
-        ParametrizedLinear(...)
-        >>> round(torch.linalg.eigvals(layer.weight).real.max().item(), 4)
-        -0.1
+    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
+    decomposition, however often the weight is read (under torch.compile: each read does).
+
+    Matrices without a derivative have defined results:
+
+    - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
+    - If several eigenvalues are rightmost, the gradient is that of one of them.
+    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
+      unit eigenvectors, has no derivative. The gradient then treats α as a constant, and a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     assignable_after = True

@@ -1,0 +1,38 @@
+"""The picture of "Recurrent networks"."""
+
+import numpy as np
+import torch
+from landing import AFTER, BEFORE, OTHER, picture
+
+import spectral_param as sp
+
+
+def blocks():
+    """Draw the recurrent matrix of an ENRNN that was trained a little, and its eigenvalues."""
+    torch.manual_seed(0)
+    rnn = sp.nn.ENRNN(2, long_size=24, short_size=16)
+    optimizer = torch.optim.Adam(rnn.parameters(), lr=1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        output, _ = rnn(torch.randn(30, 8, 2))
+        (output[-1].sum(dim=-1) - 1).square().mean().backward()
+        optimizer.step()
+    W = rnn.cells[0].weight_hh.detach()
+    matrix, plane = picture(2, (3.2, 3.0))
+    # Opaque colours for entries alone: zeros show the page.
+    shade = W.abs() / W.abs().max()
+    colors = torch.tensor([0x1F, 0x9E, 0x89]) / 255
+    image = torch.cat([colors.expand(*W.shape, 3), shade.sqrt()[..., None]], dim=-1)
+    matrix.imshow(image.numpy())
+    for line in (matrix.axhline, matrix.axvline):
+        line(23.5, color=OTHER, linewidth=1)
+    matrix.set(xticks=(11.5, 31.5), yticks=(11.5, 31.5), title="|W|")
+    matrix.set_xticklabels(["long", "short"])
+    matrix.set_yticklabels(["long", "short"])
+    circle = np.exp(2j * np.pi * np.linspace(0, 1, 200))
+    plane.plot(circle.real, circle.imag, color=OTHER, linewidth=0.8)
+    for block, color, label in ((W[:24, :24], AFTER, "long"), (W[24:, 24:], BEFORE, "short")):
+        eigenvalues = torch.linalg.eigvals(block)
+        plane.plot(eigenvalues.real, eigenvalues.imag, ".", markersize=7, color=color, label=label)
+    plane.set(aspect="equal", title="Eigenvalues of W", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    plane.legend(labelcolor="linecolor", loc="center", handletextpad=0)
