@@ -16,6 +16,9 @@ HEAD = """# What it costs
 
 <!-- Written by `python -m benchmarks.table` from benchmarks/results. Do not edit. -->
 
+```{{index}} ! costs, ! benchmark, ! speed, ! performance, ! overhead
+```
+
 The time of this library divided by the time of the alternative, at the smallest and at the largest size.
 Below 1, this library is faster.
 

@@ -35,4 +35,4 @@ def blocks():
         eigenvalues = torch.linalg.eigvals(block)
         plane.plot(eigenvalues.real, eigenvalues.imag, ".", markersize=7, color=color, label=label)
     plane.set(aspect="equal", title="Eigenvalues of W", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-    plane.legend(labelcolor="linecolor", loc="center", handletextpad=0)
+    plane.legend(labelcolor="linecolor", loc="upper left", bbox_to_anchor=(0.95, 1.05), handletextpad=0)

@@ -92,7 +92,7 @@ def plot_8_train_log_deploy(ax):
 def plot_9_orthogonal_any_shape(ax):
     """A tied autoencoder as good as PCA, and a transformer with orthonormal layers."""
     rng = np.random.default_rng(1)
-    for left, bottom, columns, rows in ((0, 0, 3, 8), (4, 5, 8, 3)):
+    for left, bottom, columns, rows in ((0, 0, 3, 8), (4, 2.5, 8, 3)):
         for column in range(columns):
             for row in range(rows):
                 corner = (left + column, bottom + row)
