@@ -23,8 +23,8 @@ The time of this library divided by the time of the alternative, at the smallest
 Below 1, this library is faster.
 
 {short}
-A time is the median of several turns, which the alternatives take in one process. A turn is one call, or as
-many as take 20 ms. Weights are in float32 where nothing else is said. Memory is the most that a call holds
+The alternatives take turns in one process, and a time is the median over the turns. In a turn, short calls
+are repeated for 20 ms and averaged. Weights are in float32 where nothing else is said. Memory is the most that a call holds
 beyond what it starts with: the peak of torch and that of numpy, added up. Each result is checked before
 it is timed. All times are from a CPU. No GPU has been timed; what a step asks of one is
 [counted](#on-a-gpu). `make bench` measures everything again; the machine is named
@@ -129,8 +129,8 @@ A training step with `SpectralRadiusNorm`: the product of an $n × n$ weight wit
 step of SGD. In the figure, one eigenvalue of the weight is ahead of the others, as training makes it. The
 eigenvalues of a new `Linear` are close to each other: the first steps from there take longer. Where many
 eigenvalues have nearly the largest modulus, `solver="auto"` takes as long as `solver="dense"`. A recurrent
-network evaluates the constraint once for all its time steps, so that the constraint is a smaller part of the
-whole there.
+network evaluates the constraint once for all time steps, so there the constraint is a smaller share of the
+time.
 """,
         (
             Table(STEP, "One weight", grows=True),
@@ -145,8 +145,8 @@ whole there.
         "Beside the plain way",
         """\
 The plain way is a parametrization that returns `T / torch.linalg.eigvals(T).abs().max()`. The small layers
-are a `Linear` with bias and a step of SGD. For 720 units, $ρ(T)$ alone is timed, forward and backward, along
-the matrices of training runs of ENRNN.
+are a `Linear` with bias and a step of SGD. For 720 units, only $ρ(T)$ is timed, forward and backward, on the
+matrices that an ENRNN passed through in training.
 """,
         (
             Table(

@@ -49,8 +49,8 @@ COLUMNS = """| task | network | ours | best test | target |
 REACHED = """## Targets that were reached
 
 A target is a number of a paper, or a bound that the file of the row names. The completed runs of this
-library's networks reached {reached} of their {count} targets. The log also has the targets of the networks to
-compare with.
+library's networks reached {reached} of their {count} targets. The log also lists the targets of the
+comparison networks.
 
 """
 
@@ -60,9 +60,9 @@ READING = """### How to read the tables
 
 - With several seeds, "ours" is their median, followed by the range and the number of seeds. With one seed, it
   is the number of that run.
-- "Ours" is the measure that the target names. Where it names none, "ours" is the test score after the epoch
-  with the best validation score. "Best test" is the best of all epochs, which some papers report. A target is
-  never compared with the best test where there are validation data.
+- "Ours" is the measure that the target names. If the target names no measure, "ours" is the test score of the
+  epoch with the best validation score. "Best test" is the best of all epochs, which some papers report. A
+  target is never compared with the best test where there are validation data.
 - "Equal" means that our number rounds to the paper's.
 - The runs that are compared often differ in optimizer or number of epochs. The table ranks the runs, not the
   networks.
