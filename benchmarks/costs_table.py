@@ -24,9 +24,9 @@ Below 1, this library is faster.
 
 {short}
 The alternatives take turns in one process, and a time is the median over the turns. In a turn, short calls
-are repeated for 20 ms and averaged. Weights are in float32 where nothing else is said. Memory is the most that a call holds
-beyond what it starts with: the peak of torch and that of numpy, added up. Each result is checked before
-it is timed. All times are from a CPU. No GPU has been timed; what a step asks of one is
+are repeated for 20 ms and averaged. Weights are in float32 where nothing else is said. Memory is the most
+that a call holds beyond what it starts with: the peak of torch and that of numpy, added up. Each result is
+checked before it is timed. All times are from a CPU. No GPU has been timed; what a step asks of one is
 [counted](#on-a-gpu). `make bench` measures everything again; the machine is named
 [below](#where-it-was-measured).
 """
