@@ -302,7 +302,7 @@ def test_overview_has_a_dot_for_each_seed_and_a_diamond_for_each_paper(tmp_path,
     for run in (result(test=0.97), result(seed=1, test=0.98), result(config.load("mnist-enrnn-95-63"))):
         record.write(record.path(tmp_path, run["row"], run["seed"]), run)
     (axes,) = plot.overview().axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["ENRNN 95/63", "scoRNN 170"]
+    assert [text.get_text() for text in axes.texts] == ["ENRNN 95/63", "scoRNN 170"]
     drawn = [list(line.get_xdata()) for line in axes.lines]
     assert pytest.approx([0.97 - 0.01 / 3, 0.98 - 0.01 / 3]) in drawn
     assert [0.973] in drawn
