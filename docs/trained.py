@@ -69,18 +69,19 @@ def measure():
 
 def accuracies():
     """Draw what :func:`measure` returns, on a transparent ground, for light and dark pages."""
-    ax = picture(size=(6.4, 4.2))[0]
+    ax = picture(size=(4.4, 4.6))[0]
     found = measure()
     y = np.arange(len(found))
     for shift, color, label, values in (
-        (-0.19, BEFORE, "right after", [pair[0] for pair in found.values()]),
-        (0.19, AFTER, "after three more epochs", [pair[1] for pair in found.values()]),
+        (-0.1, BEFORE, "right after", [pair[0] for pair in found.values()]),
+        (0.15, AFTER, "after three more epochs", [pair[1] for pair in found.values()]),
     ):
-        bars = ax.barh(y + shift, values, 0.36, color=color, label=label)
+        bars = ax.barh(y + shift, values, 0.24, color=color, label=label)
         ax.bar_label(bars, fmt="%.3f", padding=3, color=OTHER)
     ax.set(xlim=(0, 1.15), xlabel="test accuracy", xticks=(0, 0.5, 1))
-    ax.set_yticks(y, [""] * len(found))
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
     for at, name in zip(y, found, strict=True):
-        ax.text(0, at - 0.42, name, va="bottom", color=OTHER)
+        ax.text(0, at - 0.27, name, va="bottom", color=OTHER)
     ax.invert_yaxis()
     ax.figure.legend(loc="outside lower center", ncols=2, labelcolor="linecolor")
