@@ -5,14 +5,15 @@ subspace iteration corrects them with products of T and a thin block, which cost
 eigenvalues. Each result is proven before it is used.
 
 The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient. Its error is the product of the errors of u
-and v. Each step replaces the directions of the smallest Ritz values by random ones. So if an eigenvalue
-outside the blocks grows, the iteration amplifies its direction against the others outside, it appears as a
-Ritz value, and it stays in the blocks from then on.
+and v. Each step replaces the directions of the smallest Ritz values by random ones. So an eigenvalue that
+grows outside the blocks is found: the random columns contain a part of its direction, the iteration amplifies
+that part, it appears as a Ritz value, and from then on it stays in the blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T, by the audit below. If the proof fails,
-LAPACK computes the triple. LAPACK's result also tells how well the leading eigenvalues are separated, and so
-what the next attempt would cost. If they are close together, the iteration uses a power T^(2^q), which costs
-q large products. If that would cost too much as well, the next steps use LAPACK without an attempt.
+LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are separated; from
+that the cost of the next attempt is estimated. If they are close together, the iteration uses a power
+T^(2^q), which costs q large products. If that would cost too much as well, the next steps use LAPACK without
+an attempt.
 
 All random numbers come from generators seeded by the step's number, which is part of the state: the same
 state and the same T give the same bits, in any process.
@@ -40,9 +41,9 @@ The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonz
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (1)
 
-so where f(z) < 1, z is not an eigenvalue of P. This stays true if E is scaled down to zero. So inside a
-closed curve on which f < 1, P has as many eigenvalues as diag(θ) and A together (homotopy). Let θ_1 be the
-largest, scaled to |θ_1| = 1. Two such curves prove the result:
+so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So on a closed
+curve with f < 1 no eigenvalue crosses during that scaling, and inside it P has as many eigenvalues as diag(θ)
+and A together. Let θ_1 be the largest, scaled to |θ_1| = 1. Two such curves prove the result:
 
 - |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1.
 - |z| = 1 + δ and all z beyond: no eigenvalue is larger.
@@ -61,8 +62,8 @@ some m, then A has no eigenvalue with |z| ≥ 1 - δ, and the geometric series g
 
 So each product A^j Z makes a wrong result possible with probability at most 1e-10: 1e-8 for 100 products.
 This holds for every T that was chosen without regard to Z. Z is new in each step, and the T, blocks and
-results of other steps do not enter. The proof does not cover rounding: P and its products have the precision
-of T, so an eigenvalue that a rounding error can move by more than δ is known as well as LAPACK knows it.
+results of other steps do not enter. The proof does not cover rounding errors of P and its products. An
+eigenvalue that such an error can move by more than δ is as uncertain here as it is in LAPACK.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ FRESH = 2
 # By how much a step has to amplify the dominant direction against the rest: little if it starts from the
 # blocks of the last step, much if it starts from random ones.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
-# The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals, so that they
-# end up smaller than required, by a factor e^RESERVE.
+# The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals and aims at
+# residuals e^RESERVE times smaller than required.
 MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
@@ -224,7 +225,8 @@ def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
-    # What made attempts fail is gone if the leading eigenvalues have moved apart since the last call.
+    # If the leading eigenvalues have moved apart since the last call, do not wait: what made attempts fail is
+    # gone.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
     return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
