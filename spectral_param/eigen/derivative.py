@@ -1,35 +1,25 @@
 r"""Derivatives of the leading eigenvalue and its vectors, and the operators for torch.compile.
 
-Derivation
-----------
-Let λ be a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of unit norm,
-and s = vᴴ u. Differentiating T u = λ u and multiplying by vᴴ from the left gives
+docs/derivation_spectral_radius.md derives the formulas, and says why autograd through ``torch.linalg.eig`` is
+no substitute. λ is a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of
+unit norm, and s = vᴴ u. Then
 
-.. math:: d\lambda = v^H\, dT\, u / s .
-
-The norm and the phase of u are kept fixed: uᴴ du = 0. Together with the differentiated equation this is one
-bordered system, which is non-singular because λ is simple,
-
-.. math:: \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
+.. math:: d\lambda = v^H\, dT\, u / s, \qquad
+          \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
           \begin{bmatrix} du \\ -dλ \end{bmatrix} =
-          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix}.
+          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix},
 
-dv solves the same system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a function may be
-differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes the phases, after
-which every function may.
+and dv solves the same bordered system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a
+function may be differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes
+the phases, after which every function may.
 
 PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
 
 .. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
 
 where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is taken.
-With ρ = |λ|, g_λ = g_ρ λ/ρ, and this is the matrix C/ρ of Prop. 3.2 in Helfrich and Ye (2020), "Eigenvalue
-Normalized Recurrent Neural Networks for Short Term Memory". With α = Re λ, g_λ = g_α.
-
-The backward pass consists of differentiable operations on T, λ, u and v, so derivatives of any order are
-right. In contrast, autograd through ``torch.linalg.eig`` solves with the matrix of *all* eigenvectors. It
-loses digits when any two of them are close, and its second derivative is NaN for a tie anywhere in the
-spectrum.
+With ρ = |λ|, g_λ = g_ρ λ/ρ. With α = Re λ, g_λ = g_α. The backward pass consists of differentiable operations
+on T, λ, u and v, so derivatives of any order are right.
 """
 
 from __future__ import annotations

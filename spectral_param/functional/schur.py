@@ -6,22 +6,14 @@ stands at the first row of the block; entries at other rows are ignored. The cod
 block by its parts γ cosθ and γ sinθ, so that a bound on γ or on the real part can be imposed before anything
 else is computed.
 
-Derivation
+The blocks
 ----------
-In Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), Λ has blocks γR(θ) with a
-rotation R, and T has all entries below the diagonal, including the one inside each block. Such a block is
-
-.. math:: \begin{bmatrix} γ\cosθ & -γ\sinθ \\ γ\sinθ + t & γ\cosθ \end{bmatrix}, \qquad
-    λ = γ\cosθ ± \sqrt{-γ\sinθ\,(γ\sinθ + t)} ,
-
-whose eigenvalues have modulus γ for t = 0 only. LAPACK's standard form of a block with eigenvalues γ e^{±iθ}
-(``dlanv2``) is [a, b; c, a] with bc < 0. Hence a = γ cosθ and bc = -γ² sin²θ, and only the ratio of b and c
-is free. With a shear s > 0,
-
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-is the general block of this kind. Its eigenvalues do not depend on s, and T has no entry inside it. A real
-eigenvalue is a block of size 1, [γ] with a sign.
+with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s; a real eigenvalue is a block of size 1, [γ] with
+a sign. In Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), there is no shear, and
+T has an entry inside each block, which changes the eigenvalues. docs/derivation_schur.md says why the shear
+is needed.
 
 Departure from normality
 ------------------------
