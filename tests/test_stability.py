@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrize
 
 import spectral_param as sp
@@ -177,6 +178,15 @@ def _(x):
     return torch.empty_like(x)
 
 
+def cannot_copy_fake_tensors() -> bool:
+    with FakeTensorMode():
+        try:
+            copy.deepcopy(torch.tensor(0))
+        except RuntimeError:
+            return True
+    return False
+
+
 def ignores_the_conjugate_bit() -> bool:
     x = torch.tensor([1j])
     torch.compiler.reset()
@@ -206,7 +216,8 @@ BUGS = {
     "init.spectral_radius_": forgets_that_it_is_coalesced,
     "nn.cell": cannot_be_pickled,
     "parametrizations._copies": copies_share_a_class,
-    "recurrence.dispatch": has_no_is_exporting,
+    "parametrizations._copies.deep_copy": cannot_copy_fake_tensors,
+    "context.is_compiled": has_no_is_exporting,
 }
 
 
