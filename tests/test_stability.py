@@ -182,7 +182,7 @@ def cannot_copy_fake_tensors() -> bool:
     with FakeTensorMode():
         try:
             copy.deepcopy(torch.tensor(0))
-        except RuntimeError:
+        except (RuntimeError, UserWarning):  # Here warnings are errors.
             return True
     return False
 
