@@ -22,8 +22,6 @@ from spectral_param.context import has_no_values
 from spectral_param.functional.checks import finfo_eps, whole_number
 from spectral_param.parametrizations._foreign import originals_for
 from spectral_param.parametrizations.base import Parametrization
-from spectral_param.parametrizations.sign_pattern import SignPattern
-from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -63,7 +61,7 @@ def constrain(
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
             result of the last one. Constraints are copied; the given instance is not changed. If the tensor
-            already has a parametrization, the constraint acts behind it.
+            already has a parametrization, the constraint acts after it: on the weight that it returns.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
@@ -188,7 +186,9 @@ class _Snapshot:
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
     first, *later = links
     present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
-    _check_diagonal([*present, *links])
+    for i, link in enumerate(links):
+        if isinstance(link, Parametrization):
+            link.check_after([*present, *links[:i]])
     if present:
         later = links
     else:
@@ -297,23 +297,6 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
             "init: expected None, a tensor or a function for a list of constraints, got 'paper'. Call "
             "constrain with the first one and init='paper', then with the others."
         )
-
-
-def _check_diagonal(links: list[nn.Module]) -> None:
-    """Raise if SpectralAbscissa, which shifts the diagonal, would undo what a pattern gives."""
-    patterns: list[SignPattern] = []
-    for link in links:
-        if isinstance(link, SignPattern):
-            patterns.append(link)
-        # With "at_most" the diagonal is only made smaller.
-        elif isinstance(link, SpectralAbscissa) and not all(
-            pattern.has_free_diagonal(or_negative=link.mode == "at_most") for pattern in patterns
-        ):
-            raise ValueError(
-                "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
-                "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
-                "sign; -1 may stay with mode='at_most'."
-            )
 
 
 def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
