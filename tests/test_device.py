@@ -172,6 +172,17 @@ def test_a_step_that_falls_back_on_lapack_decomposes_once(scale, monkeypatch) ->
     assert calls == ["cpu"]
 
 
+@pytest.mark.parametrize("case", STEPS[:19], ids=lambda case: case.name)
+def test_a_second_read_waits_once(case: benchmark.Case) -> None:
+    """Whether anything has changed is one question, however many tensors the weight depends on."""
+    with standin.counting():
+        module = copy.deepcopy(case.module).to(DEVICE)
+        module.weight  # noqa: B018
+    with standin.counting() as asked:
+        module.weight  # noqa: B018
+    assert asked.waits == 1
+
+
 def test_tracked_matrices_are_what_they_are_alone() -> None:
     """Also where one of them falls back on LAPACK and another is zero."""
     T = benchmark.led((4, 40, 40))
