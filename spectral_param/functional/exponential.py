@@ -56,6 +56,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
         powers = _four_powers(A * _powers_of_two(-s, A) if s.any() else A)
         if skew and s.any():
             least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
+            s = _halvings(least, limit)
     else:
         # The host looks once, at all that decides.
         factor = (-torch.frexp(norm / limit).exponent.clamp(min=0)).exp2().to(norm.dtype)
@@ -63,9 +64,9 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
         bound = _norm(powers[3]) ** 0.25 / factor if skew else norm
         *norms, factors = torch.stack([norm, bound, factor]).cpu().numpy()
         least, tried = np.minimum(*norms), -np.log2(factors)
+        s = _halvings(least, limit)
     # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
-    s = _halvings(least, limit)
-    if (back := tried - s).any():
+    if tried is not s and (back := tried - s).any():
         powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     X = _COEFFICIENTS[_DEGREE] * powers[3]
