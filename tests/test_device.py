@@ -12,6 +12,7 @@ import spectral_param as sp
 from benchmarks import device as benchmark
 from benchmarks.table import RESULTS
 from spectral_param.eigen import dense, tracking
+from spectral_param.functional.exponential import skew_exponential
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests import standin
 from tests.cases import CASES, FROM_THE_START
@@ -181,6 +182,19 @@ def test_a_second_read_waits_once(case: benchmark.Case) -> None:
     with standin.counting() as asked:
         module.weight  # noqa: B018
     assert asked.waits == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_of_any_size(dtype) -> None:
+    """What the host learns from one look gives the numbers that it computes itself."""
+    sizes = [0.0, 1e-30, 0.1, 5.0, 100.0, 1e7, float("nan"), float("inf")]
+    T = torch.randn(len(sizes), 6, 6, dtype=dtype) * torch.tensor(sizes, dtype=dtype)[:, None, None]
+    A = T.tril(-1) - T.tril(-1).mT
+    for X in (A, *A, A[5] * 1e5, A[5] * torch.finfo(dtype).max / 1e9):
+        with standin.counting():
+            found = skew_exponential(X.to(DEVICE)).cpu()
+        atol = 1e3 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found, skew_exponential(X), atol=atol, rtol=0, equal_nan=True)
 
 
 def test_tracked_matrices_are_what_they_are_alone() -> None:

@@ -59,11 +59,12 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             s = _halvings(least, limit)
     else:
         # The host looks once, at all that decides.
-        factor = (-torch.frexp(norm / limit).exponent.clamp(min=0)).exp2().to(norm.dtype)
+        factor = (-torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype)).exp2()
         powers = _four_powers(A * factor)
         bound = _norm(powers[3]) ** 0.25 / factor if skew else norm
         *norms, factors = torch.stack([norm, bound, factor]).cpu().numpy()
-        least, tried = np.minimum(*norms), -np.log2(factors)
+        least = np.minimum(*norms)
+        tried = np.where(np.isfinite(least), -np.log2(factors), 0)
         s = _halvings(least, limit)
     # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
     if tried is not s and (back := tried - s).any():
@@ -218,7 +219,7 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
         return E
-    large = large.to(A.device)
+    large = large.to(A.device, non_blocking=True)
     # iA is Hermitian, with eigenvalues -λ.
     angles, V = torch.linalg.eigh(1j * torch.where(large, A.detach(), 0).double())
     exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
