@@ -59,12 +59,12 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             s = _halvings(least, limit)
     else:
         # The host looks once, at all that decides.
-        factor = (-torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype)).exp2()
-        powers = _four_powers(A * factor)
-        bound = _norm(powers[3]) ** 0.25 / factor if skew else norm
-        *norms, factors = torch.stack([norm, bound, factor]).cpu().numpy()
+        divisor = torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype).exp2()
+        powers = _four_powers(A / divisor)
+        bound = _norm(powers[3]) ** 0.25 * divisor if skew else norm
+        *norms, divisors = torch.stack([norm, bound, divisor]).cpu().numpy()
         least = np.minimum(*norms)
-        tried = np.where(np.isfinite(least), -np.log2(factors), 0)
+        tried = np.where(np.isfinite(least), np.log2(divisors), 0)
         s = _halvings(least, limit)
     # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
     if tried is not s and (back := tried - s).any():
