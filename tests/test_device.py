@@ -228,3 +228,17 @@ def test_the_device_is_one() -> None:
         x.copy_(torch.zeros(2))
         x[x > 0]
     assert asked.waits == 3
+
+
+@pytest.mark.parametrize("device", ["standin", "cpu"])
+def test_the_command_writes_what_it_finds(device, monkeypatch, tmp_path, capsys) -> None:
+    """A real device is timed; the host stands for one here."""
+    output = tmp_path / "device.json"
+    arguments = ["--device", device, "--only", "ScaledCayley", "--repeats", "2", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", ["benchmarks.device", *arguments])
+    benchmark.main()
+    written = json.loads(output.read_text())
+    assert written["environment"]["device"] == device
+    (row,) = written["steps"].values()
+    assert set(row) == {"difference", *(("launches", "waits") if device == "standin" else ("device", "host"))}
+    assert "ScaledCayley" in capsys.readouterr().out
