@@ -170,8 +170,12 @@ def test_a_step_that_falls_back_on_lapack_decomposes_once(scale, monkeypatch) ->
     with torch.no_grad():
         original.copy_(nn.init.orthogonal_(torch.empty(100, 100)) * scale)
     calls.clear()
-    for _ in range(2):
+    with standin.counting() as asked:
         layer.weight.sum().backward()
+    assert asked.waits == 2 if scale == 1 else asked.waits <= 4, (
+        "T, and whether λ is extreme, zero or defective"
+    )
+    layer.weight.sum().backward()
     assert calls == ["cpu"]
 
 

@@ -101,7 +101,7 @@ class Memory:
             W = constraint._as_weight(W, copies[0].dtype)
         values = tuple(map(torch.detach, copies))
         for value in values:
-            if value.untyped_storage().data_ptr() == W.untyped_storage().data_ptr():
+            if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
                 W = W.clone()  # Edits of the weight must not reach the copies.
         self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
         return W
