@@ -167,14 +167,14 @@ def test_a_step_that_falls_back_on_lapack_decomposes_once(scale, monkeypatch) ->
     )
     layer = sp.constrain(nn.Linear(100, 100, bias=False), "weight", sp.SpectralRadiusNorm()).to(DEVICE)
     original = layer.parametrizations.weight.original
+    layer.weight  # noqa: B018  # The host has the state of the tracking from now on.
     with torch.no_grad():
         original.copy_(nn.init.orthogonal_(torch.empty(100, 100)) * scale)
     calls.clear()
     with standin.counting() as asked:
         layer.weight.sum().backward()
-    assert asked.waits == 2 if scale == 1 else asked.waits <= 4, (
-        "T, and whether λ is extreme, zero or defective"
-    )
+    # T, and whether something is extreme, zero or defective; for an extreme T the last two once more.
+    assert asked.waits <= (2 if scale == 1 else 4)
     layer.weight.sum().backward()
     assert calls == ["cpu"]
 
