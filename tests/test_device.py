@@ -167,9 +167,11 @@ def test_a_step_that_falls_back_on_lapack_decomposes_once(scale, monkeypatch) ->
     )
     layer = sp.constrain(nn.Linear(100, 100, bias=False), "weight", sp.SpectralRadiusNorm()).to(DEVICE)
     original = layer.parametrizations.weight.original
-    layer.weight  # noqa: B018  # The host has the state of the tracking from now on.
     with torch.no_grad():
+        # All eigenvalues are as large, so no step attempts to track.
         original.copy_(nn.init.orthogonal_(torch.empty(100, 100)) * scale)
+        layer.weight  # noqa: B018  # The host has the state of the tracking from now on.
+        original.mul_(1.01)
     calls.clear()
     with standin.counting() as asked:
         layer.weight.sum().backward()
