@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import HALF
+from spectral_param.context import HALF, is_on_host
 from spectral_param.eigen.follower import Follower
 from spectral_param.parametrizations._layout import PLAIN
 
@@ -101,7 +101,7 @@ class Memory:
             W = constraint._as_weight(W, copies[0].dtype)
         values = tuple(map(torch.detach, copies))
         for value in values:
-            if value.untyped_storage().data_ptr() == W.untyped_storage().data_ptr():
+            if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
                 W = W.clone()  # Edits of the weight must not reach the copies.
         self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
         return W
@@ -127,12 +127,19 @@ def _mark(t: Tensor) -> _Mark:
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
     """Return whether originals of the same marks, and the state, still have the values of the last read."""
-    if len(originals) != len(last.originals) or not all(map(_same, originals, last.originals)):
+    asked: list[Tensor] = []
+    if len(originals) != len(last.originals):
         return False
+    for a, b in zip(originals, last.originals, strict=True):
+        if not _same(a, b, asked):
+            return False
     state = state_of(constraint)
     if state is None or state.structure != last.state.structure:
         return False
-    return not state.values or _same(state.values, last.state.values)
+    if state.values and not _same(state.values, last.state.values, asked):
+        return False
+    # The host waits once for all that a device compares.
+    return not asked or bool(torch.stack(asked).all())
 
 
 def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
@@ -248,18 +255,23 @@ def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if type(value) is list else copy.deepcopy(value)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
     """Return whether two values are equal, bit by bit in tensors and arrays.
 
-    Objects that do not define equality differ from their copies, so a weight that depends on one is evaluated
-    at every read.
+    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. Objects that do
+    not define equality differ from their copies, so a weight that depends on one is evaluated at every read.
     """
     if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+        if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
+            return False
+        if is_on_host(a) or a.shape != b.shape:
+            return torch.equal(a, b)
+        asked.append((a == b).all())
+        return True
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key], asked) for key in a)
     return bool(a == b)

@@ -159,13 +159,18 @@ class SpectralRadiusNorm(Parametrization):
         else:
             # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
             scale = _extreme_scale(T)
-            if bool((scale != 1).any()):
+            found = _Found(triple, regular, triple.eigenvalue.abs())
+            # A device is asked once. Its doubts are about a T of ordinary size.
+            asked = torch.stack([(scale != 1).any(), *self._doubts(T, scale, found)])
+            is_extreme, *doubts = asked.tolist()
+            if is_extreme:
                 triple = self._divided(triple, T, scale)
-            found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+                found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+                doubts = torch.stack(self._doubts(T, scale, found)).tolist()
+            if any(doubts) and not self._warned:
+                self._warn(*doubts)
         if self.mode == "latched":
             self._close_latches(found.size, T)
-        if not (regular or self._warned):
-            self._warn(T, scale, found)
         return found
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
@@ -203,20 +208,19 @@ class SpectralRadiusNorm(Parametrization):
         W = divided_by_modulus(T, found.triple, radius, self.eps)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
-    def _warn(self, T: Tensor, scale: Tensor, found: _Found) -> None:
-        """Warn if an eigenvalue that is divided by has no derivative or is zero."""
+    def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
+        """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
         triple, active = found.triple, self._active(found.size, T)
         S, scale = divided(T, scale), scale[..., 0, 0]
-        nilpotent = (active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()
-        degenerate = (active & is_degenerate(triple.right, triple.left)).any()
-        reason, (is_zero, is_defective) = "", torch.stack([nilpotent, degenerate]).tolist()
+        nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
+        return [nilpotent.any(), (active & is_degenerate(triple.right, triple.left)).any()]
+
+    def _warn(self, is_zero: bool, is_defective: bool) -> None:
+        reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
         if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
-        elif is_defective:
-            reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
-        if reason:
-            self._warned = True
-            warn_degenerate(f"SpectralRadiusNorm: {reason}")
+        self._warned = True
+        warn_degenerate(f"SpectralRadiusNorm: {reason}")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
