@@ -84,6 +84,15 @@ def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: flo
     return as_shape(U * sigma @ V, shape)
 
 
+def norms(W: Tensor) -> Tensor:
+    return torch.linalg.svdvals(blocks_of(W))[..., 0]
+
+
+def with_norm(shape: Shape, dtype: torch.dtype, norm: float) -> Tensor:
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    return as_shape(W * (norm / torch.linalg.svdvals(W)[..., 0])[..., None, None], shape)
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -271,6 +280,33 @@ CASES = (
         rectangles=RECTANGLES,
     ),
     Case(
+        name="SpectralNorm",
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        violation=lambda W: (norms(W) / 0.7 - 1).abs(),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=RECTANGLES,
+    ),
+    Case(
+        name="SpectralNorm-at_most",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.9),
+        violation=lambda W: torch.relu(norms(W) - 1),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 1.5),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="SpectralNorm-tracking",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal", solver="tracking"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        # In double precision a norm that is followed is known to 1e-10.
+        violation=lambda W: torch.relu((norms(W) / 0.7 - 1).abs() - 1e-10),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=((60, 59),),
+    ),
+    Case(
         name="BlockTriangular",
         make=make_blocks,
         member=block_member,
@@ -345,5 +381,13 @@ FROM_THE_START = (
         make=lambda shape: sp.SpectralAbscissa("present"),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
         violation=lambda W: (abscissas(W) + 0.2).abs(),
+    ),
+    Case(
+        name="SpectralNorm-present",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm("present", mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.8),
+        violation=lambda W: (norms(W) / 0.8 - 1).abs(),
+        rectangles=RECTANGLES[:1],
     ),
 )

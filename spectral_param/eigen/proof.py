@@ -1,0 +1,82 @@
+r"""Proofs that no eigenvalue outside a block is larger, for matrices of which only products are known.
+
+Random vectors
+--------------
+Let Z (n, p) have independent standard normal entries, drawn after the matrix M was given, and let w be the
+leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom.
+For p = 16 it is below τ² = 0.65² with probability
+
+    P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
+
+(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ.
+
+Hermitian matrices
+------------------
+Let A be positive semidefinite, and T_j the Chebyshev polynomial of degree j. For an eigenvalue μ ≥ a of A,
+(1) with M = T_j(2A/a - 1) gives T_j(2μ/a - 1) ≤ N/τ, N = ‖T_j(2A/a - 1) Z‖. Hence
+
+    λ_max(A) ≤ b = a/2 · (1 + cosh(arcosh(max(1, N/τ))/j))                                       (2)
+
+for every a > 0. It is sharp within a few per cent for a small j if a is close to λ_max(A).
+
+Let the columns of V (n, k) be orthonormal, and G Hermitian and positive semidefinite. In the basis of V and its
+complement G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and
+‖A‖ ≤ b < θ₁. An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
+
+    θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
+
+Cholesky
+--------
+sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This needs no gap and no chance. In double
+precision it is wrong only if λ_max(G) is within n rounding errors of s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[Any]
+
+# p and τ of (1).
+VECTORS = 16
+TAU = 0.65
+
+
+def chebyshev_bound(gram: Array, edge: Array, degree: int) -> Array:  # (..., p, p), (...) -> (...)
+    """Return b of (2) for a = ``edge`` and the Gram matrix of T_j(2A/a - 1) Z; infinite where that is."""
+    return _extent(np.sqrt(_largest(gram)) / TAU, edge, degree)
+
+
+def chebyshev_estimate(gram: Array, edge: Array, degree: int, n: int) -> Array:
+    """Return about λ_max(A): (2) as it is for the most likely Z, which proves nothing."""
+    return _extent(np.sqrt(_largest(gram) / n), edge, degree)
+
+
+def _extent(growth: Array, edge: Array, degree: int) -> Array:
+    return edge / 2 * (1 + np.cosh(np.arccosh(growth.clip(min=1)) / degree))
+
+
+def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
+    """Return the upper bound of (3), for θ₁ = ``top`` and b = ``outside``; infinite unless b < θ₁."""
+    proves = outside < top
+    gap = np.where(proves, top - outside, 1.0)[..., None, None]
+    return np.where(proves, _largest(H + defect / gap), np.inf)
+
+
+def _largest(H: Array) -> Array:
+    """Return the largest eigenvalue of Hermitian matrices, at least 0; infinite where one is not finite."""
+    finite = np.isfinite(H).all(axis=(-2, -1))
+    values = np.linalg.eigvalsh(np.where(finite[..., None, None], H, 0))[..., -1]
+    return np.where(finite, values.clip(min=0), np.inf)
+
+
+def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
+    """Return where λ_max(G) < s is proven by Cholesky. G is Hermitian, in double precision."""
+    shifted = -G
+    shifted.diagonal(dim1=-2, dim2=-1).add_(s[..., None])
+    return torch.linalg.cholesky_ex(shifted).info == 0
