@@ -2,12 +2,13 @@
 
 An optimizer step changes T little, so the leading right singular vectors of the last step are nearly right. A
 block V of 16 of them is corrected by products of T and Tᴴ with thin blocks. The largest Ritz value of G = TᴴT
-is σ² from below. A bound from above comes from (3) of :mod:`spectral_param.eigen.proof`, with what lies outside
-of the block bounded by (2). Both are within ``tolerance`` of each other, or the result is not used.
+is σ² from below. A bound from above comes from (3) of :mod:`spectral_param.eigen.proof`, with what lies
+outside of the block bounded by (2). Both are within ``tolerance`` of each other, or the result is not used.
 
 Products of T are spent where Chebyshev polynomials of G make the most of them, because the gap between the
-block and the rest, a/θ₁ = 0.9 or so for a Gaussian matrix, is small: a polynomial of degree d amplifies what is
-above a by T_d(2θ₁/a - 1), about e^(2d √(1 - a/θ₁))/2. The number ``edge``, a/θ₁, is the only one that is learnt.
+block and the rest, a/θ₁ = 0.9 or so for a Gaussian matrix, is small: a polynomial of degree d amplifies what
+is above a by T_d(2θ₁/a - 1), about e^(2d √(1 - a/θ₁))/2. The number ``edge``, a/θ₁, is the only one that is
+learnt.
 
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
 Cholesky factorisation proves the largest Ritz value. If it is not the largest eigenvalue, LAPACK finds that.
@@ -174,9 +175,10 @@ def _cut(ritz: _Ritz, edge: float, tol: float) -> tuple[int, float]:
     for cut in range(min(CUT, k), 0, -1):
         after = float((ritz.theta[:, cut] / ritz.top).max()) if cut < k else 0.0
         reach = max(edge, after)
-        if reach < 1 and (
-            ritz.bound(cut, (reach + REACH * (1 - reach)) * ritz.top) <= ritz.top * (1 + 2 * tol)
-        ).all():
+        if (
+            reach < 1
+            and (ritz.bound(cut, (reach + REACH * (1 - reach)) * ritz.top) <= ritz.top * (1 + 2 * tol)).all()
+        ):
             return cut, reach
     return 0, 1.0
 
@@ -190,9 +192,7 @@ def _products(reach: float, n: int) -> float:
     return math.ceil(math.acosh(growth) / math.acosh(2 * target - 1))
 
 
-def _without_gap(
-    T: Tensor, block: Tensor, best: tuple[Tensor, Array] | None
-) -> tuple[Norm, Tensor]:
+def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Array] | None) -> tuple[Norm, Tensor]:
     """Return the norms by Cholesky or LAPACK, and the block with the vectors found."""
     if best is not None:
         V, top = best
@@ -284,9 +284,9 @@ class NormFollower(nn.Module):
 
     - ``block``: :attr:`State.block`.
     - ``numbers``: the other fields of :class:`State`, float64 ``(2,)``.
-    - ``vector``, ``sizes``, ``digest``: v, σ and its bound at the last read before the checkpoint, and the SHA-256
-      of their bits, those of T and those of ``numbers``. If all still have these bits after loading, the norms
-      are used, so that an interrupted run continues to the same bits.
+    - ``vector``, ``sizes``, ``digest``: v, σ and its bound at the last read before the checkpoint, and the
+      SHA-256 of their bits, those of T and those of ``numbers``. If all still have these bits after loading,
+      the norms are used, so that an interrupted run continues to the same bits.
 
     All buffers are None if nothing is tracked.
 
@@ -331,8 +331,8 @@ class NormFollower(nn.Module):
     def follow(self, T: Tensor) -> Norm:
         """Return the norms.
 
-        Args:
-            T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128. The
+        Args: T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
+            The
                 caller does not change them any more.
         """
         if not self.tracks(T.shape[-1]):

@@ -1,10 +1,8 @@
 r"""Proofs that no eigenvalue outside a block is larger, for matrices of which only products are known.
 
-Random vectors
---------------
-Let Z (n, p) have independent standard normal entries, drawn after the matrix M was given, and let w be the
-leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom.
-For p = 16 it is below τ² = 0.65² with probability
+Random vectors -------------- Let Z (n, p) have independent standard normal entries, drawn after the matrix M
+was given, and let w be the leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is
+chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
@@ -19,9 +17,9 @@ Let A be positive semidefinite, and T_j the Chebyshev polynomial of degree j. Fo
 
 for every a > 0. It is sharp within a few per cent for a small j if a is close to λ_max(A).
 
-Let the columns of V (n, k) be orthonormal, and G Hermitian and positive semidefinite. In the basis of V and its
-complement G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and
-‖A‖ ≤ b < θ₁. An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
+Let the columns of V (n, k) be orthonormal, and G Hermitian and positive semidefinite. In the basis of V and
+its complement G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H,
+and ‖A‖ ≤ b < θ₁. An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
 
     θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
 

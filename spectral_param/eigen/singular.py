@@ -13,9 +13,9 @@ phase fixed, vᴴ dv = 0,
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 
-The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones. There
-dv is not unique, and this choice is the smallest and finite. With Π, the projector to that space, it is a
-solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. And u = T v/σ follows v.
+The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones.
+There dv is not unique, and this choice is the smallest and finite. With Π, the projector to that space, it is
+a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. And u = T v/σ follows v.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _transformed_pair(T: Tensor) -> Pair:
     S = to_double(divided(T, scale))
     values, vectors = torch.linalg.eigh(S.mH @ S)
     sigma = values[..., -1].clamp(min=0).sqrt() * scale[..., 0, 0]
-    return Pair(sigma.to(T.real.dtype), vectors[..., -1].to(T.dtype))
+    # Copies: an output of an autograd Function may not be a view.
+    return Pair(sigma.to(T.real.dtype), vectors[..., -1].to(T.dtype, copy=True).contiguous())
 
 
 def recorded_norm(T: Tensor) -> Tensor:
@@ -143,8 +144,6 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
 class _Leading(torch.autograd.Function):
     """T -> (σ, v), in every mode and of every order."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
         if sigma is None or v is None:
@@ -179,6 +178,10 @@ class _Leading(torch.autograd.Function):
         d_sigma = _inner(_left(T, sigma, v), dTv).real
         return d_sigma, _turned(T, sigma, v, _times(dT.mH, _times(T, v)) + _times(T.mH, dTv))
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None, None], T: Tensor, *_: None) -> tuple[Any, int]:
+        return _Leading.apply(T.movedim(in_dims[0], 0), None, None), 0  # type: ignore[no-untyped-call]
+
 
 def norm(T: Tensor, known: Pair | None = None) -> Tensor:
     """Return σ, differentiable; ``known`` is the pair, if that is known."""
@@ -212,11 +215,8 @@ class _Divided(torch.autograd.Function):
         f = c.to(T.real.dtype) / sigma
         g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
         u = g[..., None] * _left(T, sigma, v)
-        return torch.addcmul(_to_matrices(f) * G, u[..., :, None], physical_conj(v)[..., None, :], value=-1), *(
-            None,
-            None,
-            None,
-        )
+        outer = u[..., :, None], physical_conj(v)[..., None, :]
+        return torch.addcmul(_to_matrices(f) * G, *outer, value=-1), None, None, None
 
 
 def _to_matrices(x: Tensor) -> Tensor:  # (...) -> (..., 1, 1)

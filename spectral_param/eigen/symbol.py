@@ -7,22 +7,21 @@ shape (o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis.
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 
 (Sedghi, Gupta and Long, "The Singular Values of Convolutional Layers", ICLR 2019, for circular convolutions).
-Images padded with zeros are images on the infinite plane, and cropping the result does not enlarge it. So this is
-a bound for every size, and the least one. A circular convolution of size N takes the frequencies 2πk/N only. A
-dilation prime to the stride permutes the frequencies that meet in one output, and their common factor spreads the
-image over independent sublattices. Either way the bound stays.
+Images padded with zeros are images on the infinite plane, and cropping the result does not enlarge it. So
+this is a bound for every size, and the least one. A circular convolution of size N takes the frequencies
+2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output, and their common
+factor spreads the image over independent sublattices. Either way the bound stays.
 
-From a grid to all frequencies
-------------------------------
-Along one axis, p(ω) = xᴴ K̂(ω) y for unit vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| be
-largest, M, at ω*, and p(ω*) > 0. Then f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and
-by Bernstein and Szegő f'² + (d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of
-N points has one within π/N. So for each axis
+From a grid to all frequencies ------------------------------ Along one axis, p(ω) = xᴴ K̂(ω) y for unit
+vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| be largest, M, at ω*, and p(ω*) > 0. Then
+f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and by Bernstein and Szegő f'² +
+(d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of N points has one within
+π/N. So for each axis
 
 .. math:: \sup_ω ‖\hat K(ω)‖ ≤ \max_{grid} ‖\hat K‖ / \cos(π d / (2N)).
 
-A grid alone gives no bound: with 4 points an axis it was found 16 % too low. Here N is such that the cosines of all
-axes together are at least ``TIGHT``.
+A grid alone gives no bound: with 4 points an axis it was found 16 % too low. Here N is such that the cosines
+of all axes together are at least ``TIGHT``.
 """
 
 from __future__ import annotations
@@ -119,8 +118,8 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
 def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
     """Return the index of the frequency at which ‖K̂‖ is largest. K (o, i, *Q) is finite, double and o ≤ i.
 
-    That ‖K̂‖ is smaller elsewhere is proven by Cholesky, which takes less time than eigenvalues; where the proof
-    fails, eigenvalues decide.
+    That ‖K̂‖ is smaller elsewhere is proven by Cholesky, which takes less time than eigenvalues; where the
+    proof fails, eigenvalues decide.
     """
     axes = points.shape[-1]
     C, r = _autocorrelation(K, axes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -13,7 +12,7 @@ from spectral_param.eigen import symbol
 from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.follower import Solver
 from spectral_param.eigen.norm import Norm, NormFollower
-from spectral_param.eigen.singular import Pair, divided_by_norm, leading_pair, norm, recorded_norm
+from spectral_param.eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, finfo_eps
 from spectral_param.parametrizations.base import Parametrization, real_entries
@@ -44,21 +43,23 @@ class SpectralNorm(Parametrization):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
-    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Unlike theirs, and unlike
-    ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets the norm
-    exceed the bound, the norm here is exact, after every step.
+    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Unlike theirs, and
+    unlike ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets
+    the norm exceed the bound, the norm here is exact, after every step.
 
-    The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from above,
-    and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7 (1e-10 in
-    double precision) where it is followed from step to step. The gradient is u vᴴ for the singular vectors of σ,
-    of one of them where several lead. It is followed up to about the root of the rounding error.
+    The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
+    above, and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7
+    (1e-10 in double precision) where it is followed from step to step. The gradient is u vᴴ for the singular
+    vectors of σ, of one of them where several lead. It is followed up to about the root of the rounding
+    error.
 
-    **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size of
-    the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions. It is
-    bounded by the largest norm of the kernel's Fourier transform over all frequencies. The bound that W is divided
-    by is at most 1.5 % above the largest norm of an image of any size. (With circular padding *and* a stride,
-    where the norm depends on whether the stride divides the image, it is the bound of stride 1, which is larger.)
-    A step takes O(P n³) for n channels and P frequencies: 338 for a kernel of size 3 x 3 and stride 1.
+    **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
+    of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
+    It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. The bound that W
+    is divided by is at most 1.5 % above the largest norm of an image of any size. (With circular padding
+    *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of stride
+    1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 338 for a kernel of size 3 x 3
+    and stride 1.
 
     Matrices without a derivative have defined results:
 
@@ -69,13 +70,15 @@ class SpectralNorm(Parametrization):
     Args:
         norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
-        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is between
-            ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c always.
-        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to step
-            by products with thin matrices, with a bound from above that holds for every matrix: proven by
-            random vectors, which are wrong with a probability below 1e-10, or where singular values lie too close
-            by a Cholesky factorisation; see ``spectral_param/eigen/proof.py``. ``"auto"``, the default, is
-            ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are never tracked.
+        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is
+            between ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c
+            always.
+        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to
+            step by products with thin matrices, with a bound from above that holds for every matrix: proven
+            by random vectors, which are wrong with a probability below 1e-10, or where singular values lie
+            too close by a Cholesky factorisation; see ``spectral_param/eigen/proof.py``. ``"auto"``, the
+            default, is ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are
+            never tracked.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -144,7 +147,9 @@ class SpectralNorm(Parametrization):
         regular = bool(((sigma > low) & (sigma < high)).all())
         if not (regular or self._warned) and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
             self._warned = True
-            warn_degenerate("SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T")
+            warn_degenerate(
+                "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T"
+            )
         return _Found(found, leader, regular)
 
     def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
@@ -162,7 +167,7 @@ class SpectralNorm(Parametrization):
         else:
             W = divided_by_norm(symbol.tall(T), pair, c)
             W = W.mT if _is_wide(T) else W
-        if self.mode == "equal" or T.ndim == 2 and is_on_host(T):
+        if self.mode == "equal" or (T.ndim == 2 and is_on_host(T)):
             return W
         return torch.where(active[..., None, None], W, T)
 
