@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +132,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
         if sweeps > PRODUCTS:
             break
         if sweeps:
-            V, ritz = _ritz(T, _chebyshev(lambda X: _product(T, X), V, _scaled(edge * ritz.top, T), sweeps))
+            V, ritz = _ritz(T, _chebyshev(partial(_product, T), V, _scaled(edge * ritz.top, T), sweeps))
             if ritz is None:
                 continue
         cut, reach = _cut(ritz, edge, tol)
@@ -141,7 +142,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
             continue
         leading, a = V[..., :cut], reach * ritz.top
         X = _outside(leading, _normal(V.new_empty(len(V), n, proof.VECTORS), generator))
-        S = _chebyshev(lambda X, V=leading: _outside(V, _product(T, X)), X, _scaled(a, T), products)
+        S = _chebyshev(partial(_product_outside, T, leading), X, _scaled(a, T), products)
         gram = _on_host(S.mH @ S)[0]
         upper = ritz.bound(cut, proof.chebyshev_bound(gram, a, products))
         known = float((proof.chebyshev_estimate(gram, a, products, n) / ritz.top).max())
@@ -183,10 +184,10 @@ def _cut(ritz: _Ritz, edge: float, tol: float) -> tuple[int, float]:
     return 0, 1.0
 
 
-def _products(reach: float, n: int) -> float:
+def _products(reach: float, n: int) -> int:
     """Return the degree of the polynomial with which (2) is expected to be a + REACH (θ₁ - a)."""
     if reach >= 1 - 1e-9:
-        return math.inf
+        return PRODUCTS + 1
     growth = (n**0.5 + proof.VECTORS**0.5) / proof.TAU
     target = 1 + REACH * (1 / reach - 1)  # b/a
     return math.ceil(math.acosh(growth) / math.acosh(2 * target - 1))
@@ -215,12 +216,18 @@ def _norms(V: Tensor, top: Array, upper: Array) -> Norm:
 
 def _product(T: Tensor, V: Tensor) -> Tensor:
     """Return TᴴT V, in the layout in which BLAS multiplies a thin block fastest."""
-    return ((T @ V).mH @ T).mH.resolve_conj()
+    result: Tensor = ((T @ V).mH @ T).mH.resolve_conj()
+    return result
 
 
 def _outside(V: Tensor, X: Tensor) -> Tensor:
     """Return (I - VVᴴ) X."""
     return X - V @ (V.mH @ X)
+
+
+def _product_outside(T: Tensor, V: Tensor, X: Tensor) -> Tensor:
+    """Return (I - VVᴴ) TᴴT X."""
+    return _outside(V, _product(T, X))
 
 
 def _orthonormal(V: Tensor) -> Tensor:

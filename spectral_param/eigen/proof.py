@@ -56,13 +56,14 @@ def chebyshev_estimate(gram: Array, edge: Array, degree: int, n: int) -> Array:
 
 
 def _extent(growth: Array, edge: Array, degree: int) -> Array:
-    return edge / 2 * (1 + np.cosh(np.arccosh(growth.clip(min=1)) / degree))
+    extent: Array = edge / 2 * (1 + np.cosh(np.arccosh(growth.clip(min=1)) / degree))
+    return extent
 
 
 def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
     """Return the upper bound of (3), for θ₁ = ``top`` and b = ``outside``; infinite unless b < θ₁."""
     proves = outside < top
-    gap = np.where(proves, top - outside, 1.0)[..., None, None]
+    gap = np.asarray(np.where(proves, top - outside, 1.0))[..., None, None]
     return np.where(proves, _largest(H + defect / gap), np.inf)
 
 
@@ -77,4 +78,5 @@ def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
     """Return where λ_max(G) < s is proven by Cholesky. G is Hermitian, in double precision."""
     shifted = -G
     shifted.diagonal(dim1=-2, dim2=-1).add_(s[..., None])
-    return torch.linalg.cholesky_ex(shifted).info == 0
+    failed: Tensor = torch.linalg.cholesky_ex(shifted).info
+    return failed == 0

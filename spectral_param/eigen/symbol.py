@@ -128,12 +128,16 @@ def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
 
     def grams(chosen: slice | Tensor) -> Tensor:
         part = angle[chosen]
+        G: Tensor
         if K.is_complex():
-            return (torch.polar(torch.ones_like(part), -part) @ flat).unflatten(-1, (o, o))
-        return torch.complex(part.cos() @ flat, -(part.sin() @ flat)).unflatten(-1, (o, o))
+            G = (torch.polar(torch.ones_like(part), -part) @ flat).unflatten(-1, (o, o))
+        else:
+            G = torch.complex(part.cos() @ flat, -(part.sin() @ flat)).unflatten(-1, (o, o))
+        return G
 
     def largest(G: Tensor) -> Tensor:
-        return torch.linalg.eigvalsh(G)[..., -1].cpu()
+        values: Tensor = torch.linalg.eigvalsh(G)[..., -1].cpu()
+        return values
 
     best, size = hint, float(largest(grams(slice(hint, hint + 1))))
     step = max(1, _ENTRIES // o**2)

@@ -247,8 +247,8 @@ class SpectralNorm(Parametrization):
         """Make the norms of the present weight the bound."""
         if not bool(((bound > 0) & bound.isfinite()).all()):
             raise ValueError(
-                f"norm: expected a weight of positive finite norm with 'present', got {readable(bound)}. Pass "
-                "a number."
+                f"norm: expected a weight of positive finite norm with 'present', got {readable(bound)}. "
+                "Pass a number."
             )
         self.norm = as_attribute(bound)
 
@@ -259,7 +259,7 @@ class SpectralNorm(Parametrization):
         return any(k > s for k, s in zip(self._layout.kernel, self.strides, strict=False))
 
     def _kernel(self, T: Tensor) -> Tensor:
-        """Return the kernel of stride 1, with a channel for each phase, for matrices as the base class has them."""
+        """Return the kernel of stride 1, with a channel for each phase, of the base class's matrices."""
         return symbol.phases(T.unflatten(-1, (-1, *self._layout.kernel)), self.strides)
 
     def _leader(self, T: Tensor) -> symbol.Leader:
