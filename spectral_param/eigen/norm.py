@@ -144,8 +144,9 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
         X = _outside(leading, _normal(V.new_empty(len(V), n, proof.VECTORS), generator))
         S = _chebyshev(partial(_product_outside, T, leading), X, _scaled(a, T), products)
         gram = _on_host(S.mH @ S)[0]
-        upper = ritz.bound(cut, proof.chebyshev_bound(gram, a, products))
-        known = float((proof.chebyshev_estimate(gram, a, products, n) / ritz.top).max())
+        b, estimate = proof.chebyshev_bound(gram, a, products, n)
+        upper = ritz.bound(cut, b)
+        known = float((estimate / ritz.top).max())
         edge = known if math.isfinite(known) else (1 + reach) / 2
         if (upper <= ritz.top * (1 + 2 * tol)).all():
             state = dataclasses.replace(state, block=_refreshed(V, S), edge=min(edge, 1.0))
@@ -170,18 +171,17 @@ def _sweeps(ritz: _Ritz, edge: float, tol: float) -> int:
 def _cut(ritz: _Ritz, edge: float, tol: float) -> tuple[int, float]:
     """Return how many Ritz vectors to leave out of what is bounded, and a/θ₁ of the rest.
 
-    Many make the rest small, but only those that have converged can be used in (3).
+    Many make the rest small, but only those that have converged can be used in (3): those of residual r_i
+    with r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2, roughly, and the first.
     """
     k = ritz.theta.shape[-1]
-    for cut in range(min(CUT, k), 0, -1):
-        after = float((ritz.theta[:, cut] / ritz.top).max()) if cut < k else 0.0
-        reach = max(edge, after)
-        if (
-            reach < 1
-            and (ritz.bound(cut, (reach + REACH * (1 - reach)) * ritz.top) <= ritz.top * (1 + 2 * tol)).all()
-        ):
-            return cut, reach
-    return 0, 1.0
+    relative = ritz.theta / ritz.top[:, None]
+    squares = np.einsum("bii->bi", ritz.defect).real / (ritz.top**2)[:, None]
+    room = np.maximum((1 - relative) / 2, 2 * tol) - squares / ((1 - REACH) * max(1 - edge, 1e-9))
+    good = (room >= 0).all(axis=0)
+    cut = min(CUT, k, int(good.argmin()) if not good.all() else k)
+    after = float(relative[:, cut].max()) if cut < k else 0.0
+    return cut, max(edge, after)
 
 
 def _products(reach: float, n: int) -> int:
@@ -210,8 +210,7 @@ def _norms(V: Tensor, top: Array, upper: Array) -> Norm:
     """Return the norms for a block whose first columns are the vectors, and bounds of σ²."""
     numbers = torch.from_numpy(np.sqrt(np.stack([top, np.maximum(top, upper)])))
     sigma, bound = numbers.to(V.device, non_blocking=True)
-    v = V[..., 0]
-    return Norm(Pair(sigma, v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)), bound)
+    return Norm(Pair(sigma, V[..., 0].clone()), bound)
 
 
 def _product(T: Tensor, V: Tensor) -> Tensor:
@@ -280,8 +279,7 @@ def _on_host(*small: Tensor) -> list[Array]:
 def _refreshed(V: Tensor, S: Tensor) -> Tensor:
     """Return the block with its last directions replaced by some from outside."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
-    S = S[..., :count] / torch.linalg.vector_norm(S[..., :count], dim=-2, keepdim=True).clamp(min=1e-30)
-    return torch.cat([V[..., : V.shape[-1] - count], S], dim=-1)
+    return torch.cat([V[..., : V.shape[-1] - count], S[..., :count]], dim=-1)
 
 
 class NormFollower(nn.Module):

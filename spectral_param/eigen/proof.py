@@ -45,33 +45,32 @@ VECTORS = 16
 TAU = 0.65
 
 
-def chebyshev_bound(gram: Array, edge: Array, degree: int) -> Array:  # (..., p, p), (...) -> (...)
-    """Return b of (2) for a = ``edge`` and the Gram matrix of T_j(2A/a - 1) Z; infinite where that is."""
-    return _extent(np.sqrt(_largest(gram)) / TAU, edge, degree)
+def chebyshev_bound(gram: Array, edge: Array, degree: int, n: int) -> tuple[Array, Array]:
+    """Return b of (2) for a = ``edge`` and the Gram matrix of T_j(2A/a - 1) Z; infinite where that is.
 
-
-def chebyshev_estimate(gram: Array, edge: Array, degree: int, n: int) -> Array:
-    """Return about λ_max(A): (2) as it is for the most likely Z, which proves nothing."""
-    return _extent(np.sqrt(_largest(gram) / n), edge, degree)
-
-
-def _extent(growth: Array, edge: Array, degree: int) -> Array:
-    extent: Array = edge / 2 * (1 + np.cosh(np.arccosh(growth.clip(min=1)) / degree))
-    return extent
+    Beside it about λ_max(A): the same with N/√n, N for a matrix of random vectors, which proves nothing.
+    """
+    growth = np.sqrt(_largest(gram))
+    growth = np.stack([growth / TAU, growth / n**0.5]).clip(min=1)
+    bound, estimate = edge / 2 * (1 + np.cosh(np.arccosh(growth) / degree))
+    return bound, estimate
 
 
 def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
     """Return the upper bound of (3), for θ₁ = ``top`` and b = ``outside``; infinite unless b < θ₁."""
     proves = outside < top
-    gap = np.asarray(np.where(proves, top - outside, 1.0))[..., None, None]
-    return np.where(proves, _largest(H + defect / gap), np.inf)
+    if not proves.all():
+        return np.where(proves, block_bound(H, defect, top, np.where(proves, outside, 0)), np.inf)
+    return _largest(H + defect / (top - outside)[..., None, None])
 
 
 def _largest(H: Array) -> Array:
     """Return the largest eigenvalue of Hermitian matrices, at least 0; infinite where one is not finite."""
     finite = np.isfinite(H).all(axis=(-2, -1))
-    values = np.linalg.eigvalsh(np.where(finite[..., None, None], H, 0))[..., -1]
-    return np.where(finite, values.clip(min=0), np.inf)
+    if not finite.all():
+        return np.where(finite, _largest(np.where(finite[..., None, None], H, 0)), np.inf)
+    values: Array = np.linalg.eigvalsh(H)[..., -1].clip(min=0)
+    return values
 
 
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)

@@ -26,8 +26,6 @@ of all axes together are at least ``TIGHT``.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from typing import NamedTuple
 
@@ -38,7 +36,7 @@ from spectral_param.eigen import proof
 from spectral_param.eigen.singular import Pair, leading_pair, norm, recorded_norm, to_double
 
 # The least quotient of the largest norm on the grid and the bound.
-TIGHT = 0.985
+TIGHT = 0.98
 # Relative error up to which a frequency counts as the leading one.
 _SAME = 1e-9
 # Entries of the Gram matrices that are held at once.
@@ -75,24 +73,29 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
     return K
 
 
-@functools.lru_cache(maxsize=32)
 def grid(taps: tuple[int, ...], real: bool) -> Grid:
     """Return the grid for a kernel of these sizes; half of it for a real one, since K̂(-ω) is conjugate."""
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = math.prod(math.cos(math.pi * (q - 1) / (2 * n)) for q, n in zip(taps, counts, strict=True))
-    first, *others = (range(n) for n in counts)
-    if real:
-        first = range(counts[0] // 2 + 1)
-    points = torch.tensor(list(itertools.product(first, *others)), dtype=torch.float64)
-    return Grid(2 * math.pi * points / torch.tensor(counts, dtype=torch.float64), cosine)
+    cosine = 1.0
+    for q, n in zip(taps, counts, strict=True):
+        cosine *= math.cos(math.pi * (q - 1) / (2 * n))
+    # Half of the first axis of a real kernel.
+    used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
+    ways = [2 * math.pi / n * torch.arange(k, dtype=torch.float64) for n, k in zip(counts, used, strict=True)]
+    return Grid(_product(ways), cosine)
+
+
+def _product(ways: list[Tensor]) -> Tensor:
+    """Return all combinations, ``(count, axes)``."""
+    return torch.stack([x.flatten() for x in torch.meshgrid(*ways, indexing="ij")], dim=-1)
 
 
 def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., P, axes) -> (..., P, o, i)
     """Return K̂, complex, at the frequencies."""
     axes = frequencies.shape[-1]
-    taps = torch.cartesian_prod(*(torch.arange(q) for q in K.shape[-axes:])).reshape(-1, axes)
+    taps = _product([torch.arange(q) for q in K.shape[-axes:]])
     angle = frequencies @ taps.to(frequencies).mT  # (..., P, Q)
     wave = torch.polar(torch.ones_like(angle), -angle).to(K.device, K.dtype.to_complex())
     flat = K.flatten(-axes)  # (..., o, i, Q)
@@ -102,7 +105,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
 def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Return C_r (R, o, o) of K (o, i, *Q), with Σ_r C_r e^(-i r·ω) = K̂ K̂ᴴ, and r (R, axes)."""
     sizes, o = K.shape[-axes:], K.shape[0]
-    taps = torch.cartesian_prod(*(torch.arange(q) for q in sizes)).reshape(-1, axes)
+    taps = _product([torch.arange(q) for q in sizes])
     rows = K.flatten(-axes).permute(2, 0, 1).reshape(-1, K.shape[1])  # (Q o, i)
     products = (rows @ rows.mH).unflatten(0, (-1, o)).unflatten(-1, (-1, o)).transpose(1, 2)  # (Q, Q, o, o)
     shifts = taps[:, None] - taps[None, :] + torch.tensor(sizes) - 1  # each 0 … 2Q - 2
@@ -111,7 +114,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
         flat = flat * (2 * q - 1) + shifts[..., axis]
     C = K.new_zeros(math.prod(2 * q - 1 for q in sizes), o, o)
     C.index_add_(0, flat.flatten().to(K.device), products.flatten(0, 1))
-    r = torch.cartesian_prod(*(torch.arange(1 - q, q) for q in sizes)).reshape(-1, axes)
+    r = _product([torch.arange(1 - q, q) for q in sizes])
     return C, r
 
 
