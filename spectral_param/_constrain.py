@@ -399,16 +399,16 @@ def _check_padding(owner: Any) -> None:
     if mode not in ("zeros", "circular"):
         raise ValueError(
             f"{kind}: expected padding_mode 'zeros' or 'circular' for SpectralNorm, got {mode!r}, which "
-            "repeats pixels, so that the norm of the layer is larger than that of its kernel, by a factor that "
-            "depends on the size of the image. Pad with zeros."
+            "repeats pixels, so that the norm of the layer is larger than that of its kernel, by a factor "
+            "that depends on the size of the image. Pad with zeros."
         )
     reach = tuple(d * (k - 1) for k, d in zip(owner.kernel_size, owner.dilation, strict=True))
     is_circular = mode == "circular" and not isinstance(padding, str)
     if is_circular and any(2 * p > r for p, r in zip(padding, reach, strict=True)):
         raise ValueError(
-            f"{kind}: expected a circular padding of at most half of dilation * (kernel_size - 1) = {reach} "
-            f"for SpectralNorm, got {tuple(padding)}, which repeats results, so that the norm of the layer is "
-            "larger than that of its kernel. Take padding='same'."
+            f"{kind}: expected a circular padding of at most half of dilation * (kernel_size - 1) = "
+            f"{reach} for SpectralNorm, got {tuple(padding)}, which repeats results, so that the norm of the "
+            "layer is larger than that of its kernel. Take padding='same'."
         )
 
 

@@ -30,6 +30,12 @@ def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     return W.reshape(shape)
 
 
+def with_absolute_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
+    W = torch.randn(shape, dtype=dtype)
+    factor = radius / torch.linalg.eigvals(blocks_of(W.abs())).abs().amax(dim=-1)
+    return (blocks_of(W) * factor[..., None, None]).reshape(shape)
+
+
 def as_shape(W: Tensor, shape: Shape) -> Tensor:
     """The way back from blocks_of."""
     return W.mT.contiguous() if shape in RECTANGLES and shape[-2] < shape[-1] else W.reshape(shape)
@@ -207,6 +213,14 @@ CASES = (
         member=lambda shape, dtype: with_radius(shape, dtype, 0.99),
         violation=lambda W: torch.relu(radii(W) - 1),
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="SpectralRadiusNorm-absolute",
+        variant=True,
+        make=lambda shape: sp.SpectralRadiusNorm(0.9, of="absolute"),
+        member=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.9),
+        violation=lambda W: (radii(W.abs()) / 0.9 - 1).abs(),
+        outside=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.7),
     ),
     Case(
         name="SpectralAbscissa",

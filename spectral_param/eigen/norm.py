@@ -230,7 +230,8 @@ def _product_outside(T: Tensor, V: Tensor, X: Tensor) -> Tensor:
 
 
 def _orthonormal(V: Tensor) -> Tensor:
-    return torch.linalg.qr(V).Q.mT.contiguous().mT
+    Q: Tensor = torch.linalg.qr(V).Q
+    return Q.mT.contiguous().mT
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:

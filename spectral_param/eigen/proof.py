@@ -58,7 +58,7 @@ def chebyshev_bound(gram: Array, edge: Array, degree: int, n: int) -> tuple[Arra
 
 def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
     """Return the upper bound of (3), for θ₁ = ``top`` and b = ``outside``; infinite unless b < θ₁."""
-    proves = outside < top
+    proves = np.asarray(outside < top)
     if not proves.all():
         return np.where(proves, block_bound(H, defect, top, np.where(proves, outside, 0)), np.inf)
     return _largest(H + defect / (top - outside)[..., None, None])
@@ -66,7 +66,7 @@ def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
 
 def _largest(H: Array) -> Array:
     """Return the largest eigenvalue of Hermitian matrices, at least 0; infinite where one is not finite."""
-    finite = np.isfinite(H).all(axis=(-2, -1))
+    finite = np.asarray(np.isfinite(H).all(axis=(-2, -1)))
     if not finite.all():
         return np.where(finite, _largest(np.where(finite[..., None, None], H, 0)), np.inf)
     values: Array = np.linalg.eigvalsh(H)[..., -1].clip(min=0)

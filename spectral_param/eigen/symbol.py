@@ -97,7 +97,8 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     axes = frequencies.shape[-1]
     taps = _product([torch.arange(q) for q in K.shape[-axes:]])
     angle = frequencies @ taps.to(frequencies).mT  # (..., P, Q)
-    wave = torch.polar(torch.ones_like(angle), -angle).to(K.device, K.dtype.to_complex())
+    kind = torch.promote_types(K.dtype, torch.complex64)
+    wave = torch.complex(angle.cos(), -angle.sin()).to(K.device, kind)
     flat = K.flatten(-axes)  # (..., o, i, Q)
     return torch.einsum("...pq,...oiq->...poi", wave, flat.to(wave.dtype))
 

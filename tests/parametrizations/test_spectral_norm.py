@@ -374,7 +374,7 @@ def test_derivatives_of_a_kernel(stride, dtype) -> None:
 
 def test_a_kernel_compiled_saved_copied_and_averaged() -> None:
     torch.manual_seed(0)
-    conv = nn.Conv2d(4, 6, 3, stride=2, padding=1)
+    conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False)
     sp.constrain(conv, "weight", sp.SpectralNorm(0.5))
     x = torch.randn(2, 4, 9, 9)
     expected = conv(x)
