@@ -56,7 +56,8 @@ def constrain(
 
     A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
     each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
-    embedding. So a constraint on the matrix is one on the layer.
+    embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
+    every kernel, with zero or circular padding, and bounds the norm of the layer.
 
     Args:
         module: The module that has the tensor. It is changed.
