@@ -182,7 +182,9 @@ top = scores.topk(2, dim=1).values
 radius = (top[:, 0] - top[:, 1]) / 2**0.5
 right = scores.argmax(dim=1) == labels[1400:]
 for size in (0.05, 0.1, 0.2):
-    print(f"right for every change of norm {size}: {(right & (radius > size)).float().mean():.2f} of the images")
+    print(
+        f"right for every change of norm {size}: {(right & (radius > size)).float().mean():.2f} of the images"
+    )
 assert (right & (radius > 0.05)).float().mean() > 0.3
 plt.show()
 
