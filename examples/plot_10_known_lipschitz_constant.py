@@ -7,8 +7,8 @@ network is too, and the product of the layers' constants bounds the change:
 :math:`‖f(x + d) - f(x)‖ ≤ L ‖d‖`, for every image and every attack. The bound is worth something only if the
 norm of each layer is known, of convolutions, too, which are not the matrix that holds their kernel.
 
-This tutorial trains a small residual network with :math:`L = 1` on images of digits, attacks it, and does the same
-with PyTorch's ``spectral_norm`` in place of the constraint.
+This tutorial trains a small residual network with :math:`L = 1` on images of digits, attacks it, and does the
+same with PyTorch's ``spectral_norm`` in place of the constraint.
 """
 
 # sphinx_gallery_thumbnail_number = 1

@@ -71,7 +71,7 @@ class State:
     Attributes:
         block: Leading right singular vectors, ``(b, n, COLUMNS)``.
         step: Number of calls; the seed of the random directions.
-        edge: a/θ₁; 0 if nothing is known.
+        edge: a/θ₁; 0 if the block means nothing, 1 if the last attempt failed.
     """
 
     block: Tensor
@@ -83,11 +83,14 @@ def follow(T: Tensor, state: State) -> tuple[Norm, State]:  # T: (b, m, n), m �
     """Return the norms, and the state for the next call."""
     T = T.detach().resolve_conj()
     state = dataclasses.replace(state, step=state.step + 1)
-    norms, best, state = _attempt(T, state)
+    # Products of matrices alone are faster than those of a batch of one.
+    one = len(T) == 1
+    inner = dataclasses.replace(state, block=state.block[0]) if one else state
+    norms, best, found = _attempt(T[0] if one else T, inner)
+    block = found.block[None] if one else found.block
     if norms is None:
-        norms, block = _without_gap(T, state.block, best)
-        state = dataclasses.replace(state, block=block)
-    return norms, state
+        norms, block = _without_gap(T, block, best)
+    return norms, dataclasses.replace(found, block=block)
 
 
 class _Ritz(NamedTuple):
@@ -124,7 +127,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
     for _ in range(ROUNDS):
         if ritz is None:
             return None, None, dataclasses.replace(state, edge=0.0)
-        if edge == 0:
+        if edge in (0, 1):
             # The last Ritz values have not converged.
             edge = float((ritz.theta[:, 3 * V.shape[-1] // 4 - 1] / ritz.top).max())
         edge = min(max(edge, 1e-6), 1.0)
@@ -141,7 +144,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
             edge = max(edge, float((ritz.theta[:, -1] / ritz.top).max()))
             continue
         leading, a = V[..., :cut], reach * ritz.top
-        X = _outside(leading, _normal(V.new_empty(len(V), n, proof.VECTORS), generator))
+        X = _outside(leading, _normal(V.new_empty(*V.shape[:-1], proof.VECTORS), generator))
         S = _chebyshev(partial(_product_outside, T, leading), X, _scaled(a, T), products)
         gram = _on_host(S.mH @ S)[0]
         b, estimate = proof.chebyshev_bound(gram, a, products, n)
@@ -153,8 +156,8 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
             return _norms(V, ritz.top, upper), None, state
         if math.isfinite(known):
             V, ritz = _ritz(T, _refreshed(V, S))
-    state = dataclasses.replace(state, block=V, edge=min(edge, 1.0))
-    return None, None if ritz is None else (V, ritz.top), state
+    best = None if ritz is None else (V.reshape(len(ritz.top), *V.shape[-2:]), ritz.top)
+    return None, best, dataclasses.replace(state, block=V, edge=1.0)
 
 
 def _sweeps(ritz: _Ritz, edge: float, tol: float) -> int:
@@ -220,8 +223,8 @@ def _product(T: Tensor, V: Tensor) -> Tensor:
 
 
 def _outside(V: Tensor, X: Tensor) -> Tensor:
-    """Return (I - VVᴴ) X."""
-    return X - V @ (V.mH @ X)
+    """Return (I - VVᴴ) X, in the memory of X."""
+    return X.sub_(V @ (V.mH @ X))
 
 
 def _product_outside(T: Tensor, V: Tensor, X: Tensor) -> Tensor:
@@ -239,15 +242,18 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     return rows.mT
 
 
-def _chebyshev(product: Callable[[Tensor], Tensor], X: Tensor, a: Tensor, degree: int) -> Tensor:
+def _chebyshev(product: Callable[[Tensor], Tensor], X: Tensor, a: Any, degree: int) -> Tensor:
     """Return T_j(2A/a - 1) X for the degree j ≥ 1."""
-    before, now = X, product(X) * (2 / a) - X
+    before, now = X, product(X).mul_(2 / a).sub_(X)
     for _ in range(degree - 1):
-        before, now = now, product(now) * (4 / a) - 2 * now - before
+        before, now = now, product(now).mul_(4 / a).sub_(now, alpha=2).sub_(before)
     return now
 
 
-def _scaled(a: Array, T: Tensor) -> Tensor:
+def _scaled(a: Array, T: Tensor) -> Any:
+    """Return numbers as a factor of the blocks of T: one as a float, which is faster."""
+    if T.ndim == 2:
+        return a.item()
     return torch.from_numpy(a).to(T.real.dtype).to(T.device, non_blocking=True)[:, None, None]
 
 
@@ -268,13 +274,15 @@ def _ritz(T: Tensor, V: Tensor) -> tuple[Tensor, _Ritz | None]:
     low, high = _ORDINARY
     if not ((theta[:, 0] > low**2) & (theta[:, 0] < high**2)).all():
         return V, None
-    V = V @ torch.from_numpy(q).to(V.dtype).to(V.device, non_blocking=True)
+    turn = torch.from_numpy(q.reshape(*V.shape[:-2], *q.shape[1:]))
+    V = V @ turn.to(V.dtype).to(V.device, non_blocking=True)
     return V, _Ritz(theta, q.conj().swapaxes(-1, -2) @ defect @ q)
 
 
 def _on_host(*small: Tensor) -> list[Array]:
-    """Return small matrices of equal size in double precision, in one transfer."""
-    return list(to_double(torch.stack(small)).cpu().resolve_conj().numpy())
+    """Return small matrices of equal size, (b, k, k) in double precision, in one transfer."""
+    k = small[0].shape[-1]
+    return list(to_double(torch.stack(small)).reshape(len(small), -1, k, k).cpu().resolve_conj().numpy())
 
 
 def _refreshed(V: Tensor, S: Tensor) -> Tensor:
