@@ -279,7 +279,7 @@ NORM_STEPS = 8
 def _norm_case(
     name: str, make: Callable[[], nn.Module], x: Tensor, norm_of: Callable[[Tensor], float]
 ) -> Case:
-    """Return the case of a layer with SpectralNorm beside torch's spectral_norm, with the norms at the end."""
+    """Return the case of a layer with SpectralNorm beside torch's spectral_norm, with both norms."""
 
     def training(constrain: Callable[[nn.Module], object]) -> tuple[nn.Module, Run]:
         torch.manual_seed(0)

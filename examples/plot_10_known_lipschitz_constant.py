@@ -26,9 +26,10 @@ torch.manual_seed(0)
 # The network
 # -----------
 #
-# If the branch of a residual block has the norm 1, the mean of the input and the branch has it, too. ReLU has it,
-# and a linear layer or a convolution has the norm of its weight. So with all of these at most 1, the network has the
-# Lipschitz constant 1. Only the loss sees its outputs times 20: the cross entropy of small numbers teaches little.
+# If the branch of a residual block has the norm 1, the mean of the input and the branch has it, too. ReLU has
+# it, and a linear layer or a convolution has the norm of its weight. So with all of these at most 1, the
+# network has the Lipschitz constant 1. Only the loss sees its outputs times 20: the cross entropy of small
+# numbers teaches little.
 
 
 class Residual(nn.Module):
@@ -60,12 +61,14 @@ def network():
 
 
 # %%
-# One line constrains all weights: :func:`spectral_param.constrain` knows stride and padding of each convolution.
+# One line constrains all weights: :func:`spectral_param.constrain` knows stride and padding of each
+# convolution.
 
 exact = sp.constrain(network(), "*weight", sp.SpectralNorm(1.0))
 
 # %%
-# For comparison, PyTorch's way. It divides the kernel of a convolution, as a matrix, by an estimate of its norm.
+# For comparison, PyTorch's way. It divides the kernel of a convolution, as a matrix, by an estimate of its
+# norm.
 
 estimated = network()
 for module in list(estimated.modules()):
@@ -131,14 +134,14 @@ assert max(norms(exact)) < 1 + 1e-5
 assert max(norms(estimated)) > 1.2
 
 # %%
-# All layers of the first network are below 1. With PyTorch's estimate those of the convolutions are far above: the
-# norm of a convolution is not that of its matrix.
+# All layers of the first network are below 1. With PyTorch's estimate those of the convolutions are far
+# above: the norm of a convolution is not that of its matrix.
 #
 # An attack
 # ---------
 #
-# We look for the change :math:`d` of norm 0.1 that moves the outputs most, by steps along the gradient, for every
-# image of the test set. No attack can move the first network by more than 0.1.
+# We look for the change :math:`d` of norm 0.1 that moves the outputs most, by steps along the gradient, for
+# every image of the test set. No attack can move the first network by more than 0.1.
 
 
 def attack(model, x, size=0.1):
@@ -155,7 +158,8 @@ def attack(model, x, size=0.1):
     return (moved / size).detach()
 
 
-stretch = {name: attack(model, images[1400:]) for name, model in (("exact", exact), ("estimated", estimated))}
+models = {"exact": exact, "estimated": estimated}
+stretch = {name: attack(model, images[1400:]) for name, model in models.items()}
 for name, values in stretch.items():
     print(f"{name}: the largest change is {values.max():.3f} times that of the image")
 assert stretch["exact"].max() < 1 + 1e-4
@@ -172,9 +176,9 @@ ax.legend(frameon=False)
 # What the bound is good for
 # --------------------------
 #
-# If the largest output of an image leads the second by :math:`m`, no change of norm below :math:`m/\sqrt 2` alters
-# the decision: a difference of two outputs changes by at most :math:`\sqrt 2 ‖d‖`. This holds for the network that
-# was trained, without a further computation.
+# If the largest output of an image leads the second by :math:`m`, no change of norm below :math:`m/\sqrt 2`
+# alters the decision: a difference of two outputs changes by at most :math:`\sqrt 2 ‖d‖`. This holds for the
+# network that was trained, without a further computation.
 
 with torch.no_grad():
     scores = exact(images[1400:])

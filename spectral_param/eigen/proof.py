@@ -1,5 +1,7 @@
 r"""Proofs that no eigenvalue outside a block is larger, for matrices of which only products are known.
 
+They are shared by the tracking of a dominant eigenvalue, that of a norm, and the radius of sparse matrices.
+
 Random vectors -------------- Let Z (n, p) have independent standard normal entries, drawn after the matrix M
 was given, and let w be the leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is
 chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with probability
@@ -7,6 +9,13 @@ chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
 (less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ.
+
+Any matrices
+------------
+Let b_j ≥ ‖A^j‖ for j = 0 … m, for instance by (1), and b_m < r^m. Then A has no eigenvalue with |z| ≥ r, and
+the geometric series gives for such z
+
+    ‖(z - A)⁻¹‖ ≤ M = Σ_{j<m} b_j r^-(j+1) / (1 - b_m r^-m).                                      (4)
 
 Hermitian matrices
 ------------------
@@ -31,6 +40,7 @@ precision it is wrong only if λ_max(G) is within n rounding errors of s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +81,15 @@ def _largest(H: Array) -> Array:
         return np.where(finite, _largest(np.where(finite[..., None, None], H, 0)), np.inf)
     values: Array = np.linalg.eigvalsh(H)[..., -1].clip(min=0)
     return values
+
+
+def resolvent_bound(bounds: Sequence[float], radius: float) -> tuple[float, float]:
+    """Return M of (4) for |z| ≥ r = ``radius``, infinite if b_m ≥ r^m, and b_m/r^m."""
+    b = np.asarray(bounds) * radius ** -np.arange(len(bounds), dtype=float)
+    contraction = float(b[-1])
+    if not contraction < 1:
+        return np.inf, contraction
+    return float(b[:-1].sum() / (radius * (1 - contraction))), contraction
 
 
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
