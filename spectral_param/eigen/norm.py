@@ -51,8 +51,8 @@ class Norm(NamedTuple):
     """The norms of matrices.
 
     Attributes:
-        pair: σ, in double precision, and v.
-        bound: A bound of σ from above, in double precision, ``(...)``.
+        pair: σ and v.
+        bound: A bound of σ from above, as σ is: ``(...)``, float64, on the host.
     """
 
     pair: Pair
@@ -117,7 +117,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Array]
         The norms, None if they could not be proven; the best Ritz vectors and their values; and the state.
     """
     n, tol, edge = T.shape[-1], tolerance(T.dtype), state.edge
-    generator = torch.Generator(T.device).manual_seed(state.step)
+    generator = torch.Generator().manual_seed(state.step)
     V = state.block
     if edge == 0:
         V = _normal(V, generator)
@@ -211,8 +211,7 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Array] | None) ->
 
 def _norms(V: Tensor, top: Array, upper: Array) -> Norm:
     """Return the norms for a block whose first columns are the vectors, and bounds of σ²."""
-    numbers = torch.from_numpy(np.sqrt(np.stack([top, np.maximum(top, upper)])))
-    sigma, bound = numbers.to(V.device, non_blocking=True)
+    sigma, bound = torch.from_numpy(np.sqrt(np.stack([top, np.maximum(top, upper)])))
     return Norm(Pair(sigma, V[..., 0].clone()), bound)
 
 
@@ -238,8 +237,9 @@ def _orthonormal(V: Tensor) -> Tensor:
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    rows = torch.randn(like.mT.shape, dtype=like.dtype, device=like.device, generator=generator)
-    return rows.mT
+    """Return random vectors. They are drawn on the host, so that they are the same on any device."""
+    rows = torch.randn(like.mT.shape, dtype=like.dtype, device="cpu", generator=generator)
+    return rows.to(like.device, non_blocking=True).mT
 
 
 def _chebyshev(product: Callable[[Tensor], Tensor], X: Tensor, a: Any, degree: int) -> Tensor:
@@ -322,6 +322,8 @@ class NormFollower(nn.Module):
         # The last T with its norms, for a checkpoint. T is that of the weight's memory and does not change.
         self._last: tuple[Tensor, Norm] | None = None
         self._is_loaded = False
+        # The host's copy of ``numbers``, and the version of the buffer when it was copied.
+        self._copy: tuple[list[float], int] = [], -1
 
     def tracks(self, n: int) -> bool:
         """Return whether matrices whose smaller side is n are tracked."""
@@ -329,7 +331,7 @@ class NormFollower(nn.Module):
 
     def begin(self, T: Tensor) -> None:
         """Forget everything, and allocate buffers for matrices like T ``(..., m, n)``."""
-        self._last, self._is_loaded = None, False
+        self._last, self._is_loaded, self._copy = None, False, ([], -1)
         n = T.shape[-1]
         with torch.inference_mode(False), torch.no_grad():
             for name in _BUFFERS:
@@ -358,13 +360,16 @@ class NormFollower(nn.Module):
                 self.begin(T)
             assert self.block is not None
             assert self.numbers is not None
-            step, edge = self.numbers.tolist()
+            if self._copy[1] != self.numbers._version:
+                vars(self)["_copy"] = self.numbers.tolist(), self.numbers._version
+            step, edge = self._copy[0]
             fresh = not (math.isfinite(step) and 0 <= edge <= 1)
             state = State(self.block, 0, 0.0) if fresh else State(self.block, int(step), edge)
             (pair, bound), state = follow(T.reshape(-1, *T.shape[-2:]), state)
             with torch.no_grad():
                 self.block.copy_(state.block)
                 self.numbers.copy_(torch.tensor([state.step, state.edge], dtype=torch.float64))
+                vars(self)["_copy"] = [state.step, state.edge], self.numbers._version
             shape = T.shape[:-2]
             pair = Pair(pair.value.reshape(shape), pair.vector.reshape(*shape, -1))
             found = Norm(pair, bound.reshape(shape))
@@ -394,7 +399,7 @@ class NormFollower(nn.Module):
         if not torch.equal(digest.cpu(), _digest(T, vector, sizes, numbers)):
             return None
         shape = T.shape[:-2]
-        sigma, bound = sizes.clone().reshape(2, *shape)
+        sigma, bound = sizes.cpu().clone().reshape(2, *shape)
         return Norm(Pair(sigma, vector.clone().reshape(*shape, -1)), bound)
 
     def _save(self) -> None:
@@ -411,7 +416,7 @@ class NormFollower(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         self._save()
-        return {**self.__dict__, "_last": None, "_is_loaded": True}
+        return {**self.__dict__, "_last": None, "_is_loaded": True, "_copy": ([], -1)}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._save()
@@ -419,7 +424,7 @@ class NormFollower(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load buffers of any shape, or none: a checkpoint with the weight alone is complete."""
-        vars(self).update(_last=None, _is_loaded=True)
+        vars(self).update(_last=None, _is_loaded=True, _copy=([], -1))
         with torch.inference_mode(False), torch.no_grad():
             for name in _BUFFERS:
                 present, value = getattr(self, name), state_dict.get(prefix + name)

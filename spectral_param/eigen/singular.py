@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``, float64 or of the matrix's real dtype.
+        value: σ, shape ``(...)``; of ordinary tensors in float64 and on the host, where choices are made.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 
@@ -52,7 +52,7 @@ def to_double(T: Tensor) -> Tensor:
 
 
 def leading_pair(T: Tensor) -> Pair:
-    """Return σ, in double precision, and v of ordinary tensors, by LAPACK, without a graph.
+    """Return σ and v of ordinary tensors, by LAPACK on the host, without a graph.
 
     Both come from TᴴT in double precision. They are NaN where T is not finite.
     """
@@ -73,9 +73,9 @@ def leading_pair(T: Tensor) -> Pair:
         values.append(value)
         vectors.append(vector[:, 0])
     shape = T.shape[:-2]
-    sigma = torch.from_numpy(np.sqrt(np.stack(values)[:, 0].clip(min=0))).reshape(shape).to(T.device)
+    sigma = torch.from_numpy(np.sqrt(np.stack(values)[:, 0].clip(min=0))).reshape(shape)
     v = torch.from_numpy(np.stack(vectors)).reshape(*shape, n).to(T.device, T.dtype)
-    return Pair(sigma if scale is None else sigma * scale[..., 0, 0], v)
+    return Pair(sigma if scale is None else sigma * scale[..., 0, 0].cpu(), v)
 
 
 def _transformed_pair(T: Tensor) -> Pair:
@@ -187,32 +187,32 @@ def norm(T: Tensor, known: Pair | None = None) -> Tensor:
     """Return σ, differentiable; ``known`` is the pair, if that is known."""
     if known is None and is_plain(T):
         known = leading_pair(T)
-    pair = (None, None) if known is None else (known.value.to(T.real.dtype), known.vector)
+    pair = (None, None) if known is None else (known.value.to(T.real.dtype).to(T.device), known.vector)
     sigma: Tensor = _Leading.apply(T, *pair)[0]  # type: ignore[no-untyped-call]
     return sigma
 
 
 class _Divided(torch.autograd.Function):
-    r"""T, σ, v -> W = c T/σ for ordinary tensors, as one node. c is a number, or one for each matrix.
+    r"""T, σ, v -> W = f T for f = c/σ and ordinary tensors, as one node. c is constant.
 
-    With the gradient G of W and f = c/σ,
+    With the gradient G of W,
 
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """
 
     @staticmethod
-    def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, c: Tensor) -> Tensor:
-        ctx.save_for_backward(T, sigma, v, c)
-        return T * _to_matrices((c / sigma).to(T.real.dtype))
+    def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, f: Tensor) -> Tensor:
+        ctx.save_for_backward(T, sigma, v, f)
+        return T * _to_matrices(f)
 
     @staticmethod
     @full_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        T, sigma, v, c = ctx.saved_tensors
-        sigma = sigma.to(T.real.dtype)
+        T, sigma, v, f = ctx.saved_tensors
         if torch.is_grad_enabled():
+            c = f * sigma
             sigma, v = _Leading.apply(T, sigma, v)  # type: ignore[no-untyped-call]
-        f = c.to(T.real.dtype) / sigma
+            f = c / sigma
         g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
         u = g[..., None] * _left(T, sigma, v)
         outer = u[..., :, None], physical_conj(v)[..., None, :]
@@ -224,6 +224,7 @@ def _to_matrices(x: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
-    """Return c T/σ as a differentiable function of T, an ordinary tensor. σ is not zero."""
-    W: Tensor = _Divided.apply(T, *pair, c)  # type: ignore[no-untyped-call]
+    """Return c T/σ as a differentiable function of T, an ordinary tensor, for c on the host and σ > 0."""
+    sigma, f = (x.to(T.real.dtype).to(T.device, non_blocking=True) for x in (pair.value, c / pair.value))
+    W: Tensor = _Divided.apply(T, sigma, pair.vector, f)  # type: ignore[no-untyped-call]
     return W

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import is_on_host, is_traced
+from spectral_param.context import is_traced
 from spectral_param.eigen import symbol
 from spectral_param.eigen.dense import divided, power_of_two_scale
 from spectral_param.eigen.follower import Solver
@@ -157,19 +157,19 @@ class SpectralNorm(Parametrization):
         if found is None or not found.regular:
             return self._constrain_any(T)
         (pair, bound), leader, _ = found
-        active: Any = self._active(bound, T)
-        if T.ndim == 2 and is_on_host(T) and not bool(active):
+        active = self._active(bound, T)
+        if not bool(active.any()):
             return T
-        c = broadcast_to_matrices(self.norm, T, "norm").double() * (pair.value / bound)
+        c = torch.as_tensor(self.norm, dtype=torch.float64) * (pair.value / bound)
         if leader is not None:
             sigma = symbol.norm_at(self._kernel(T), leader)
-            W = T * (c / sigma.double()).to(T.real.dtype)[..., None, None]
+            W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
         else:
             W = divided_by_norm(symbol.tall(T), pair, c)
             W = W.mT if _is_wide(T) else W
-        if self.mode == "equal" or (T.ndim == 2 and is_on_host(T)):
+        if bool(active.all()):
             return W
-        return torch.where(active[..., None, None], W, T)
+        return torch.where(active.to(T.device, non_blocking=True)[..., None, None], W, T)
 
     def _constrain_any(self, T: Tensor) -> Tensor:
         """Return the same for T of any size, and inside transforms and recorded graphs."""
@@ -191,7 +191,7 @@ class SpectralNorm(Parametrization):
         """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
-        c = broadcast_to_matrices(self.norm, T, "norm").to(bound.dtype)
+        c = torch.as_tensor(self.norm, dtype=bound.dtype).to(bound.device)
         return ~(bound <= c * (1 + _ROUNDINGS * finfo_eps(T.dtype)))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -204,7 +204,7 @@ class SpectralNorm(Parametrization):
             bound = leading_pair(symbol.tall(W)).value
         if self._saved and (project or isinstance(self.norm, str)):
             self._take_present(bound)
-        c = broadcast_to_matrices(self.norm, W, "norm").double()
+        c = broadcast_to_matrices(self.norm, W, "norm").double().cpu()
         tolerance = 10 * max(W.shape[-2:]) * eps * c
         outside = bound > c + tolerance
         if self.mode == "equal":
@@ -218,7 +218,7 @@ class SpectralNorm(Parametrization):
             )
         self.tracking.begin(symbol.tall(W))
         self._warned = False
-        factor = torch.where(outside, c / bound, 1).to(W.real.dtype)
+        factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
         return W * factor[..., None, None]
 
     def start(self, like: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class SpectralNorm(Parametrization):
             bound = leading_pair(symbol.tall(T)).value
         self.tracking.begin(symbol.tall(T))
         c = broadcast_to_matrices(self.norm, T, "norm")
-        return T * (c / bound.to(c.dtype))[..., None, None]
+        return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T; a complex entry counts as two."""
