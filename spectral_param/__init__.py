@@ -23,6 +23,7 @@ from spectral_param.parametrizations import (
     SingularValues,
     SkewExponential,
     SpectralAbscissa,
+    SpectralNorm,
     SpectralRadiusNorm,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "SingularValues",
     "SkewExponential",
     "SpectralAbscissa",
+    "SpectralNorm",
     "SpectralRadiusNorm",
     "analysis",
     "constrain",

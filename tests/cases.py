@@ -30,6 +30,12 @@ def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     return W.reshape(shape)
 
 
+def with_absolute_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
+    W = torch.randn(shape, dtype=dtype)
+    factor = radius / torch.linalg.eigvals(blocks_of(W.abs())).abs().amax(dim=-1)
+    return (blocks_of(W) * factor[..., None, None]).reshape(shape)
+
+
 def as_shape(W: Tensor, shape: Shape) -> Tensor:
     """The way back from blocks_of."""
     return W.mT.contiguous() if shape in RECTANGLES and shape[-2] < shape[-1] else W.reshape(shape)
@@ -82,6 +88,15 @@ def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: flo
     V = torch.linalg.qr(torch.randn_like(U[..., :n, :])).Q
     sigma = torch.linspace(low, high, n, dtype=dtype)
     return as_shape(U * sigma @ V, shape)
+
+
+def norms(W: Tensor) -> Tensor:
+    return torch.linalg.svdvals(blocks_of(W))[..., 0]
+
+
+def with_norm(shape: Shape, dtype: torch.dtype, norm: float) -> Tensor:
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    return as_shape(W * (norm / torch.linalg.svdvals(W)[..., 0])[..., None, None], shape)
 
 
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -200,6 +215,14 @@ CASES = (
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
     ),
     Case(
+        name="SpectralRadiusNorm-absolute",
+        variant=True,
+        make=lambda shape: sp.SpectralRadiusNorm(0.9, of="absolute"),
+        member=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.9),
+        violation=lambda W: (radii(W.abs()) / 0.9 - 1).abs(),
+        outside=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.7),
+    ),
+    Case(
         name="SpectralAbscissa",
         make=lambda shape: sp.SpectralAbscissa(-0.5),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.5),
@@ -269,6 +292,33 @@ CASES = (
         violation=lambda W: torch.relu((torch.linalg.svdvals(blocks_of(W)) - 1.2).abs().amax(dim=-1) - 0.3),
         outside=lambda shape, dtype: with_singular_values(shape, dtype, 0.7, 1.6),
         rectangles=RECTANGLES,
+    ),
+    Case(
+        name="SpectralNorm",
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        violation=lambda W: (norms(W) / 0.7 - 1).abs(),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=RECTANGLES,
+    ),
+    Case(
+        name="SpectralNorm-at_most",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.9),
+        violation=lambda W: torch.relu(norms(W) - 1),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 1.5),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="SpectralNorm-tracking",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal", solver="tracking"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        # In double precision a norm that is followed is known to 1e-10.
+        violation=lambda W: torch.relu((norms(W) / 0.7 - 1).abs() - 1e-10),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=((60, 59),),
     ),
     Case(
         name="BlockTriangular",
@@ -345,5 +395,13 @@ FROM_THE_START = (
         make=lambda shape: sp.SpectralAbscissa("present"),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
         violation=lambda W: (abscissas(W) + 0.2).abs(),
+    ),
+    Case(
+        name="SpectralNorm-present",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm("present", mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.8),
+        violation=lambda W: (norms(W) / 0.8 - 1).abs(),
+        rectangles=RECTANGLES[:1],
     ),
 )

@@ -11,6 +11,7 @@ from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.singular_values import SingularValues
 from spectral_param.parametrizations.skew_exponential import SkewExponential
 from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
+from spectral_param.parametrizations.spectral_norm import SpectralNorm
 from spectral_param.parametrizations.spectral_radius import SpectralRadiusNorm
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "SingularValues",
     "SkewExponential",
     "SpectralAbscissa",
+    "SpectralNorm",
     "SpectralRadiusNorm",
 ]

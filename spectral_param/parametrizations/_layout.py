@@ -72,7 +72,7 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
         raise NotSquareError(
             f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
             "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
-            "or Householder, with which they are 1, or SingularValues, with which they lie in an "
-            "interval."
+            "or Householder, with which they are 1, SingularValues, with which they lie in an "
+            "interval, or SpectralNorm, a bound on the largest."
         )
     return Layout(gates, tuple(kernel), shapes == "tall" and m < n)

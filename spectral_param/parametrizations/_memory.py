@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from spectral_param.context import HALF, is_on_host
 from spectral_param.eigen.follower import Follower
+from spectral_param.eigen.norm import NormFollower
 from spectral_param.parametrizations._layout import PLAIN
 
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
@@ -221,8 +222,8 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
-            # A weight does not depend on how its leading eigenvalue is tracked.
-            if child is not None and not isinstance(child, Follower):
+            # A weight does not depend on how its leading eigenvalue or its norm is tracked.
+            if child is not None and not isinstance(child, (Follower, NormFollower)):
                 parts.append(child)
     if copied and values:
         try:
