@@ -146,7 +146,11 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
     """
     n = X.shape[-1]
     if growth is not None:
-        S = conditioned(X[..., 2 * n :, :], growth) if growth > 1 else _identity(X).expand(*X.shape[:-2], n, n)
+        S = (
+            conditioned(X[..., 2 * n :, :], growth)
+            if growth > 1
+            else _identity(X).expand(*X.shape[:-2], n, n)
+        )
         return S.mH @ S
     if continuous:
         X = X[..., 2 * n :, :]

@@ -200,7 +200,8 @@ class LyapunovForm(Parametrization):
             self._saved = (name,)
             return "present"
         values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
-        if isinstance(value, nn.Parameter) or not bool((values.isfinite() & ((values > 0) | (name != "radius"))).all()):
+        allowed = values.isfinite() & ((values > 0) | (name != "radius"))
+        if isinstance(value, nn.Parameter) or not bool(allowed.all()):
             kind = "positive " if name == "radius" else ""
             raise ValueError(
                 f"{name}: expected a finite {kind}number or a tensor of such numbers, not a Parameter, got "
@@ -224,14 +225,19 @@ class LyapunovForm(Parametrization):
 
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""
-        if self.abscissa is None:
-            if isinstance(self.radius, float):
-                return V if self.radius == 1 else V * self.radius
-            return V * broadcast_to_matrices(self.radius or 1.0, V, "radius")[..., None, None]
-        if isinstance(self.abscissa, float) and self.abscissa == 0:
+        name = "radius" if self.abscissa is None else "abscissa"
+        value = getattr(self, name)
+        if isinstance(value, str):
+            raise ValueError(
+                f"{name}: expected a number after another parametrization, which has no weight at registration, "
+                "got 'present'. Pass a number."
+            )
+        if isinstance(value, float) and value == (name == "radius"):
             return V
-        shift = broadcast_to_matrices(self.abscissa, V, "abscissa")[..., None, None]
-        return V + shift * torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+        bound = broadcast_to_matrices(value, V, name)[..., None, None]
+        if name == "radius":
+            return V * bound
+        return V + bound * torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
 
     def _take_present(self, value: Tensor | None, like: Tensor) -> None:
         """Make the value the bound, if it is to be that of the present weight."""
@@ -289,7 +295,9 @@ class LyapunovForm(Parametrization):
                 return []
             P = torch.eye(len(V), dtype=V.dtype)
         if self.growth is not None:
-            P = lyapunov.with_condition(P, V if self.abscissa is None else lyapunov.as_discrete(V), self.growth)
+            P = lyapunov.with_condition(
+                P, V if self.abscissa is None else lyapunov.as_discrete(V), self.growth
+            )
         originals, target = [], V
         for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
             if self.abscissa is not None:
