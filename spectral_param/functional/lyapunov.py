@@ -1,62 +1,63 @@
-r"""Stable matrices together with the quadratic form that proves them stable: V = W/r of discrete time, A of continuous.
+r"""Stable matrices, together with the quadratic form that proves them stable.
 
 Discrete time
 -------------
-For any Q and A of shape (n, n), not both singular in one direction,
+For any Q and A of shape (n, n) with a positive definite
 
-.. math:: V = 2 H^{-1} Q^H A, \qquad H = Q^H Q + A^H A,
+.. math:: H = Q^H Q + A^H A, \qquad V = 2 H^{-1} Q^H A
 
-has no eigenvalue outside the unit disc. For Vx = λx, multiply HVx by xᴴ:
+has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
 
 .. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Ax)| ≤ ‖Qx‖^2 + ‖Ax‖^2 = x^H H x.
-
-The same line for every x says more: in the norm of H the numerical range of V lies in the unit disc, hence
-‖Vᵏ‖ ≤ 2 sqrt(cond H) (Berger 1965: powers keep such a numerical radius, which is at least half the norm).
 
 Contractions come from the same two matrices. With H = LLᴴ and [Z₁, Z₂] = L⁻¹[Qᴴ, Aᴴ], Z₁Z₁ᴴ + Z₂Z₂ᴴ = I,
 
 .. math:: C = 2 Z_2^H Z_1 = 2 A H^{-1} Q^H, \qquad ‖C‖ ≤ 1,
 
-because 2‖Z₂‖-products of one direction are at most the sum of their squares (the singular values of C are
-sin 2θ for cosine and sine of the pair). AV = CA, so V and C have the same eigenvalues.
+because the singular values of Z₁ and Z₂ are cosines and sines of the same angles θ, in the same basis, and
+those of C are sin 2θ. AV = CA, so AᴴA is a Lyapunov form of V: VᴴAᴴAV = AᴴCᴴCA ≤ AᴴA. Another one is
+H(QᴴQ)⁻¹H.
 
 Onto: let VᴴPV ≤ P for a positive definite P = SᴴS, as there is one for each V of ρ(V) < 1, and for ρ(V) = 1
-if its eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with singular value decomposition
-U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²)), so that c = 2a/(1 + a²), and E = ½ X diag(1 + a²) Xᴴ, the map takes
-Q = E⁻¹S and A = U diag(a) Xᴴ Q to V. The set is that of Tobenkin, Manchester and Megretski (2017), "Convex
-parameterizations and fidelity bounds for nonlinear identification", and of Revay, Wang and Manchester (2023),
-"Recurrent equilibrium networks", for their X = [Q, A] of rank n and without a skew part: 2n² numbers in place
-of 5n², and no fewer matrices.
+if its eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular value
+decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²)), so that c = 2a/(1 + a²), and E = ½ X diag(1 + a²)
+Xᴴ, the map takes Q = E⁻¹S and A = U diag(a) XᴴQ to V.
+
+The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
+for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks",
+in the form XᴴX of a matrix X = [Q, A] with n instead of 2n rows, and without a skew part: 2n² numbers in
+place of 5n².
 
 Bounded growth
 --------------
-S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g, and
-every positive definite S of this condition is a multiple of such a matrix. So V = S⁻¹CS has ‖Vᵏ‖ ≤ g for all k.
+S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g.
+Every positive definite S of this condition is a multiple of such a matrix. So V = S⁻¹CS has ‖Vᵏ‖ ≤ g for
+all k.
 
 Continuous time
 ---------------
 .. math:: A = H^{-1} (Z - Z^H - Y^H Y), \qquad H = I + X^H X,
 
-has HA + AᴴH = -2YᴴY ≤ 0, so no eigenvalue right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond H). Onto,
-because H, Y and Z may be scaled together. Gillis and Sharma (2017), "On computing the distance to stability for
-matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS for the S above the growth
-is at most g.
+has HA + AᴴH = -2YᴴY ≤ 0. So no eigenvalue lies right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond H). The
+map is onto, because H, Z and YᴴY may be scaled together. Gillis and Sharma (2017), "On computing the distance
+to stability for matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS, for the
+S above, the growth is at most g.
 
 Rounding
 --------
-The diagonal of H is enlarged by 2n eps, relatively. That keeps what is proven above (H only grows), and
-is what rounding of the products and of the Cholesky factor amounts to, whatever the units of the state are: it
-changes h_ij by about eps sqrt(h_ii h_jj). Without it, rounding of an H that is nearly singular could turn a
-stable V into an unstable one. The map of Q and A does not depend on their size, so they are divided by their
-largest entry: nothing overflows.
+The diagonal of H is enlarged by 2n eps, relatively. What is proven above still holds, as H only grows.
+Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), whatever the
+units of the state are. Without the enlargement this could turn the V of a nearly singular H into an
+unstable one. No map of Q and A depends on their size, so they are divided by their largest entry where
+squares could overflow.
 
-The gradient needs one solve: with T = H⁻¹G, dL = Re⟨T, 2 dF - dH V⟩ for F = QᴴA, so
+The gradient takes one solve. With T = H⁻¹G and F = QᴴA, dL = Re⟨T, 2 dF - dH V⟩, so
 
 .. math:: g_Q = Q N + 2 A T^H, \quad g_A = A N + 2 Q T, \qquad N = -(T V^H + V T^H).
 """
 
 from __future__ import annotations
-import math
+
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ def contraction(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     X = X / _size(X)
     H = X.mH @ X
     first, second = torch.linalg.solve_triangular(_cholesky(H), X.mH, upper=False).chunk(2, dim=-1)
-    return 2 * (second.mH @ first)
+    C: Tensor = 2 * (second.mH @ first)
+    return C
 
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
@@ -158,7 +160,8 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
     X = X / _size(X)
     Q, A = X.chunk(2, dim=-2)
     S = torch.linalg.solve_ex(Q.mH, X.mH @ X).result
-    return A.mH @ A + S.mH @ S
+    M: Tensor = A.mH @ A + S.mH @ S
+    return M
 
 
 def _identity(X: Tensor) -> Tensor:
@@ -195,7 +198,8 @@ def _tiny(H: Tensor) -> float:
 def _solve(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
     half = torch.linalg.solve_triangular(L, B, upper=False)
-    return torch.linalg.solve_triangular(L.mH, half, upper=True)
+    solution: Tensor = torch.linalg.solve_triangular(L.mH, half, upper=True)
+    return solution
 
 
 class _Stable(torch.autograd.Function):
@@ -217,7 +221,8 @@ class _Stable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> Tensor:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            return _short_backward(*ctx.saved_tensors[:3], G)
+            X, L, V, _ = ctx.saved_tensors
+            return _short_backward(X, L, V, G)
         return _Stable.long_backward(ctx, G)
 
     @staticmethod
@@ -228,7 +233,9 @@ class _Stable(torch.autograd.Function):
         if torch.is_grad_enabled():
             # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
             X = X.view_as(X)
-            return torch.autograd.grad(stable_rounded(X, finfo_eps(X.dtype)), X, G, create_graph=True)[0]
+            V = stable_rounded(X, finfo_eps(X.dtype))
+            g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
+            return g_X
         if size is not None:
             X = X / size
         T = torch.cholesky_solve(G, L)
@@ -237,7 +244,9 @@ class _Stable(torch.autograd.Function):
         N.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(N))
         Q, A = X.chunk(2, dim=-2)
         g_X = torch.cat([A @ T.mH, Q @ T], dim=-2).mul_(2) - X @ N
-        return g_X if size is None else g_X / size
+        if size is not None:
+            g_X = g_X / size
+        return g_X
 
 
 def _forward(X: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -313,13 +322,14 @@ def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  
 
 def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  # -> (3n, n)
     """Return [Y; Z; X], or [Y; Z] if ``growth`` is 1, for A and P with PA + AᴴP ≤ 0."""
-    identity, last = _identity(A), []
+    identity = _identity(A)
+    last: list[Tensor] = []
     if growth is None:
         P = P * (2 / torch.linalg.eigvalsh(P)[0])
         last = [torch.linalg.cholesky_ex(P - identity).L.mH]
     elif growth > 1:
         last = [_conditioned_inverse(P, growth)]
-        S = conditioned(*last, growth)
+        S = conditioned(last[0], growth)
         P = S.mH @ S
     else:
         P = identity
@@ -347,7 +357,8 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
     roots = values.clamp(min=0).sqrt()
     part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
     part = part.clamp(-1, 1)
-    return (vectors * (part / (1 + (1 - part.square()).sqrt()))) @ vectors.mH
+    K: Tensor = (vectors * (part / (1 + (1 - part.square()).sqrt()))) @ vectors.mH
+    return K
 
 
 def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n, n) -> (n, n)
@@ -361,7 +372,8 @@ def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n
         norm = torch.linalg.matrix_norm((vectors.mH @ V @ vectors) * root[:, None] / root, 2)
         found.append((float(norm), root))
     root = min(found, key=lambda each: each[0])[1]
-    return (vectors * root.square()) @ vectors.mH
+    moved: Tensor = (vectors * root.square()) @ vectors.mH
+    return moved
 
 
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
@@ -373,11 +385,11 @@ def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
 
 
 def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
-    """Return a well conditioned P with VᴴPV ≤ P for a V of ρ(V) ≤ 1 in double precision; NaN if none is found.
+    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if there is none.
 
-    The sum of VᵏᴴVᵏ is such a form. It is large in the directions that decay slowly, so its inverse is small
-    in those where the powers of Vᴴ, and not of V, stay. The sum of VᵏP⁻¹Vᵏᴴ for this P therefore stays bounded
-    up to ρ(V) = 1, and its inverse is the result. It is the identity for every normal V.
+    The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is as small in
+    the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded, and its inverse, the
+    result, is such a form, too. It is a multiple of the identity for every normal V.
     """
     host = V.numpy()
     if not np.isfinite(host).all():
@@ -387,12 +399,13 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     P = _sum_of_powers(V, torch.eye(len(V), dtype=V.dtype))
     form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]
-    return (form + form.mH) / 2
+    symmetric: Tensor = (form + form.mH) / 2
+    return symmetric
 
 
 def _sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
     """Return R + VᴴRV + V²ᴴRV² + ..., by doubling the number of terms."""
-    P = R / torch.linalg.matrix_norm(R)
+    P: Tensor = R / torch.linalg.matrix_norm(R)
     for _ in range(_DOUBLINGS):
         P = P + V.mH @ P @ V
         P = (P + P.mH) / 2

@@ -24,7 +24,8 @@ from spectral_param.parametrizations.spectral_radius import (
 
 Bound = float | Tensor | Literal["present"]
 
-# By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that will do.
+# By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
+# will do.
 _ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 
@@ -32,7 +33,8 @@ class Certificate(NamedTuple):
     """A quadratic form that proves a weight stable.
 
     Attributes:
-        form: Hermitian positive definite M ``(..., n, n)`` with WᴴMW ≤ r²M, in continuous time MW + WᴴM ≤ 2aM.
+        form: Hermitian positive definite M ``(..., n, n)`` with WᴴMW ≤ r²M; in continuous time
+            MW + WᴴM ≤ 2aM.
         growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
     """
 
@@ -41,7 +43,7 @@ class Certificate(NamedTuple):
 
 
 class LyapunovForm(Parametrization):
-    r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i(W) ≤ a`, trained with its Lyapunov certificate.
+    r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
     .. math:: W = 2r\, (Q^H Q + A^H A)^{-1} Q^H A
 
@@ -52,24 +54,28 @@ class LyapunovForm(Parametrization):
     "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
     matrices using linear dissipative Hamiltonian systems" (2017).
 
-    A step takes one Cholesky factor, one solve and products: no eigenvalues. In training the weight reaches the
-    bound, leaves it again and does not get stuck there, other than ``SpectralRadiusNorm(mode="at_most")``. Take
-    that one for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
+    A step takes one Cholesky factor, one solve and products: no eigenvalues. In training the weight reaches
+    the bound, leaves it again and does not get stuck there, other than
+    ``SpectralRadiusNorm(mode="at_most")``. Take that one for ρ(W) = r exactly, and :class:`SchurForm` to
+    know or bound each eigenvalue.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is Q
-    above A; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
+    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
+    is Q above A; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
 
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
-    continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that is
-    defective, as in a Jordan block, has none.
+    continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
+    is defective, as in a Jordan block, has none.
 
     Args:
-        radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix of
+        radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each
+        matrix of
             a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
             registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
-        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x; otherwise
+        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x;
+        otherwise
             as ``radius``, and not together with it.
-        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous
+        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
+        continuous
             time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a contraction.
             The original has one more block of n rows for g > 1. ``None``, the default: no bound.
 
@@ -90,8 +96,8 @@ class LyapunovForm(Parametrization):
         super().__init__()
         if radius is not None and abscissa is not None:
             raise ValueError(
-                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take radius "
-                "in discrete time, abscissa in continuous time."
+                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
+                "radius in discrete time, abscissa in continuous time."
             )
         if growth is not None and not (math.isfinite(growth) and growth >= 1):
             raise ValueError(
@@ -216,7 +222,7 @@ class LyapunovForm(Parametrization):
         return 3 if self.growth > 1 else 2
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
-        """Return V of radius at most 1, or of abscissa at most 0, in the precision of X for results in ``eps``."""
+        """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
         if self.abscissa is not None:
             return lyapunov.dissipative(X, self.growth, eps)
         if self.growth is not None:
@@ -229,8 +235,8 @@ class LyapunovForm(Parametrization):
         value = getattr(self, name)
         if isinstance(value, str):
             raise ValueError(
-                f"{name}: expected a number after another parametrization, which has no weight at registration, "
-                "got 'present'. Pass a number."
+                f"{name}: expected a number after another parametrization, which has no weight at "
+                "registration, got 'present'. Pass a number."
             )
         if isinstance(value, float) and value == (name == "radius"):
             return V
@@ -289,15 +295,14 @@ class LyapunovForm(Parametrization):
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
         """Return originals of V, each one closer than that before it, unless V is outside."""
-        P = lyapunov.quadratic_form(V if self.abscissa is None else lyapunov.as_discrete(V))
+        discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
+        P = lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
             if self.growth is None:
                 return []
             P = torch.eye(len(V), dtype=V.dtype)
         if self.growth is not None:
-            P = lyapunov.with_condition(
-                P, V if self.abscissa is None else lyapunov.as_discrete(V), self.growth
-            )
+            P = lyapunov.with_condition(P, discrete, self.growth)
         originals, target = [], V
         for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
             if self.abscissa is not None:
@@ -315,7 +320,7 @@ class LyapunovForm(Parametrization):
     def _refuse(self, error: float) -> None:
         wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
         raise InManifoldError(
-            f"LyapunovForm: expected a weight for which a quadratic form{wanted} proves the bound, got one at "
-            f"distance {error:.1e} from the nearest found. Remove the parametrization, set the weight and register "
-            "a new instance, which moves it inside."
+            f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one at distance "
+            f"{error:.1e} from the nearest found. Remove the parametrization, set the weight and "
+            "register a new instance, which moves it inside."
         )
