@@ -364,6 +364,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n, n) -> (n, n)
     """Return P with its eigenvalues moved to an interval [m, m growth²], for the m with the least ‖V‖."""
     values, vectors = torch.linalg.eigh(P)
+    values = values.clamp(min=float(values[-1]) * finfo_eps(P.dtype))
     if values[-1] <= growth**2 * values[0]:
         return P
     found = []

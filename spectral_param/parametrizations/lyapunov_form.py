@@ -320,7 +320,7 @@ class LyapunovForm(Parametrization):
     def _refuse(self, error: float) -> None:
         wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
         raise InManifoldError(
-            f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one at distance "
-            f"{error:.1e} from the nearest found. Remove the parametrization, set the weight and "
+            f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one at "
+            f"distance {error:.1e} from the nearest found. Remove the parametrization, set the weight and "
             "register a new instance, which moves it inside."
         )
