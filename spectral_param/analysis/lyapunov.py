@@ -12,7 +12,7 @@ from spectral_param.analysis.matrices import square_matrices
 from spectral_param.functional.checks import with_arrays
 from spectral_param.functional.lyapunov import quadratic_form
 
-# A form of a larger condition proves nothing in double precision, and this is what rounding may add to a norm.
+# A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
 _SINGULAR, _ROUNDING = 1e-13, 1e-8
 
 
@@ -67,7 +67,7 @@ def lyapunov_certificate(W: Tensor, radius: float = 1.0) -> LyapunovCertificate:
 
 
 def _proven(V: Tensor) -> tuple[Tensor, float]:  # (n, n) -> (n, n), growth
-    """Return M and its growth, or NaN and infinity if M is singular or VᴴMV ≤ M fails by more than rounding."""
+    """Return M and its growth; NaN and infinity if M is singular or VᴴMV ≤ M does not hold."""
     M = quadratic_form(V)
     nothing = torch.full_like(M, torch.nan), math.inf
     if not bool(M.isfinite().all()):

@@ -396,7 +396,9 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     if not np.isfinite(host).all():
         return torch.full_like(V, torch.nan)
     balanced, (scale, _) = matrix_balance(host, permute=False, separate=True)
-    V, d = torch.from_numpy(balanced), torch.from_numpy(scale)
+    # Rounding must not move an eigenvalue of modulus 1 outside.
+    inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
+    V, d = inside * torch.from_numpy(balanced), torch.from_numpy(scale)
     P = _sum_of_powers(V, torch.eye(len(V), dtype=V.dtype))
     form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]
