@@ -128,15 +128,39 @@ def attack(n: int, dtype: torch.dtype, growth: float | None, name: str, steps: i
     return {"radius - 1": radius, "power / growth - 1": power, "norm": norm}
 
 
+def table(regressions: dict[str, Any]) -> str:
+    """Return the table of the page: median and worst error of all seeds.
+
+    Args:
+        regressions: Those of the results.
+    """
+    lines = ["| radius of the target | n | " + " | ".join(WAYS) + " |", "|---|---|" + "---|" * len(WAYS)]
+    cases = dict.fromkeys(", ".join(name.split(", ")[:2]) for name in regressions)
+    for case in cases:
+        radius, n = case.removeprefix("radius ").split(", n = ")
+        cells = [regressions[f"{case}, {way}"] for way in WAYS]
+        numbers = " | ".join(f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells)
+        lines.append(f"| {radius} | {n} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure, print and write the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stable_weights", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few steps, to test the machinery")
     parser.add_argument("--only", choices=["regressions", "attacks"], help="the others keep their numbers")
     parser.add_argument("--sizes", nargs="*", type=int, default=[4, 8, 16], help="of the regressions")
+    parser.add_argument("--radii", nargs="*", type=float, default=[0.95, 1.0], help="of their targets")
+    parser.add_argument(
+        "--ways", nargs="*", default=list(WAYS), help="of training; the others keep their numbers"
+    )
     parser.add_argument("--attacked", nargs="*", type=int, default=[6, 32, 96], help="sizes of the attacks")
     parser.add_argument("--output", type=Path, default=RESULTS / "stable_weights.json")
+    parser.add_argument("--table", action="store_true", help="print the table of the page, measure nothing")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(json.loads(arguments.output.read_text())["regressions"]))
+        return
     results: dict[str, Any] = {"regressions": {}, "attacks": {}}
     if arguments.output.is_file():
         results = json.loads(arguments.output.read_text())
@@ -147,8 +171,8 @@ def main() -> None:
         arguments.output.write_text(json.dumps(results, indent=1) + "\n")
 
     for n in arguments.sizes if arguments.only != "attacks" else []:
-        for radius in (0.95, 1.0):
-            for way in WAYS:
+        for radius in arguments.radii:
+            for way in arguments.ways:
                 errors = regression(n, radius, way, 3 if arguments.quick else STEPS)
                 median, worst = torch.tensor(errors).quantile(0.5).item(), max(errors)
                 print(f"radius {radius}, n = {n}, {way}: median {median:.0e}, worst {worst:.0e}", flush=True)

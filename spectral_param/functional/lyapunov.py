@@ -304,11 +304,17 @@ def _short_backward(X: Tensor, L: Tensor, V: Tensor, G: Tensor) -> Tensor:
 
 
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
-    """Return [Q; A] for V and P with VᴴPV ≤ P, as derived at the top."""
+    """Return [Q; A] for V and P with VᴴPV ≤ P, as derived at the top.
+
+    V does not depend on the size of X, but the steps of an optimizer relative to X do. The mean of the
+    diagonal of H is a quarter here: then the entries of X are about as large as those of a V of radius 0.4,
+    and learning rates that fit a weight fit X.
+    """
     root = torch.linalg.cholesky_ex(P).L.mH
     U, a, Xh = _halves(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
     Q = (Xh.mH * (2 / (1 + a.square()))) @ (Xh @ root)
-    return torch.cat([Q, (U * a) @ (Xh @ Q)], dim=-2)
+    X = torch.cat([Q, (U * a) @ (Xh @ Q)], dim=-2)
+    return X * (0.5 * len(V) ** 0.5 / torch.linalg.matrix_norm(X))
 
 
 def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (3n, n)
