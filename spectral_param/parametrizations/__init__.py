@@ -5,6 +5,7 @@ from spectral_param.parametrizations.block_triangular import BlockTriangular
 from spectral_param.parametrizations.fourier_unitary import FourierUnitary
 from spectral_param.parametrizations.givens import Givens
 from spectral_param.parametrizations.householder import Householder
+from spectral_param.parametrizations.lyapunov_form import LyapunovForm
 from spectral_param.parametrizations.scaled_cayley import ScaledCayley
 from spectral_param.parametrizations.schur_form import SchurForm
 from spectral_param.parametrizations.sign_pattern import SignPattern
@@ -19,6 +20,7 @@ __all__ = [
     "FourierUnitary",
     "Givens",
     "Householder",
+    "LyapunovForm",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
