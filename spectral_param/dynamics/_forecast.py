@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spectral_param.dynamics._choice import Choice
+from spectral_param.dynamics._coordinates import Units
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._fit import _bound, fit_stable
-from spectral_param.dynamics._multistep import Problem, descend
+from spectral_param.dynamics._growth import growth_of_powers
+from spectral_param.dynamics._measure import Part
+from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
 from spectral_param.dynamics._rollout import windows_of
 from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]
+
+_RUNGS = (5, 12, 30, 75, 200)  # horizons on the way to a longer one
+_STEPS = 10  # on each; the next one continues
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +49,17 @@ class ForecastFit:
     bound: float
     reached: float
     horizon: int | None
-    start: Start
+    start: str
 
     @property
     def bound_active(self) -> bool:
         """Whether an eigenvalue lies on the bound, to 1e-6 of it."""
         return self.reached >= self.bound * (1 - 1e-6)
+
+    @functools.cached_property
+    def growth(self) -> float:
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
+        return growth_of_powers(self.A)
 
 
 def fit_forecast(
@@ -140,16 +153,58 @@ def fit_forecast(
     )
     scale = unit_u / unit
     (error, A, B), initial_error = descend(problem, first_A, first_B * scale, iterations)
-    return ForecastFit(
-        A=A,
-        B=B / scale if m else None,
-        error=error * unit**2,
-        initial_error=initial_error * unit**2,
-        bound=radius,
-        reached=float(np.abs(np.linalg.eigvals(A)).max()),
-        horizon=horizon,
-        start=start,
-    )
+    fit = _result(A, B, error * unit**2, initial_error * unit**2, radius, horizon, start)
+    return dataclasses.replace(fit, B=B / scale if m else None)
+
+
+def climb(
+    parts: list[Part], horizon: int, start: Start, radius: float, ridge: float, towards: Array | None
+) -> ForecastFit:
+    """Return the fit of this horizon, after fits of shorter ones; parts are in units of their size."""
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    A0 = np.zeros((n, n)) if towards is None else towards
+
+    def problem(steps: int) -> Problem:
+        return Problem(windows_of(parts, steps), start == "estimated", radius, ridge, ridge, A0)
+
+    first = climbed = _one_step(parts, radius)
+    for h in _RUNGS if n * (n + m) <= LARGEST_SOLVE else ():
+        if h < horizon:
+            climbed = descend(problem(h), *climbed, _STEPS)[0][1:]
+    last = problem(horizon)
+    begin = min(first, climbed, key=lambda model: last.error(*model))
+    (error, A, B), _ = descend(last, *begin, 3 * _STEPS)
+    return _result(A, B, error, last.error(*first), radius, horizon, start)
+
+
+def fit_of(parts: list[Part], choice: Choice, A: Array, B: Array) -> ForecastFit:
+    """Return the fit with what was chosen; parts are in units of their size."""
+    estimated = choice.start == "estimated"
+    problem = Problem(windows_of(parts, choice.horizon), estimated, choice.radius, 0.0, 0.0, A)
+    error = problem.error(A, B)
+    return _result(A, B, error, error, choice.radius, choice.horizon, choice.start)
+
+
+def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
+    """Return the fit for the user's units; B has the offset as its last column."""
+    A, B, c = units.restored(fit.A, fit.B)
+    # Rounding in badly scaled units may move an eigenvalue across the bound.
+    while (reached := spectral_radius(A)) > fit.bound * (1 + 1e-12):
+        A = A * (fit.bound / reached)
+    if offset:
+        B = np.hstack([B, c[:, None]])
+    return dataclasses.replace(fit, A=A, B=B if B.shape[1] else None, reached=reached)
+
+
+def spectral_radius(A: Array) -> float:
+    """Return the largest modulus of LAPACK's eigenvalues."""
+    return float(np.abs(np.linalg.eigvals(A)).max())
+
+
+def _result(
+    A: Array, B: Array, error: float, initial: float, radius: float, horizon: int | None, start: str
+) -> ForecastFit:
+    return ForecastFit(A, B, error, initial, radius, spectral_radius(A), horizon, start)
 
 
 def _one_step(parts: list[tuple[Array, Array]], radius: float) -> tuple[Array, Array]:

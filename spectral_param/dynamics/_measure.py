@@ -49,8 +49,10 @@ class Squares(NamedTuple):
         return np.where(count > 0, total / np.maximum(count, 1), np.inf)
 
 
-def squares(A: Array, B: Array, held: list[Part], lead: int, mean: Array) -> Squares:
-    """Return the squares of the forecasts of models A ``(..., n, n)`` and B ``(..., n, m)``."""
+def squares(
+    A: Array, B: Array, held: list[Part], lead: int, mean: Array, shown: slice = slice(None)
+) -> Squares:
+    """Return the squares, over the columns ``shown``, of the forecasts of A ``(..., n, n)`` and B."""
     shape = A.shape[:-2]
     error, total = np.zeros((*shape, lead)), np.zeros(lead)
     At, Bt = np.swapaxes(A, -1, -2), np.swapaxes(B, -1, -2)
@@ -64,7 +66,7 @@ def squares(A: Array, B: Array, held: list[Part], lead: int, mean: Array) -> Squ
                 x = x[..., :kept, :] @ At
                 if U.shape[1]:
                     x = x + U[starts + k] @ Bt
-                after = Y[starts + k + 1]
-                error[..., k] += np.square(x - after).sum(axis=(-1, -2))
-                total[k] += np.square(after - mean).sum()
+                after = Y[starts + k + 1, shown]
+                error[..., k] += np.square(x[..., shown] - after).sum(axis=(-1, -2))
+                total[k] += np.square(after - mean[shown]).sum()
     return Squares(error, total)

@@ -20,7 +20,7 @@ from spectral_param.dynamics._rollout import (
 
 Array = NDArray[Any]  # float64
 
-_LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
+LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12
 _GAIN = 1e-5
 
@@ -32,7 +32,7 @@ def descend(problem: Problem, A: Array, B: Array, iterations: int) -> tuple[Foun
     best = problem.kept(A, B) or problem.within(point)
     first = best[0]
     n, m = B.shape
-    large = n * (n + m) > _LARGEST_SOLVE
+    large = n * (n + m) > LARGEST_SOLVE
     point = _lbfgs(problem, point, 10 * iterations) if large else _levenberg(problem, point, iterations)
     return min(best, problem.within(point), key=lambda found: found[0]), first
 

@@ -38,14 +38,12 @@ class OneStep:
         products, squares = (self.X * self.Y).sum(axis=0), np.square(self.X).sum(axis=0)
         return np.diag(products / np.where(squares > 0, squares, 1))
 
-    def path(self, A0: Array, ridges: Array) -> Array:
-        """Return [A B] for each λ, in units of the mean square of a state, ``(ridges, n, n + m)``."""
-        lam = ridges * self.unit
+    def least(self, A0: Array, ridge: float) -> Array:
+        """Return [A B] with the least error, ``(n, n + m)``; λ is in units of the mean square of a state."""
         tiny = np.finfo(np.float64).eps * len(self.Z) * self.values[-1] + 1e-300
-        residual = self.V.T @ (self.cross - self.gram[:, : self.n] @ A0.T)
-        W = self.V @ (residual / (np.maximum(self.values, tiny)[:, None] + lam[:, None, None]))
-        both: Array = W.swapaxes(1, 2).copy()
-        both[:, :, : self.n] += A0
+        target = self.V.T @ (self.cross - self.gram[:, : self.n] @ A0.T)
+        both: Array = (self.V @ (target / (np.maximum(self.values, tiny) + ridge * self.unit)[:, None])).T
+        both[:, : self.n] += A0
         return both
 
     def inputs(self, A: Array, ridge: float) -> Array:
@@ -56,10 +54,11 @@ class OneStep:
         B: Array = np.linalg.lstsq(normal, self.cross[n:] - self.gram[n:, :n] @ A.T, rcond=None)[0].T
         return B
 
-    def clipped(self, both: Array, radius: float, ridge: float) -> tuple[Array, Array]:
-        """Return A with its eigenvalues clipped, and B."""
+    def clipped(self, A0: Array, radius: float, ridge: float) -> tuple[Array, Array]:
+        """Return A and B with the least error, after the eigenvalues of A are clipped."""
+        both = self.least(A0, ridge)
         A = clipped(both[:, : self.n], radius)
-        return A, both[:, self.n :] if A is both else self.inputs(A, ridge)
+        return A, self.inputs(A, ridge) if self.U.shape[1] else both[:, self.n :]
 
     def least_error(self, A0: Array, radius: float, ridge: float) -> tuple[Array, Array]:
         """Return A and B with the least error in the disc."""

@@ -115,6 +115,13 @@ def gradient(A: Array, windows: Windows, found: Forecast) -> Array:
     return total
 
 
+def operations(windows: Windows) -> float:
+    """Return about how many multiplications the cheaper Gauss-Newton matrix takes."""
+    number, h, m = windows.U.shape
+    n = windows.Y.shape[2]
+    return float(min(h * h * (n * (n + m)) ** 2, 2 * number * h * n**3 * (n + m)))
+
+
 def gauss_newton(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
     """Return the Gauss-Newton matrix of the error by the cheaper of the two sums."""
     number, h, _ = windows.U.shape
