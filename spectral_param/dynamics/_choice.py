@@ -7,12 +7,14 @@ its rows from measured starts:
    itself, with eigenvalues clipped;
 2. the best of these with smaller radii, with the least error in the disc, and with a bound on ‖A‖₂;
 3. from the best of these, horizons from short to long, with both starts, each fit from the one before;
-4. several steps are taken only if they are clearly better. The winner is fitted again to all rows.
+4. several steps are taken only if they are clearly better, and so is any shrinkage. The winner is fitted
+   again to all rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ LADDERS: dict[str, tuple[int | None, ...]] = {
 _OPERATIONS = 1e10  # of a Gauss-Newton matrix; a longer horizon is left out
 _WORSE = 3.0  # a ladder ends at this multiple of the error of one step
 _BETTER = 0.98  # several steps have to be this much better than one
+_TIE = 0.01  # what differs by less is equal: then take what shrinks least, and the longest horizon
 _STEPS = 10  # of Levenberg-Marquardt on a rung; the next rung continues
 
 
@@ -151,11 +154,12 @@ def choose(
             "record more."
         )
     search = _Search(folds, parts, lead, shown, radius, towards, progress)
-    one = search.one_step()
-    best = min([one, *(rung for start in starts for rung in search.ladder(one, start))], key=_error)
-    if best.choice.error > _BETTER * one.choice.error:
-        best = one
-    n, m = best.models[0][1].shape
+    best = one = search.one_step()
+    if several := [rung for start in starts for rung in search.ladder(one, start)]:
+        least = min(map(_error, several))
+        if least <= _BETTER * _error(one):
+            best = [rung for rung in several if _error(rung) <= (1 + _TIE) * least][-1]
+    n, m = one.models[0][1].shape
     still = total_squares(folds, [(np.eye(n), np.zeros((n, m)))] * len(folds), lead, shown)
     return best.fit(OneStep(parts), parts), best.choice, best.squares, still
 
@@ -167,8 +171,8 @@ def number_of_fits(starts: Sequence[str], folds: int = 4) -> int:
 
 def total_squares(folds: list[Fold], models: Sequence[Model], lead: int, shown: slice) -> Squares:
     """Return the squares over all folds."""
-    each = [fold.squares(A, B, lead, shown) for fold, (A, B) in zip(folds, models, strict=True)]
-    return Squares(sum(s.error for s in each), sum(s.total for s in each))
+    each = (fold.squares(A, B, lead, shown) for fold, (A, B) in zip(folds, models, strict=True))
+    return functools.reduce(Squares.plus, each)
 
 
 def _error(candidate: _Candidate) -> float:
@@ -197,8 +201,8 @@ class _Search:
             return {"given": self.towards}
         r, identity = self.radius, np.eye(data.n)
         return {
-            "no change": min(1.0, r) * identity,
             "zero": 0 * identity,
+            "no change": min(1.0, r) * identity,
             "AR(1)": np.clip(data.ar1(), -r, r),
         }
 
@@ -220,14 +224,16 @@ class _Search:
             for aim in self.aims(self.folds[0].data)
             for ridge in _RIDGES
         ]
-        best = min((self.candidate(c, self._fit_of(c)) for c in clip), key=_error)
+        shrunk = [self.candidate(c, self._fit_of(c)) for c in clip]
+        best = min(shrunk, key=_error)
         others = [dataclasses.replace(best.choice, radius=self.radius * factor) for factor in _RADII]
         others.append(dataclasses.replace(best.choice, method="least error"))
         others += [dataclasses.replace(best.choice, method="norm", norm=norm) for norm in _NORMS]
-        found = min([best, *(self.candidate(c, self._fit_of(c)) for c in others)], key=_error)
+        best = min([best, *(self.candidate(c, self._fit_of(c)) for c in others)], key=_error)
         for _ in self.folds:
             self.progress()
-        return found
+        plain = shrunk[0]
+        return best if _error(best) < (1 - _TIE) * _error(plain) else plain
 
     def _fit_of(self, choice: Choice) -> Callable[[OneStep, list[Part]], Model]:
         def fit(data: OneStep, _: list[Part]) -> Model:

@@ -95,6 +95,11 @@ def pairs_of(X: Any, Y: Any, U: Any, time: str) -> list[Pairs]:
             for M, name in zip(lists, names, strict=True)
         )
         assert x is not None
+        if y is not None and y.shape[1] != x.shape[1]:
+            raise ValueError(
+                f"StableLinearModel: expected {names[1]} with {x.shape[1]} columns, as X has, got "
+                f"{y.shape[1]}. Did you mean U=? Y holds the next states, U the inputs."
+            )
         if Y is None and u is not None:
             if len(u) not in (len(x), len(x) - 1):
                 raise ValueError(f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}.")

@@ -48,7 +48,7 @@ class StableFit:
 
     @property
     def bound_active(self) -> bool:
-        """Whether an eigenvalue lies on the bound: to 1e-6 of the radius, or of the largest \|λ\| (at least 1)."""
+        """Whether an eigenvalue lies on the bound, to 1e-6 of the radius or of the largest modulus."""
         size = self.bound
         if self.time == "continuous":
             size = max(1.0, float(np.abs(np.linalg.eigvals(_as_numpy(self.A))).max()))

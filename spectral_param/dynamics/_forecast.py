@@ -187,7 +187,7 @@ def fit_of(parts: list[Part], choice: Choice, A: Array, B: Array) -> ForecastFit
 
 def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
     """Return the fit for the user's units; B has the offset as its last column."""
-    A, B, c = units.restored(fit.A, fit.B)
+    A, B, c = units.restored(fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B)
     # Rounding in badly scaled units may move an eigenvalue across the bound.
     while (reached := spectral_radius(A)) > fit.bound * (1 + 1e-12):
         A = A * (fit.bound / reached)

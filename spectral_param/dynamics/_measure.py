@@ -25,8 +25,8 @@ class Squares(NamedTuple):
     error: Array
     total: Array
 
-    def __add__(self, other: object) -> Squares:
-        assert isinstance(other, Squares)
+    def plus(self, other: Squares) -> Squares:
+        """Return the sums over both."""
         return Squares(self.error + other.error, self.total + other.total)
 
     def times(self, weight: float) -> Squares:

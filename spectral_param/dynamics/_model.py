@@ -75,7 +75,7 @@ class StableLinearModel:
         modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
-        fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``fit_.bound_active`` says whether
+        fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
             from it.
         choice_: The :class:`Choice` of ``horizon="cv"``; else None.
@@ -169,9 +169,9 @@ class StableLinearModel:
     def set_fit_request(self, *, U: bool | str | None = None) -> StableLinearModel:
         """Say whether scikit-learn passes inputs U to ``fit``.
 
-        This needs ``sklearn.set_config(enable_metadata_routing=True)``. Then, of a model with
-        ``model.set_fit_request(U=True).set_score_request(U=True)``, ``GridSearchCV(model, ...).fit(X, Y, U=U)``
-        splits U as it splits X.
+        This needs ``sklearn.set_config(enable_metadata_routing=True)``. After
+        ``model.set_fit_request(U=True).set_score_request(U=True)``, a search by
+        ``GridSearchCV(model, ...).fit(X, Y, U=U)`` splits U as it splits X.
 
         Args:
             U: True to pass it, False not to, a name to pass what has another name; None refuses it.
@@ -244,7 +244,6 @@ class StableLinearModel:
         self.forecast_error_: dict[str, Array] | None = None
         self.choice_: Choice | None = None
         if self.time == "continuous" or (self.horizon is None and Y is not None):
-            self.components_ = None
             self._fit_pairs(recordings)
         else:
             self._fit_in_order(recordings)
@@ -259,7 +258,8 @@ class StableLinearModel:
         name = "StableLinearModel"
         if isinstance(self.radius, str):
             raise ValueError(
-                f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius too."
+                f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius "
+                "too."
             )
         if not (np.isfinite(self.dt) and self.dt > 0):
             raise ValueError(f"{name}: expected dt > 0, got {self.dt!r}.")
@@ -288,8 +288,8 @@ class StableLinearModel:
             raise ValueError(f"{name}: expected a horizon with start={self.start!r}, got None.")
         elif pairs and (self.horizon, self.lead, self.delays) != (None, None, 1):
             raise ValueError(
-                f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of time "
-                "or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
+                f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
+                "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
             )
         if self.time == "continuous" and (self.lead is not None or self.delays != 1):
             raise ValueError(f"{name}: expected no lead and no delays in continuous time.")
@@ -329,7 +329,7 @@ class StableLinearModel:
         self.offset_: Array = B[:, -1] if self.offset else np.zeros(len(fit.A))
         self.B_: Array | None = None if U is None else B[:, : U.shape[1]]
         self.radius_ = fit.bound if self.time == "discrete" else None
-        self.components_ = self._coordinates.components
+        self.components_: Array | None = self._coordinates.components
         self.n_features_in_ = self._coordinates.width
         self._scale = X.std(axis=0)  # in which an estimated start is the nearest
         self._scale[self._scale == 0] = 1
@@ -379,8 +379,8 @@ class StableLinearModel:
         shown = slice(None) if self.rank is not None else slice(-rows[0].shape[1], None)
         if longest <= lead and self.lead is not None:
             warnings.warn(
-                f"StableLinearModel: the recordings have at most {longest} rows, fewer than the lead of {lead} "
-                f"steps and its start. Forecasts of more than {longest - 1} steps are not checked.",
+                f"StableLinearModel: the recordings have at most {longest} rows, too few to check forecasts "
+                f"of lead={lead} steps. forecast_error_ is NaN for the leads that were not checked.",
                 stacklevel=3,
             )
         if self.horizon == "cv":
@@ -532,8 +532,8 @@ class StableLinearModel:
         """Return the states that follow x0, each computed from the previous one.
 
         Args:
-            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more to
-                reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
+                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
             steps: Number of states to return.
             U: Inputs ``(rows - 1 + steps, m)``, where x0 is one row; further rows are ignored. The first row
                 acts on the first of x0. In continuous time each row is held for ``dt``.
@@ -553,7 +553,8 @@ class StableLinearModel:
             U = as_array(U, "U", "StableLinearModel.simulate")
             if len(U) < before + steps:
                 raise ValueError(
-                    f"StableLinearModel.simulate: expected {before + steps} rows of U, one a step, got {len(U)}."
+                    f"StableLinearModel.simulate: expected {before + steps} rows of U, one a step, got "
+                    f"{len(U)}."
                 )
             U = U[: before + steps]
         driven = self._driven(U, before + steps)
@@ -659,8 +660,8 @@ class StableLinearModel:
     def _require_rows(self, rows: Array, least: int, name: str, method: str) -> None:
         if len(rows) < least:
             raise ValueError(
-                f"StableLinearModel.{method}: expected at least {least} rows of {name}, in order of time, got "
-                f"{len(rows)}."
+                f"StableLinearModel.{method}: expected at least {least} rows of {name}, in order of time, "
+                f"got {len(rows)}."
             )
 
 

@@ -86,7 +86,9 @@ class OneStep:
             ahead, W, t = moved + (t - 1) / following * change, moved, following
             if np.abs(change).max() <= 1e-6 * max(1e-300, np.abs(W).max()):
                 break
-        return W[:n].T.copy(), W[n:].T.copy()
+        A: Array = W[:n].T.copy()
+        B: Array = W[n:].T.copy()
+        return A, B
 
 
 def clipped(A: Array, radius: float) -> Array:
@@ -102,4 +104,5 @@ def clipped(A: Array, radius: float) -> Array:
             moved = np.full_like(A, np.nan)
     if np.isfinite(moved).all() and np.abs(np.linalg.eigvals(moved)).max() <= radius * (1 + 1e-9):
         return moved
-    return A * (radius / height.max())
+    shrunk: Array = A * (radius / height.max())
+    return shrunk

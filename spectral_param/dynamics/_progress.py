@@ -12,7 +12,7 @@ _DELAY = 3.0  # seconds until it is shown
 def progress_bar(fits: int) -> Iterator[Callable[[], object]]:
     """Yield what to call after each of so many fits."""
     try:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
     except ImportError:
         yield lambda: None
         return
