@@ -270,8 +270,8 @@ def kalman_em(
 ) -> tuple[Array, Array]:
     """Return A and B of the EM algorithm (Shumway and Stoffer 1982).
 
-    Noise drives the system and is in the measurements. An unstable A of an M-step is replaced by the stable one
-    with the least error on the smoothed moments.
+    Noise drives the system and is in the measurements. An unstable A of an M-step is replaced by the
+    stable one with the least error on the smoothed moments.
 
     Args:
         recordings: States in units of their size.
