@@ -92,11 +92,11 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    names = ("cpu.json", "memory.json", "dynamics.json")
-    results, memory, dynamics = (json.loads((RESULTS / name).read_text()) for name in names)
+    names = ("cpu.json", "memory.json", "dynamics.json", "forecasts.json")
+    results, memory, dynamics, forecasts = (json.loads((RESULTS / name).read_text()) for name in names)
     (DOCS / "costs.md").write_text(costs_table.page(results, memory))
     (DOCS / "networks.md").write_text(networks_page(results))
-    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics))
+    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics, forecasts))
 
 
 if __name__ == "__main__":
