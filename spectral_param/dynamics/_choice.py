@@ -41,6 +41,7 @@ _WORSE = 3.0  # a ladder ends at this multiple of the error of one step
 _BETTER = 0.98  # several steps have to be this much better than one
 _TIE = 0.01  # what differs by less is equal: then take what shrinks least, and the longest horizon
 _STEPS = 10  # of Levenberg-Marquardt on a rung; the next rung continues
+_COARSE = 1e-3  # gain of a step at which a rung ends; what remains is less than the noise of the fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,35 +250,44 @@ class _Search:
 
     def ladder(self, one: _Candidate, start: str) -> list[_Candidate]:
         """Return the fits of longer and longer horizons, each from the one before."""
-        found, before = [], one
+        found: list[_Candidate] = []
         n, m = one.models[0][1].shape
         for horizon in LADDERS[start]:
-            for_all = windows_of(self.parts, horizon)
-            if n * (n + m) <= LARGEST_SOLVE and sum(map(operations, for_all)) > _OPERATIONS:
+            cost = sum(map(operations, windows_of(self.parts, horizon)))
+            if n * (n + m) <= LARGEST_SOLVE and cost > _OPERATIONS:
                 break
-            rung = self._rung(before, horizon, start)
-            found.append(rung)
-            if rung.choice.error > _WORSE * one.choice.error:
+            found.append(self._rung([one, *found], horizon, start))
+            if _error(found[-1]) > _WORSE * _error(one):
                 break
-            before = rung
         return found
 
-    def _rung(self, before: _Candidate, horizon: int | None, start: str) -> _Candidate:
+    def _rung(self, below: list[_Candidate], horizon: int | None, start: str) -> _Candidate:
+        """Return the fit of this horizon from that of the one below."""
         choice = dataclasses.replace(
-            before.choice, horizon=horizon, start=start, method="several steps", norm=None, radius=self.radius
+            below[0].choice,
+            horizon=horizon,
+            start=start,
+            radius=self.radius,
+            method="several steps",
+            norm=None,
         )
 
-        def climb(data: OneStep, parts: list[Part], A: Array, B: Array, steps: int) -> Model:
+        def climb(data: OneStep, parts: list[Part], to: int | None, model: Model, last: bool) -> Model:
             A0, weight = self.aims(data)[choice.towards], choice.ridge * data.unit
-            windows = windows_of(parts, horizon)
+            windows = windows_of(parts, to)
             problem = Problem(windows, start == "estimated", self.radius, weight, weight, A0)
-            return descend(problem, A, B, steps)[0][1:]
+            if last:
+                return descend(problem, *model, 3 * _STEPS)[0][1:]
+            return descend(problem, *model, _STEPS, _COARSE)[0][1:]
 
         def fit(data: OneStep, parts: list[Part]) -> Model:
-            return climb(data, parts, *before.fit(data, parts), 3 * _STEPS)
+            model = below[0].fit(data, parts)
+            for rung in below[1:]:
+                model = climb(data, parts, rung.choice.horizon, model, False)
+            return climb(data, parts, horizon, model, True)
 
         models = []
-        for fold, (A, B) in zip(self.folds, before.models, strict=True):
-            models.append(climb(fold.data, fold.kept, A, B, _STEPS))
+        for fold, model in zip(self.folds, below[-1].models, strict=True):
+            models.append(climb(fold.data, fold.kept, horizon, model, False))
             self.progress()
         return self.scored(choice, fit, models)

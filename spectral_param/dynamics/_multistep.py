@@ -25,15 +25,23 @@ _TRIES = 12
 _GAIN = 1e-5
 
 
-def descend(problem: Problem, A: Array, B: Array, iterations: int) -> tuple[Found, float]:
-    """Return error, A and B after at most this many steps from A and B, and the error of the start."""
+def descend(
+    problem: Problem, A: Array, B: Array, iterations: int, gain: float = _GAIN
+) -> tuple[Found, float]:
+    """Return error, A and B after at most this many steps from A and B, and the error of the start.
+
+    The descent ends at a step that gains less than ``gain`` of the error.
+    """
     point = problem.at(Chart.of(A, problem.radius), B)
     # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
     best = problem.kept(A, B) or problem.within(point)
     first = best[0]
     n, m = B.shape
     large = n * (n + m) > LARGEST_SOLVE
-    point = _lbfgs(problem, point, 10 * iterations) if large else _levenberg(problem, point, iterations)
+    if large:
+        point = _lbfgs(problem, point, 10 * iterations, gain)
+    else:
+        point = _levenberg(problem, point, iterations, gain)
     return min(best, problem.within(point), key=lambda found: found[0]), first
 
 
@@ -110,7 +118,7 @@ class Problem:
         return found
 
 
-def _levenberg(problem: Problem, point: _Point, iterations: int) -> _Point:
+def _levenberg(problem: Problem, point: _Point, iterations: int, gain: float) -> _Point:
     """Return the point after at most this many steps, of which each lowers the error."""
     damping = 1e-3
     for _ in range(iterations):
@@ -149,12 +157,12 @@ def _levenberg(problem: Problem, point: _Point, iterations: int) -> _Point:
                 point, damping = tried, damping / 5
                 break
             damping *= 6
-        if before - point.error <= _GAIN * before:
+        if before - point.error <= gain * before:
             break
     return point
 
 
-def _lbfgs(problem: Problem, point: _Point, iterations: int) -> _Point:
+def _lbfgs(problem: Problem, point: _Point, iterations: int, gain: float) -> _Point:
     """Return the point after L-BFGS-B in the coordinates of the first chart."""
     if not np.isfinite(point.error) or point.error == 0:
         return point
@@ -183,6 +191,6 @@ def _lbfgs(problem: Problem, point: _Point, iterations: int) -> _Point:
         jac=True,
         method="L-BFGS-B",
         bounds=scipy.optimize.Bounds(np.concatenate([least, -free]), np.concatenate([most, free])),
-        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-7},
+        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-2 * gain},
     )
     return problem.at(chart.at(found.x[: n * n]), found.x[n * n :].reshape(n, m))

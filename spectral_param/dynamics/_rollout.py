@@ -119,7 +119,7 @@ def operations(windows: Windows) -> float:
     """Return about how many multiplications the cheaper Gauss-Newton matrix takes."""
     number, h, m = windows.U.shape
     n = windows.Y.shape[2]
-    return float(min(h * h * (n * (n + m)) ** 2, 2 * number * h * n**3 * (n + m)))
+    return float(min(h, 2 * number * n) * h * (n * (n + m)) ** 2)
 
 
 def gauss_newton(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
