@@ -71,14 +71,24 @@ class Choice:
     error: float
 
 
-class Fold(NamedTuple):
+@dataclasses.dataclass
+class Fold:
     """Recordings to fit, and recordings to forecast."""
 
     kept: list[Part]
     held: list[Part]
     weight: float
-    mean: Array  # of the rows that are kept
-    data: OneStep
+
+    @functools.cached_property
+    def mean(self) -> Array:
+        """The mean of the rows that are kept."""
+        total: Array = sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
+        return total
+
+    @functools.cached_property
+    def data(self) -> OneStep:
+        """The rows that are kept, as pairs."""
+        return OneStep(self.kept)
 
     def squares(self, A: Array, B: Array, lead: int, shown: slice) -> Squares:
         """Return the squares of the forecasts."""
@@ -101,11 +111,7 @@ def folds_of(parts: list[Part], lead: int) -> list[Fold]:
         for fold in range(count):
             last_of_one = len(parts) == 1 and fold == count - 1
             sets.append((*_without(parts, *edges[fold : fold + 2]), count - 1.0 if last_of_one else 1.0))
-    return [
-        Fold(kept, held, weight, np.vstack([Y for Y, _ in kept]).mean(axis=0), OneStep(kept))
-        for kept, held, weight in sets
-        if kept and held
-    ]
+    return [Fold(kept, held, weight) for kept, held, weight in sets if kept and held]
 
 
 def _without(parts: list[Part], first: int, last: int) -> tuple[list[Part], list[Part]]:

@@ -95,15 +95,20 @@ class Problem:
         """Return gradient and Gauss-Newton matrix in the coordinates of the chart and QᵀB."""
         Q, T, B = point.chart.Q, point.chart.T, point.chart.Q.T @ point.B
         n, m = len(Q), B.shape[1]
-        g = np.hstack([self.ridge * (T - Q.T @ self.A0 @ Q), self.ridge_u * B])
-        H = np.diag(np.repeat([self.ridge, self.ridge_u], [n * n, n * m]))
+        G = np.hstack([self.ridge * (T - Q.T @ self.A0 @ Q), self.ridge_u * B])
+        H: Any = 0
         for w in self.windows:
             rotated = Windows(w.Y @ Q, w.U)
             found = forecast(T, B, rotated, self.estimated)
-            g += gradient(T, rotated, found)
-            H += gauss_newton(T, rotated, found, self.estimated)
-        J = scipy.linalg.block_diag(point.chart.jacobian(), np.eye(n * m))
-        return J.T @ g.T.ravel(), J.T @ H @ J
+            G += gradient(T, rotated, found)
+            H = H + gauss_newton(T, rotated, found, self.estimated)
+            del rotated, found
+        H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
+        J, in_A, g = point.chart.jacobian(), slice(n * n), G.T.ravel()
+        H[in_A] = J.T @ H[in_A]
+        H[:, in_A] = H[:, in_A] @ J
+        g[in_A] = J.T @ g[in_A]
+        return g, H
 
     def kept(self, A: Array, B: Array) -> Found | None:
         """Return error, A and B if A satisfies the bound to rounding."""
@@ -136,15 +141,18 @@ def _levenberg(problem: Problem, point: _Point, iterations: int, gain: float) ->
         least, most = (np.concatenate([M, s * unbounded]) for M, s in zip(chart.bounds, (-1, 1), strict=True))
         free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
         # Rounding may leave less than 0 where the data say nothing.
-        diagonal = np.diag(H)[free]
+        if not free.all():
+            H, g = H[np.ix_(free, free)], g[free]
+        diagonal = np.diag(H)
         size = np.sqrt(np.maximum(diagonal, np.finfo(np.float64).eps * diagonal.max(initial=0.0) + 1e-300))
-        scaled_H, scaled_g = H[np.ix_(free, free)] / np.outer(size, size), g[free] / size
+        H /= size
+        H /= size[:, None]
+        g = g / size
         before = point.error
         for _ in range(_TRIES):
             step = np.zeros_like(x)
             try:
-                factor = scipy.linalg.cho_factor(scaled_H + damping * np.eye(len(size)))
-                step[free] = -scipy.linalg.cho_solve(factor, scaled_g) / size
+                step[free] = -_solved(H, g, damping) / size
             except np.linalg.LinAlgError:
                 damping *= 6
                 continue
@@ -157,9 +165,19 @@ def _levenberg(problem: Problem, point: _Point, iterations: int, gain: float) ->
                 point, damping = tried, damping / 5
                 break
             damping *= 6
+        del H  # before the next one is made
         if before - point.error <= gain * before:
             break
     return point
+
+
+def _solved(H: Array, g: Array, damping: float) -> Array:
+    """Return (H + damping I)⁻¹ g."""
+    damped = H.copy()
+    damped.flat[:: len(H) + 1] += damping
+    factor = scipy.linalg.cho_factor(damped, overwrite_a=True, check_finite=False)
+    solved: Array = scipy.linalg.cho_solve(factor, g)
+    return solved
 
 
 def _lbfgs(problem: Problem, point: _Point, iterations: int, gain: float) -> _Point:
