@@ -79,12 +79,13 @@ FOOTNOTE = """
 
 """
 
-FAMILY_TEXT = """The families: **oscillators**, four hardly damped oscillations seen by eight sensors,
-new recordings forecast; **string**, 64 nodes projected on ten directions; **chain with inputs**, four masses on springs,
-pushed; **waves** that travel round a ring and steepen (Burgers); **driven by noise**, six states measured
-exactly; **public** data of statsmodels: US macroeconomic series, El Niño, sunspots and CO₂, the last three
-as twelve delays (scikit-learn brings no recordings in order of time); **textures**, coordinates of short
-synthetic videos; **robot arm**, the recordings of Mamakoukas et al. from the first 50 to 2,000 pairs.
+FAMILY_TEXT = """he families: **oscillators**, four hardly damped oscillations seen by eight sensors, new
+recordings forecast; **string**, 64 nodes projected on ten directions; **chain with inputs**, four masses on
+springs, pushed; **waves** that travel round a ring and steepen (Burgers); **driven by noise**, six states
+measured exactly; **public** data of statsmodels: US macroeconomic series, El Niño, sunspots and CO₂, the
+last three as twelve delays (scikit-learn brings no recordings in order of time); **textures**, coordinates
+of short synthetic videos; **robot arm**, the recordings of Mamakoukas et al. from the first 50 to 2,000
+pairs.
 
 """
 
