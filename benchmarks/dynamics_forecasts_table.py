@@ -79,7 +79,7 @@ FOOTNOTE = """
 
 """
 
-FAMILY_TEXT = """he families: **oscillators**, four hardly damped oscillations seen by eight sensors, new
+FAMILY_TEXT = """The families: **oscillators**, four hardly damped oscillations seen by eight sensors, new
 recordings forecast; **string**, 64 nodes projected on ten directions; **chain with inputs**, four masses on
 springs, pushed; **waves** that travel round a ring and steepen (Burgers); **driven by noise**, six states
 measured exactly; **public** data of statsmodels: US macroeconomic series, El Niño, sunspots and CO₂, the

@@ -594,6 +594,12 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or ``fit`` would not take the data.
         """
         self._require_fit("score")
+        if U is None and self.B_ is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(U=True).set_score_request(U=True)."
+            )
         after, predicted = [], []
         for x, y, u in pairs_of(X, Y, U, self.time):
             predicted.append(self.predict(x, u))
