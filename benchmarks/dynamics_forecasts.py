@@ -38,6 +38,7 @@ Array = NDArray[Any]  # float64
 Fit = Callable[[], tuple[Array, Array | None]]
 
 SECONDS = 2.0  # of a rival that searches
+RANDOM = 500  # problems of :func:`random_problems`
 STABLE = 1 + 1e-9
 
 
@@ -161,15 +162,15 @@ def compare(problem: Problem) -> dict[str, Any]:
     }
 
 
-def random_problems(count: int) -> dict[str, Any]:
+def random_problems(seeds: range) -> dict[str, Any]:
     """Return how often a fit of several steps broke the bound or was worse than its start: never.
 
     Args:
-        count: Number of problems: n = 1 to 12, with and without inputs, 1 to 6 recordings of 2 to 60 rows,
+        seeds: One for each problem: n = 1 to 12, with and without inputs, 1 to 6 recordings of 2 to 60 rows,
             units from 1e-4 to 1e4.
     """
     broken = worse = refused = 0
-    for seed in range(count):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         recordings, inputs = random_recordings(rng)
         options: dict[str, Any] = [
@@ -191,7 +192,7 @@ def random_problems(count: int) -> dict[str, Any]:
         worse += bool(not model.fit_.error <= model.fit_.initial_error)
     return {
         "environment": environment(),
-        "problems": count,
+        "problems": len(seeds),
         "bound_broken": broken,
         "worse_than_start": worse,
         "refused": refused,
@@ -228,7 +229,6 @@ def main() -> None:
         "--only", default="", help="problems with this in their name; others keep their numbers"
     )
     parser.add_argument("--new", action="store_true", help="only problems that have no numbers yet")
-    parser.add_argument("--random", type=int, default=500, help="number of random problems")
     parser.add_argument(
         "--output", type=Path, default=RESULTS / "forecasts.json", help="where the numbers go"
     )
@@ -249,8 +249,10 @@ def main() -> None:
             result = compare(make())
             write(name, result)
             print(name, {key: fit.get("error") for key, fit in result["fits"].items()}, flush=True)
-    if arguments.only in "random problems" and "random problems" not in done:
-        write("random problems", random_problems(arguments.random))
+    for first in range(0, RANDOM, 100):
+        name = f"random problems, seeds {first} to {first + 99}"
+        if arguments.only in name and name not in done:
+            write(name, random_problems(range(first, first + 100)))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,9 @@ def section(results: dict[str, Result]) -> str:
             cells = (f"{of[OURS]:.3g}", f"{_shown(best)}, {of[best]:.3g}", _number(of[ONE_STEP]))
             parts.append(f"| {name} | {' | '.join(cells)} | {_number(of['no change'])} |\n")
         parts.append("\n")
-    if drawn := results.get("random problems"):
+    if every := [result for name, result in results.items() if name.startswith("random problems")]:
+        counts = ("problems", "bound_broken", "worse_than_start", "refused")
+        drawn = {name: sum(result[name] for result in every) for name in counts}
         parts.append(
             f"Also {drawn['problems']:,} random problems with n from 1 to 12, with and without inputs, one\n"
             "to six recordings of 2 to 60 rows, units from 1e-4 to 1e4. Fits that broke the bound: "

@@ -137,7 +137,7 @@ def test_the_error_of_forecasts_is_relative_to_the_mean():
 
 
 def test_random_problems_of_forecasts_keep_what_is_promised():
-    found = dynamics_forecasts.random_problems(8)
+    found = dynamics_forecasts.random_problems(range(8))
     assert (found["problems"], found["bound_broken"], found["worse_than_start"]) == (8, 0, 0)
 
 
