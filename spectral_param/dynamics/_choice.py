@@ -250,7 +250,7 @@ class _Search:
             if choice.method == "least error":
                 return data.least_error(A0, choice.radius, choice.ridge)
             assert choice.norm is not None
-            return data.with_norm(A0, choice.norm * self.radius, choice.ridge)
+            return data.with_norm(A0, choice.norm * self.radius, choice.radius, choice.ridge)
 
         return fit
 

@@ -81,8 +81,8 @@ class StableLinearModel:
         choice_: The :class:`Choice` of ``horizon="cv"``; else None.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"`` and ``"mean"``. Each is relative to forecasting the
-            mean, so that 1 is no skill; NaN for leads longer than what was held out. With a horizon, or a
-            lead; else None.
+            mean, so that 1 is no skill; NaN for leads longer than what was held out. None without a horizon
+            and a lead, or if the rows are too few to hold any out.
         n_features_in_: Number of columns of the states.
         feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
 
@@ -291,8 +291,8 @@ class StableLinearModel:
                 f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
                 "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
             )
-        if self.time == "continuous" and (self.lead is not None or self.delays != 1):
-            raise ValueError(f"{name}: expected no lead and no delays in continuous time.")
+        if self.time == "continuous" and (self.lead, self.start, self.delays) != (None, None, 1):
+            raise ValueError(f"{name}: expected no lead, no start and no delays in continuous time.")
         if self.towards is not None and self.horizon is None:
             raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
 
@@ -373,8 +373,11 @@ class StableLinearModel:
         X = np.vstack([Y for Y, _ in parts])
         _bound("discrete", self.radius, self.abscissa)
         units = self._units(parts, rows, inputs)
-        default = self.horizon if isinstance(self.horizon, int) else min(_LEAD, max(1, longest // 4))
-        lead = default if self.lead is None else self.lead
+        lead = self.lead
+        if lead is None:
+            lead = min(_LEAD, max(1, longest // 4))
+            if isinstance(self.horizon, int | np.integer):
+                lead = int(self.horizon)
         # Of the rows stacked for delays only the newest is forecast.
         shown = slice(None) if self.rank is not None else slice(-rows[0].shape[1], None)
         if longest <= lead and self.lead is not None:
@@ -399,7 +402,8 @@ class StableLinearModel:
             ValueError: If a column is constant and the fit needs its unit.
         """
         if self.horizon is not None:
-            for name, data in (("states", rows), ("inputs", inputs)):
+            # Constant columns of a projection do not matter.
+            for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
                 constant = np.flatnonzero(np.ptp(np.vstack(data), axis=0) == 0)
                 if len(constant):
                     raise ValueError(

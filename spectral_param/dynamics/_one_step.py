@@ -69,8 +69,11 @@ class OneStep:
         fit = fit_stable(X, Y, U if m else None, radius=radius, ridge=1e-12 * self.unit)
         return fit.A, fit.B if m else np.zeros((n, 0))
 
-    def with_norm(self, A0: Array, norm: float, ridge: float) -> tuple[Array, Array]:
-        """Return A and B with the least error and ‖A‖₂ <= norm, by accelerated projected gradients."""
+    def with_norm(self, A0: Array, norm: float, radius: float, ridge: float) -> tuple[Array, Array]:
+        """Return A and B with the least error and ‖A‖₂ <= norm, by accelerated projected gradients.
+
+        A norm above the radius does not bound the eigenvalues: they are clipped.
+        """
         n = self.n
         target = self.cross.copy()
         target[:n] += ridge * self.unit * A0.T
@@ -87,6 +90,8 @@ class OneStep:
             if np.abs(change).max() <= 1e-6 * max(1e-300, np.abs(W).max()):
                 break
         A: Array = W[:n].T.copy()
+        if (stable := clipped(A, radius)) is not A:
+            return stable, self.inputs(stable, ridge)
         B: Array = W[n:].T.copy()
         return A, B
 

@@ -91,13 +91,23 @@ def test_shrunk_least_squares_solve_the_normal_equations():
 
 def test_a_bound_on_the_norm_is_kept_with_the_least_error():
     data, ridge, norm = OneStep(parts_of(12)), 1e-3, 0.2
-    A, B = data.with_norm(np.zeros((3, 3)), norm, ridge)
+    A, B = data.with_norm(np.zeros((3, 3)), norm, 1.0, ridge)
     assert np.linalg.norm(A, 2) <= norm * (1 + 1e-12)
     W = np.hstack([A, B])
     gradient = (data.Z @ W.T - data.Y).T @ data.Z + ridge * data.unit * W
     np.testing.assert_allclose(gradient[:, 3:], 0, atol=1e-4 * np.abs(gradient).max())
     left, s, right = np.linalg.svd(A - 1e-3 * gradient[:, :3])  # a step and the projection lead back
     np.testing.assert_allclose((left * np.minimum(s, norm)) @ right, A, atol=1e-5)
+
+
+def test_a_norm_above_the_radius_does_not_let_eigenvalues_out():
+    A = np.array([[1.2, 0.1], [0.0, 1.1]])
+    rows = [np.array([1.0, 1.0])]
+    for _ in range(10):
+        rows.append(A @ rows[-1])
+    data = OneStep([(np.array(rows), np.zeros((10, 0)))])
+    found, _ = data.with_norm(np.zeros((2, 2)), 1.3, 0.95, 1e-8)
+    assert np.abs(np.linalg.eigvals(found)).max() <= 0.95 * (1 + 1e-9)
 
 
 def test_clipping_moves_only_what_lies_outside():

@@ -260,7 +260,11 @@ rows = recording(30)[0]
         ({"horizon": "cv"}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
         ({"delays": 2}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
         ({"horizon": 5, "time": "continuous"}, (rows, rows), "expected no horizon in continuous time"),
-        ({"delays": 2, "time": "continuous"}, (rows, rows), "no lead and no delays in continuous time"),
+        (
+            {"delays": 2, "time": "continuous"},
+            (rows, rows),
+            "no lead, no start and no delays in continuous time",
+        ),
         ({"start": "measured"}, (rows,), "expected a horizon with start='measured', got None"),
         ({"horizon": 5, "start": "known"}, (rows,), "expected start 'measured', 'estimated' or None"),
         ({"horizon": "cv", "ridge": 1.0}, (rows,), "expected no ridge for horizon='cv'"),
