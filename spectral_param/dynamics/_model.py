@@ -42,8 +42,9 @@ class StableLinearModel:
         horizon: Number of steps over which forecasts have the least error. None, the default, is the one step
             of :func:`fit_stable`, best if the states are measured without noise. ``"cv"`` chooses horizon,
             start, shrinkage and radius by forecasts of ``lead`` steps on rows that it holds out; take it for
-            forecasts. A number is :func:`fit_forecast`. A horizon needs recordings, not pairs. In continuous
-            time only ``"cv"`` is allowed, and chooses the shrinkage.
+            forecasts. A number is :func:`fit_forecast`; one as large as the number of rows means whole
+            recordings. A horizon needs recordings, not pairs. In continuous time only ``"cv"`` is allowed,
+            and chooses the shrinkage.
         start: Where the forecasts of the fit begin, with a horizon: ``"measured"``, at a measured row, for
             noise that drives the system, or ``"estimated"``, where they fit best, for noise of the
             measurements. None, the default, means ``"measured"``, and both for ``"cv"``.
