@@ -49,7 +49,7 @@ class Coordinates(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Standard deviation and, with an offset, mean of each column."""
+    """Standard deviation, 1 for constants, and with an offset the mean of each column."""
 
     x: Array
     u: Array
@@ -61,7 +61,7 @@ class Units(NamedTuple):
         """Return the units of states and inputs; one for all states where they are common."""
         deviation = np.full(X.shape[1], np.sqrt(X.var(axis=0).mean())) if common else X.std(axis=0)
         means = (X.mean(axis=0), U.mean(axis=0)) if centred else (0 * X[0], np.zeros(U.shape[1]))
-        return cls(deviation, U.std(axis=0), *means)
+        return cls(*(np.where(sizes > 0, sizes, 1.0) for sizes in (deviation, U.std(axis=0))), *means)
 
     def parts(self, recordings: list[tuple[Array, Array]], offset: bool) -> list[tuple[Array, Array]]:
         """Return the recordings in these units, with a constant as last input for the offset."""

@@ -231,6 +231,13 @@ def test_noise_hides_that_the_bound_is_active():
     assert not StableLinearModel(time="continuous", abscissa=5.0).fit(X, Y).fit_.bound_active
 
 
+def test_a_constant_state_has_no_unit_and_an_error_of_forecasts_all_the_same():
+    t = 0.3 * np.arange(60)
+    X = np.stack([np.sin(t), np.cos(t), np.ones(60)], axis=1)
+    model = StableLinearModel(lead=10).fit(X)
+    assert (model.forecast_error_["model"] < 1e-6).all()
+
+
 def test_continuous_time_chooses_the_shrinkage():
     rng = np.random.default_rng(0)
     F = np.array([[-0.1, 2.0, 0.0], [-2.0, -0.1, 0.0], [0.0, 0.0, -1.0]])
