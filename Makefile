@@ -26,6 +26,7 @@ mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="l
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.device
 	$(BIN)/python -m benchmarks.dynamics
 	$(BIN)/python -m benchmarks.dynamics_forecasts
 	$(BIN)/python -m benchmarks.table

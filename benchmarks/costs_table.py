@@ -1,4 +1,4 @@
-"""The page of costs, from ``benchmarks/results/cpu.json`` and ``memory.json``."""
+"""The page of costs, from ``benchmarks/results/cpu.json``, ``memory.json`` and ``device.json``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,23 @@ Below 1, this library is faster.
 A time is the median of several turns, which the alternatives take in one process. A turn is one call, or as
 many as take 20 ms. Weights are in float32 where nothing else is said. Memory is the most that a call holds
 beyond what it starts with: the peak of torch and that of numpy, added up. Each result is checked before
-it is timed. All times are from a CPU; on a GPU nothing has been measured. `make bench` measures everything
-again; the machine is named [below](#where-it-was-measured).
+it is timed. All times are from a CPU. No GPU has been timed; what a step asks of one is
+[counted](#on-a-gpu). `make bench` measures everything again; the machine is named
+[below](#where-it-was-measured).
+"""
+
+DEVICE = """## On a GPU
+
+The library runs on the devices that PyTorch has. The tests use a stand-in for one, whose numbers lie on
+the host: they are the host's to rounding, and it is counted what a training step asks for. A launch is one
+operation, for which the host needs some microseconds. A wait is a number that the host has to know before
+it can go on. Speed on a GPU has not been measured: `python -m benchmarks.device --device cuda` does that.
+
+Eigenvalues of matrices up to n = 3000 are computed on the host, after one copy of all matrices of a
+weight: for a GPU, [a millisecond for each matrix](https://github.com/pytorch/pytorch/issues/183806) has
+been reported. From n = 96 on, `SpectralRadiusNorm` tracks on the device, and looks twice at what it has
+found, for one matrix or many. The exponential looks once at the norms, which decide how often to square.
+
 """
 
 FIGURE = """```{{eval-rst}}
@@ -280,17 +295,18 @@ def cases(results: Results, key: str) -> dict[str, Result]:
     }
 
 
-def page(results: Results, memory: Result) -> str:
+def page(results: Results, memory: Result, device: Result) -> str:
     """Return the page.
 
     Args:
         results: What ``python -m benchmarks`` wrote.
         memory: What ``python -m benchmarks.memory`` wrote.
+        device: What ``python -m benchmarks.device`` wrote.
     """
     results = {name: r for name, r in results.items() if not name.startswith(ELSEWHERE)}
     parts = [HEAD.format(short=_short(results))]
     parts += [_section(section, results) for section in SECTIONS]
-    parts += [_memory(memory), _section(ADVERSARIAL, results), _others(results)]
+    parts += [_memory(memory), _device(device), _section(ADVERSARIAL, results), _others(results)]
     return "\n".join([*filter(None, parts), _origins(results, memory)])
 
 
@@ -386,6 +402,13 @@ def _memory(memory: Result) -> str:
     for way in next(iter(peaks.values())):
         lines.append(f"| {way} | {' | '.join(f'{peak[way]:.2f}' for peak in peaks.values())} |")
     return MEMORY + "\n".join([*lines, ""])
+
+
+def _device(device: Result) -> str:
+    lines = ["| a training step | launches | waits |", "|---|---:|---:|"]
+    for name, row in device["steps"].items():
+        lines.append(f"| {name} | {row['launches']} | {row['waits']} |")
+    return DEVICE + "\n".join([*lines, ""])
 
 
 def _others(results: Results) -> str:

@@ -92,9 +92,11 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    names = ("cpu.json", "memory.json", "dynamics.json", "forecasts.json")
-    results, memory, dynamics, forecasts = (json.loads((RESULTS / name).read_text()) for name in names)
-    (DOCS / "costs.md").write_text(costs_table.page(results, memory))
+    names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
+    results, memory, device, dynamics, forecasts = (
+        json.loads((RESULTS / name).read_text()) for name in names
+    )
+    (DOCS / "costs.md").write_text(costs_table.page(results, memory, device))
     (DOCS / "networks.md").write_text(networks_page(results))
     (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics, forecasts))
 

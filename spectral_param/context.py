@@ -21,8 +21,18 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# PyTorch's modes that record a graph, or that compute shapes without values.
+_RECORDERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
+
 # Types of tensors whose values may be looked at. A test with a device of its own adds its type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
+
+
+def is_recorded() -> bool:
+    """Return whether a graph is recorded, or new tensors are fake."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    return bool(torch._C._len_torch_dispatch_stack()) and any(map(torch._C._get_dispatch_mode, _RECORDERS))
 
 
 def has_no_values(*tensors: Tensor) -> bool:
@@ -37,11 +47,7 @@ def has_no_values(*tensors: Tensor) -> bool:
 
 def is_traced(*tensors: Tensor) -> bool:
     """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return True
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None or has_no_values(
-        *tensors
-    )
+    return is_recorded() or has_no_values(*tensors)
 
 
 def is_compiled() -> bool:
@@ -63,10 +69,10 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
     They may if no graph is recorded, and no transform and no forward mode is at work. The context is
     :func:`precise`; without a ``with`` it changes nothing.
     """
-    if is_traced(*tensors) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
     for t in tensors:
-        if type(t) not in PLAIN_TYPES:
+        if t.is_meta or type(t) not in PLAIN_TYPES:
             return None
     return precise(tensors[0])
 

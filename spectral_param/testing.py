@@ -194,8 +194,9 @@ def _list_of(module: nn.Module) -> parametrize.ParametrizationList:
 def _train(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int) -> None:
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-    x = torch.randn((*shape[:-2], shape[-1], 3), dtype=dtype, generator=generator)
-    y = torch.randn((*shape[:-2], shape[-2], 3), dtype=dtype, generator=generator)
+    device = next(module.parameters()).device
+    x = torch.randn((*shape[:-2], shape[-1], 3), dtype=dtype, generator=generator).to(device)
+    y = torch.randn((*shape[:-2], shape[-2], 3), dtype=dtype, generator=generator).to(device)
     for _ in range(steps):
         optimizer.zero_grad()
         (module(x) - y).abs().square().mean().backward()
@@ -213,7 +214,7 @@ def _assert_close(actual: Tensor, expected: Tensor, atol: float, what: str) -> N
 
 def _varied(W: Tensor, G: Tensor) -> Tensor:
     """Return a function of W that is not constant on matrices of given norms, such as orthogonal ones."""
-    return (W * G).abs().square().sum()
+    return (W * G.to(W.device)).abs().square().sum()
 
 
 def _assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:

@@ -75,7 +75,7 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     memory.main()
     peaks = json.loads(output.read_text())
     assert set(peaks["environment"]) >= {"commit", "torch"}
-    page = costs_table.page(results, peaks)
+    page = costs_table.page(results, peaks, NO_STEPS)
     assert "ENRNN on characters:" in page
     assert "| last states read | " in page
     assert "The weight of a new `Linear`, float64:" in page
@@ -114,16 +114,17 @@ def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
 
 
 def test_pages_are_those_of_the_committed_numbers() -> None:
-    results, peaks, dynamics, forecasts = (
+    results, peaks, steps, dynamics, forecasts = (
         json.loads((ROOT / "benchmarks/results" / name).read_text())
-        for name in ("cpu.json", "memory.json", "dynamics.json", "forecasts.json")
+        for name in ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
     )
-    assert (ROOT / "docs/costs.md").read_text() == costs_table.page(results, peaks)
+    assert (ROOT / "docs/costs.md").read_text() == costs_table.page(results, peaks, steps)
     assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
     assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics, forecasts)
 
 
 NO_MEMORY = {"peaks": {"": {}}, "environment": {}}
+NO_STEPS = {"steps": {}}
 
 
 def measured(curve=None, facts=(), **seconds):
@@ -148,7 +149,7 @@ def test_costs_page_has_a_row_for_each_case_and_the_ratios_of_the_ends() -> None
     )
     results[f"{name} 3 to 4"] = measured(tracked=0.002, **autograd)
     results["of a new kind"] = measured(ours=0.5, theirs=3.0)
-    page = costs_table.page(results, NO_MEMORY)
+    page = costs_table.page(results, NO_MEMORY, NO_STEPS)
     assert "| `SpectralRadiusNorm`, layer | plain way | 2 (n = 1) | 8 (n = 4) |" in page
     assert "| spectral radius alone, in training | plain way | 0.25 to 0.5 (n = 8) |  |" in page
     assert "| n = 2 | 4 | 1 |" in page
@@ -241,7 +242,7 @@ def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -
     page = table.networks_page(results)
     assert f"n = {n}: `torch.nn.RNN` took 2 milliseconds. 3 repeats; cores 7." in page
     assert f"n = {other}: `torch" not in page
-    assert "of the networks" not in costs_table.page(results, NO_MEMORY)
+    assert "of the networks" not in costs_table.page(results, NO_MEMORY, NO_STEPS)
 
 
 def test_networks_page_has_every_network() -> None:

@@ -1,6 +1,8 @@
 """Products inside constraints are those of their factors' precision, whatever the process-wide settings."""
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,3 +158,14 @@ def test_a_setting_that_is_inherited_stays_so(parent) -> None:
     finally:
         parent.fp32_precision, SETTINGS.fp32_precision = before, own
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_nothing_else_asks_for_the_type_of_a_tensor_or_a_device() -> None:
+    package = Path(sp.__file__).parent
+    asked = re.compile(r"\.device\.type|\.is_cpu\b|\.is_cuda\b|type\([^()]*\) (is|in|==) \(?(torch\.)?Tensor")
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if any(asked.search(line) for line in path.read_text().splitlines())
+    }
+    assert found == {"context.py"}

@@ -9,6 +9,9 @@ The leading eigenvalue is that of largest modulus, or of largest real part. Ther
   eigenvalues come from :func:`eigenvalues`, both vectors of the leading one from inverse iteration. In
   single precision, a nearly defective eigenvalue is computed in double precision.
 
+Both run on the host. Matrices of a device leave it for that, all of a batch in one copy, and their triples
+go back in one; see ``HOST_SIZE``.
+
 Conjugates are taken with ``physical_conj``, for the reason given there. In comments, b is the number of
 matrices.
 """
@@ -25,7 +28,7 @@ import torch
 from scipy.linalg import get_lapack_funcs, matrix_balance
 from torch import Tensor
 
-from spectral_param.context import full_precision
+from spectral_param.context import full_precision, is_on_host
 
 Array = npt.NDArray[Any]
 
@@ -38,6 +41,11 @@ SHORT_SIZE = 95
 BOTH_SIZE = 24
 # For larger batches the safe way is faster, because it needs only a few calls for all matrices.
 SHORT_BATCH = 16
+# Up to this size a device's matrices are decomposed on the host. CUDA's own decomposition, that of cuSOLVER
+# since torch 2.10, takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806). MAGMA's, before,
+# was ahead of LAPACK only above n = 3000 (issue 52491). Apple's MPS has none (issue 185954). No GPU has
+# measured this size here.
+HOST_SIZE = 3000
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
 _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
@@ -115,6 +123,9 @@ def leading_eigentriple(T: Tensor, choice: Choice = "modulus") -> tuple[Eigentri
 
     Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
     """
+    if leaves_its_device(T):
+        on_host, is_regular = leading_eigentriple(T.cpu(), choice)
+        return moved(on_host, T.device), is_regular
     T = T.detach()
     if T.shape[-1] > SHORT_SIZE:
         return _safe(T, choice)[0], False
@@ -134,6 +145,20 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     return _safe(T.detach(), "modulus")
 
 
+def leaves_its_device(T: Tensor) -> bool:
+    """Return whether the eigenvalues of T are computed on the host although T is on a device."""
+    return not is_on_host(T) and T.shape[-1] <= HOST_SIZE
+
+
+def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
+    """Return the triple on a device, in one copy, for which the host does not wait."""
+    eigenvalue, u, v = triple
+    n = u.shape[-1]
+    packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
+    parts = packed.split([1, n, n], dim=-1)
+    return Eigentriple(parts[0][..., 0], parts[1], parts[2])
+
+
 # The short way ------------------------------------------------------------------------------------
 
 
@@ -144,7 +169,7 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     double precision, which takes as long as single here.
     """
     # A copy: FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
-    A = T.resolve_conj().resolve_neg().to("cpu", _double(T.dtype), copy=True).contiguous().numpy()
+    A = T.resolve_conj().resolve_neg().to(_double(T.dtype), copy=True).contiguous().numpy()
     parts = A.view(np.float64)
     # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
     size = float(np.abs(parts).max())
@@ -167,8 +192,7 @@ def _short(T: Tensor, choice: Choice) -> tuple[Eigentriple, bool] | None:  # T: 
     # With entries near the largest number, λ may be infinite.
     with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
         found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
-    triple = Eigentriple(*map(torch.from_numpy, found))
-    return triple if T.is_cpu else Eigentriple(*(part.to(T.device) for part in triple)), is_ordinary
+    return Eigentriple(*map(torch.from_numpy, found)), is_ordinary
 
 
 def _proven(A: Array, choice: Choice, eps: float) -> tuple[complex, Array, Array] | None:
@@ -326,6 +350,8 @@ def eigenvalues(T: Tensor) -> Tensor:
     For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does: 25 x 25 ones in
     float64, for instance.
     """
+    if leaves_its_device(T):
+        return eigenvalues(T.cpu()).to(T.device, non_blocking=True)
     try:
         values: Tensor = torch.linalg.eigvals(T)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -340,8 +366,9 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     eigenvectors before it raises, which ends the process.
     """
     values, vectors = (torch.from_numpy(x) for x in np.linalg.eig(T.cpu().numpy()))
-    dtype = T.dtype.to_complex()
-    return values.to(T.device, dtype), vectors.to(T.device, dtype)
+    packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
+    packed = packed.to(T.device, non_blocking=True)
+    return packed[..., 0, :], packed[..., 1:, :]
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:

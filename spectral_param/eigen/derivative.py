@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_compiled, is_on_host, is_wrapped, not_nested
+from spectral_param.context import HOST, full_precision, is_compiled, is_on_host, is_wrapped, not_nested
 from spectral_param.eigen.dense import (
     SHORT_SIZE,
     Choice,
@@ -68,10 +68,18 @@ def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
     return (physical_conj(x) * y).sum(dim=-1)
 
 
-def _outer(x: Tensor, y: Tensor, real: bool) -> Tensor:  # (..., n), (..., n) -> (..., n, n)
-    """Return x yᴴ, or its real part without the complex matrix, by operations that autocast leaves alone."""
-    x, y = x[..., :, None], y[..., None, :]
-    return torch.addcmul(x.real * y.real, x.imag, y.imag) if real else x * physical_conj(y)
+def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
+    """Return base + x yᴴ, or its real part without the complex matrix.
+
+    By elementwise operations, because autocast and TensorFloat-32 leave them alone.
+    """
+    if not real:
+        x, y = x[..., :, None], physical_conj(y)[..., None, :]
+        return x * y if base is None else torch.addcmul(base, x, y)
+    real_x, imag_x = torch.view_as_real(x.resolve_conj())[..., :, None, :].unbind(dim=-1)
+    real_y, imag_y = torch.view_as_real(y.resolve_conj())[..., None, :, :].unbind(dim=-1)
+    first = real_x * real_y if base is None else torch.addcmul(base, real_x, real_y)
+    return torch.addcmul(first, imag_x, imag_y)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
@@ -84,11 +92,9 @@ def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
-def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: bool = False) -> Tensor:
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
     """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
     s = inner(v, u)
-    if regular:
-        return _outer((g / physical_conj(s))[..., None] * v, u, real)
     degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
     weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
     return _outer(weight[..., None] * v, u, real)
@@ -235,9 +241,9 @@ class _Divided(torch.autograd.Function):
     ) -> Tensor:
         ctx.radius, ctx.eps = radius, eps
         ctx.save_for_backward(T, eigenvalue, u, v)
-        if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
+        if T.ndim == 2 and T.device.type in HOST:  # Python numbers are faster than tensors.
             return T / ((abs(eigenvalue.item()) + eps) / float(radius))
-        return T / _to_matrices((eigenvalue.abs() + eps) / radius, T)
+        return T / _to_matrices(_shifted(eigenvalue, eps) / radius, T)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
@@ -246,11 +252,18 @@ class _Divided(torch.autograd.Function):
             eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
         elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
             return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
-        shifted = eigenvalue.abs() + ctx.eps
+        shifted = _shifted(eigenvalue, ctx.eps)
         f = ctx.radius / shifted
         g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
-        outer = _eigenvalue_gradient(g * torch.sgn(eigenvalue), u, v, real=not T.is_complex(), regular=True)
-        return torch.addcmul(outer, _to_matrices(f, G), G), None, None, None, None, None
+        weight = g * torch.sgn(eigenvalue) / (u.conj_physical() * v).sum(dim=-1)
+        is_real = not T.is_complex()
+        g_T = _outer(weight[..., None] * v, u, is_real, base=_to_matrices(f, G) * G)
+        return g_T, None, None, None, None, None
+
+
+def _shifted(eigenvalue: Tensor, eps: float) -> Tensor:
+    """Return |λ| + ε."""
+    return eigenvalue.abs() + eps if eps else eigenvalue.abs()
 
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.

@@ -133,7 +133,7 @@ class Follower(nn.Module):
 
     def _fits(self, T: Tensor) -> bool:
         """Return whether the buffers are for matrices like T."""
-        n, m = T.shape[-1], T[..., 0, 0].numel()
+        n, m = T.shape[-1], T.shape[:-2].numel()
         return (
             self.right is not None
             and self.left is not None
@@ -229,8 +229,11 @@ def _states(right: Tensor, left: Tensor, rows: list[list[float]]) -> list[tracki
 
 def _follow(T: Tensor, states: list[tracking.State]) -> tuple[Eigentriple, list[tracking.State]]:
     """Return the triples of matrices ``(..., n, n)`` and the states for the next call."""
+    if T.ndim == 2:
+        triple, state = tracking.track(T, states[0])
+        return triple, [state]
     matrices = T.reshape(-1, *T.shape[-2:])
-    found = [tracking.track(*each) for each in zip(matrices, states, strict=True)]
+    found = tracking.together([tracking.steps(*each) for each in zip(matrices, states, strict=True)])
     columns = zip(*(triple for triple, _ in found), strict=True)
     triple = Eigentriple(*(torch.stack(c).reshape(T.shape[:-2] + c[0].shape) for c in columns))
     return triple, [state for _, state in found]
@@ -238,9 +241,11 @@ def _follow(T: Tensor, states: list[tracking.State]) -> tuple[Eigentriple, list[
 
 def _store(states: list[tracking.State], right: Tensor, left: Tensor, numbers: Tensor) -> None:
     """Write the states into the buffers."""
-    right.copy_(torch.stack([state.right for state in states]))
-    left.copy_(torch.stack([state.left for state in states]))
-    numbers.copy_(torch.tensor([tracking.to_numbers(state) for state in states], dtype=torch.float64))
+    for i, state in enumerate(states):
+        right[i].copy_(state.right)
+        left[i].copy_(state.left)
+    rows = [tracking.to_numbers(state) for state in states]
+    numbers.copy_(torch.tensor(rows, dtype=torch.float64, device="cpu"), non_blocking=True)
 
 
 @torch.library.custom_op("spectral_param::followed_radius", mutates_args=("right", "left", "numbers"))

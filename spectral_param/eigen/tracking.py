@@ -69,8 +69,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,9 +78,18 @@ import torch
 from torch import Tensor
 
 from spectral_param.context import is_on_host
-from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
+from spectral_param.eigen.dense import (
+    Eigentriple,
+    dominant_eigentriple_and_moduli,
+    leaves_its_device,
+    moved,
+)
 
 Array = npt.NDArray[Any]
+R = TypeVar("R")
+# A computation that needs numbers on the host: it yields a tensor and is sent the same on the host. So the
+# computations for many matrices wait for their device together; see :func:`together`.
+Steps = Generator[Tensor, Tensor, R]
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
 # columns costs hardly more than one with a single vector, because both read T once.
@@ -162,6 +171,38 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
 
     A state of another size, dtype or device is ignored; None is an initial state.
     """
+    return together([steps(T, state)])[0]
+
+
+def together(runs: list[Steps[R]]) -> list[R]:
+    """Return the results of all runs. What they ask for at a time comes to the host in one transfer."""
+    results: dict[int, R] = {}
+    sent: dict[int, Any] = dict.fromkeys(range(len(runs)))
+    while sent:
+        asked: dict[int, Tensor] = {}
+        for i, answer in sent.items():
+            try:
+                asked[i] = runs[i].send(answer)
+            except StopIteration as end:
+                results[i] = end.value
+        sent = dict(zip(asked, _on_host(list(asked.values())), strict=True))
+    return [results[i] for i in range(len(runs))]
+
+
+def _on_host(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the tensors on the host, from a device in one transfer."""
+    if not tensors or is_on_host(tensors[0]):
+        return tensors
+    if len(tensors) == 1:
+        return [tensors[0].cpu()]
+    packed = torch.cat([t.contiguous().flatten().view(torch.uint8) for t in tensors]).cpu()
+    parts = packed.split([t.numel() * t.element_size() for t in tensors])
+    # Copies, because a number must not begin at any byte.
+    return [part.clone().view(t.dtype).view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+
+
+def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
+    """Run :func:`track`."""
     T = T.detach().resolve_conj()
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
         T.dtype,
@@ -172,10 +213,14 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        triple, state = _attempt(T, state, *plan)
-        if triple is not None:
-            return triple, state
-    triple, moduli = dominant_eigentriple_and_moduli(T)
+        found, state = yield from _attempt(T, state, *plan)
+        if found is not None:
+            return found, state
+    if leaves_its_device(T):
+        triple, moduli = dominant_eigentriple_and_moduli((yield T))
+        triple = moved(triple, T.device)
+    else:
+        triple, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
@@ -198,13 +243,13 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
             return None
         if 1e-3 <= size <= 1e3:
             return T, largest, False
-    return T / _power_of_two(largest), largest, True
+    return T * _factor_and_exponent(largest)[0], largest, True
 
 
-def _power_of_two(largest: Tensor) -> Tensor:
-    """Return the power of two at or below a number; 1 for 0."""
-    exponent = torch.frexp(largest).exponent - 1
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1)
+def _factor_and_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 2^-e and e of a number m·2^e with m in [1/2, 1); NaN and 0 for 0."""
+    mantissa, exponent = torch.frexp(largest)
+    return mantissa / largest, exponent
 
 
 def _largest_entry(T: Tensor) -> Tensor:
@@ -231,53 +276,59 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> Steps[tuple[Eigentriple | None, State]]:
     """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
         return None, state
     T, largest, is_divided = scaled
     power = _power(T, squarings)
-    generator = torch.Generator(T.device).manual_seed(state.step)
-    right = _with_fresh_columns(state.right, state.warm, generator)
-    left = _with_fresh_columns(state.left, state.warm, generator)
+    generator = torch.Generator().manual_seed(state.step)
+    right, left = _with_fresh_rows(state, generator)
     count, effort, failed_audits = sweeps, state.effort, 0
     for round_ in range(ROUNDS):
-        right = _iterate(_product, power.matrix, right, count - 1)
-        left = _iterate(_adjoint_product, power.matrix, left, count - 1)
+        right = _iterate(right, power.matrix.mT, count - 1)
+        left = _iterate(left, power.matrix, count - 1)
         # The last sweep is the product that the Ritz values need.
-        T_right, T_left = _product(T, right), _adjoint_product(T, left)
-        compression, entry = _compressed(right, left, T_right, T_left, largest)
+        images = [(right @ T.mT, left @ T)]
+        numbers = [largest]
+        if power.log2_scale is not None:
+            images.append((right @ power.matrix.mT, left @ power.matrix))
+            numbers.append(power.log2_scale)
+        compressions, (entry, *log2_scale) = yield from _compressed(right, left, images, numbers)
+        compression = compressions[0]
         if not 0 < entry < math.inf:
             return None, state
         if not np.isfinite(np.concatenate(compression)).all():
             break
-        scale = 2.0 ** (math.frexp(entry)[1] - 1) if is_divided else 1.0  # The divisor of _scaled.
+        largest_entry, exponent = math.frexp(entry) if is_divided else (entry, 0)  # As in _scaled.
         try:
-            ritz = _rayleigh_ritz(compression, _rounding(T, entry / scale), T.dtype)
+            ritz = _rayleigh_ritz(compression, _rounding(T, largest_entry), T.dtype)
         except np.linalg.LinAlgError:  # The small eigenvalue problem did not converge.
             break
         shortfall = ritz.shortfall
         if shortfall <= 0:
-            shortfall = max(shortfall, _audit(power, right, left, ritz, generator))
+            audit = _audit(power, right, left, ritz, compressions[-1], sum(log2_scale), generator)
+            shortfall = max(shortfall, (yield from audit))
             failed_audits += shortfall > 0
         effort = _effort(state, shortfall) if round_ == 0 else effort
         if shortfall <= 0:
+            triple, blocks = _result((right, left), images[0], ritz, exponent)
             followed = dataclasses.replace(
                 state,
-                right=_recombined(T_right, ritz.bases[0]),
-                left=_recombined(T_left, ritz.bases[1]),
+                right=blocks[0],
+                left=blocks[1],
                 warm=True,
                 separation=ritz.separation,
                 effort=effort,
                 failures=0,
                 regular=_REGULAR[0] < entry < _REGULAR[1],
             )
-            return _triple(right, left, ritz, scale), followed
+            return triple, followed
         if failed_audits > 1:
             break
         count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
-        right, left = T_right, T_left
+        right, left = images[0]
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
     effort = max(1.0, effort)
@@ -304,53 +355,53 @@ def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: 
 
 @dataclasses.dataclass(frozen=True)
 class _Power:
-    matrix: Tensor  # T^exponent / exp(log_scale)
+    matrix: Tensor  # T^exponent / 2^log2_scale
     exponent: int
-    log_scale: Tensor
+    log2_scale: Tensor | None  # None if the exponent is 1
 
 
 def _power(T: Tensor, squarings: int) -> _Power:
-    P, log_scale = T, torch.zeros((), dtype=torch.float64, device=T.device)
+    P, log2_scale = T, None
     for _ in range(squarings):
         P = P @ P
-        scale = _power_of_two(_largest_entry(P))
-        P = P / scale
-        log_scale = 2 * log_scale + scale.double().log()
-    return _Power(P, 2**squarings, log_scale)
+        factor, exponent = _factor_and_exponent(_largest_entry(P))
+        P = P * factor
+        log2_scale = exponent if log2_scale is None else torch.add(exponent, log2_scale, alpha=2)
+    return _Power(P, 2**squarings, log2_scale)
 
 
-def _with_fresh_columns(block: Tensor, warm: bool, generator: torch.Generator) -> Tensor:
-    n, columns = block.shape
-    kept = columns - FRESH if warm else 0
-    fresh = torch.randn(n, columns - kept, dtype=block.dtype, device=block.device, generator=generator)
-    return torch.cat([block[:, :kept], fresh], dim=1)
+# The blocks are held as rows, Rᵀ and Lᴴ, because BLAS is several times faster for few rows than for few
+# columns. The products PR and PᴴL are then those of the rows with Pᵀ and P.
 
 
-def _recombined(block: Tensor, basis: Array) -> Tensor:
-    """Return the block with its directions ordered by eigenvalue, so that the last are replaced next."""
-    return block @ torch.from_numpy(basis).to(block.dtype).to(block.device, non_blocking=True)
+def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return Rᵀ and Lᴴ with random directions in place of the last ones, or of all of a cold start."""
+    n, columns = state.right.shape
+    kept = columns - FRESH if state.warm else 0
+    fresh = _random((2, columns - kept, n), state.right, generator)
+    blocks = state.right[:, :kept].mT, state.left[:, :kept].mH
+    right, left = (torch.cat(pair) for pair in zip(blocks, fresh, strict=True))
+    return right, left
 
 
-def _product(P: Tensor, block: Tensor) -> Tensor:
-    """Return P @ block for a thin block.
-
-    With the block's columns as rows, BLAS is several times faster for few columns.
-    """
-    return (block.mT @ P.mT).mT
+def _random(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
+    x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
+    return x.to(like.device, non_blocking=True)
 
 
-def _adjoint_product(P: Tensor, block: Tensor) -> Tensor:
-    """Return Pᴴ @ block, in the same way."""
-    return (block.mH @ P).mH.resolve_conj()
+def _from_host(x: Array, like: Tensor) -> Tensor:
+    """Return numbers of the host as a tensor like another one. The host does not wait."""
+    return torch.from_numpy(x).to(like.dtype).to(like.device, non_blocking=True)
 
 
-def _iterate(product: Callable[[Tensor, Tensor], Tensor], P: Tensor, block: Tensor, sweeps: int) -> Tensor:
-    """Apply P ``sweeps`` times, with orthonormalisation in between to keep the last columns."""
+def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
+    """Multiply by P ``sweeps`` times, with orthonormalisation in between to keep the last directions."""
     for sweep in range(sweeps):
-        block = product(P, block)
+        rows = rows @ P
         if (sweeps - sweep) % 2:
-            block = torch.linalg.qr(block).Q
-    return block
+            rows = torch.linalg.qr(rows.mT).Q.mT
+    return rows
 
 
 class _Compression(NamedTuple):
@@ -368,21 +419,30 @@ class _Compression(NamedTuple):
 
 
 def _compressed(
-    right: Tensor, left: Tensor, P_right: Tensor, P_left: Tensor, number: Tensor
-) -> tuple[_Compression, float]:
-    """Return the compression and a real number, in double precision, in one transfer from the device."""
-    small = [*_within(right, P_right), *_within(left, P_left), left.mH @ right, left.mH @ P_right]
+    right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
+) -> Steps[tuple[list[_Compression], list[float]]]:
+    """Return compressions of T and of its power, and real numbers, in one transfer from the device."""
+    # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
+    overlap = left @ right.mT
+    small = []
+    for P_right, P_left in images:
+        small += [*_within(right, P_right), *_within(left, P_left), overlap, left @ P_right.mT]
     stacked = torch.stack(small)
-    entries = torch.view_as_real(stacked) if stacked.is_complex() else stacked
-    packed = torch.cat([entries.flatten().double(), number.double()[None]]).cpu().numpy()
-    parts = packed[:-1].view(np.complex128) if stacked.is_complex() else packed[:-1]
-    return _Compression(*parts.reshape(stacked.shape)), float(packed[-1])
+    entries = (torch.view_as_real(stacked) if stacked.is_complex() else stacked).flatten()
+    # Powers of two have exponents that single precision holds exactly.
+    packed = torch.cat([entries, torch.stack(numbers).to(entries.dtype)])
+    received = (yield packed).double().numpy()
+    found, rest = np.split(received, [entries.numel()])
+    parts = (found.view(np.complex128) if stacked.is_complex() else found).reshape(-1, 6, *overlap.shape)
+    # Without a conjugate of the rows of R, those of right and right_defect have come.
+    return [_Compression(*each[:2].conj(), *each[2:]) for each in parts], rest.tolist()
 
 
-def _within(block: Tensor, P_block: Tensor) -> tuple[Tensor, Tensor]:
-    compression = block.mH @ P_block
-    defect = P_block - block @ compression
-    return compression, defect.mH @ defect
+def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the products of rows with their images, and those of what the images have beside the rows."""
+    compression = rows @ images.mH
+    defect = torch.addmm(images, compression.mH, rows, alpha=-1)
+    return compression, defect @ defect.mH
 
 
 def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
@@ -397,7 +457,6 @@ def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Arra
 class _Ritz:
     """The dominant Ritz pair of both blocks, and what it was computed from. Everything is on the host."""
 
-    compression: _Compression
     eigenvalue: complex
     right: Array  # coefficients of u, (16,)
     left: Array  # coefficients of v, (16,)
@@ -441,7 +500,6 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
     gap = float(np.abs(values[order[order != first]] - values[first]).min())
     moduli = np.abs(values[order]).tolist()
     return _Ritz(
-        compression=compression,
         eigenvalue=eigenvalue,
         right=y,
         left=z,
@@ -473,21 +531,29 @@ def _shortfall(
     return math.log(max((value_error / (16 * eps)) ** 0.5, vector_error / (16 * eps**0.5), 1e-30))
 
 
-def _triple(right: Tensor, left: Tensor, ritz: _Ritz, scale: float) -> Eigentriple:
-    """Return the Ritz pair as a triple on the device of the blocks, without waiting for the device."""
-    numbers = torch.from_numpy(np.concatenate([ritz.right, ritz.left, [ritz.eigenvalue * scale]]))
-    numbers = numbers.to(right.dtype.to_complex()).to(right.device, non_blocking=True)
-    columns = right.shape[1]
-    return Eigentriple(
-        numbers[-1], _combine(right, numbers[:columns]), _combine(left, numbers[columns : 2 * columns])
-    )
+def _result(
+    blocks: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ritz: _Ritz, exponent: int
+) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
+    """Return the Ritz pair of T·2^-exponent as a triple of T, and the blocks for the next call.
 
-
-def _combine(block: Tensor, coefficients: Tensor) -> Tensor:
-    """Return block @ coefficients for complex coefficients, without a complex copy of a real block."""
-    if block.is_complex():
-        return block @ coefficients
-    return torch.complex(block @ coefficients.real, block @ coefficients.imag)
+    The directions of the blocks are ordered by eigenvalue; the last are replaced next. The host does not wait
+    for the device.
+    """
+    T = blocks[0]
+    is_real = not T.is_complex()
+    # The rows of T's dtype that multiply those of the blocks. A complex combination of real rows takes two.
+    bases = ritz.bases[0].T, ritz.bases[1].conj().T
+    pairs = [np.stack([x.real, x.imag]) if is_real else x[None] for x in (ritz.right, ritz.left)]
+    if not is_real:
+        pairs[1] = pairs[1].conj()
+    parts = (*bases, *pairs)
+    right, left, for_u, for_v = _from_host(np.concatenate(parts), T).split([len(part) for part in parts])
+    u, v = for_u @ blocks[0], for_v @ blocks[1]
+    u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
+    # In two steps, because the power of two next to the largest number is infinite.
+    number = ritz.eigenvalue * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
+    eigenvalue = torch.tensor(number, dtype=u.dtype, device="cpu").to(T.device, non_blocking=True)
+    return Eigentriple(eigenvalue, u, v), ((right @ images[0]).mT, (left @ images[1]).mH)
 
 
 def _basis(values: Array, vectors: Array, real: bool) -> Array:
@@ -575,22 +641,23 @@ def _inside_to_project_out(
     return None
 
 
-def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: torch.Generator) -> float:
-    """Prove that λ is the largest eigenvalue of T, by the audit at the top of this file.
-
-    Returns:
-        The logarithm of the factor by which the residuals are too large for the proof. If it is at most 0,
-        λ is proven.
-    """
-    P, compression, log_scale = power.matrix, ritz.compression, 0.0
-    if power.exponent > 1:
-        images = _product(P, right), _adjoint_product(P, left)
-        compression, log_scale = _compressed(right, left, *images, power.log_scale)
+def _audit(
+    power: _Power,
+    right: Tensor,
+    left: Tensor,
+    ritz: _Ritz,
+    compression: _Compression,
+    log2_scale: float,
+    generator: torch.Generator,
+) -> Steps[float]:
+    """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
+    # By the audit at the top of this file. The compression is that of P.
+    P = power.matrix
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
     # θ_1 of P = T^e is λ^e.
-    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log_scale
+    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
     found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
     if found is None:
         return math.inf
@@ -599,7 +666,7 @@ def _audit(power: _Power, right: Tensor, left: Tensor, ritz: _Ritz, generator: t
     same = abs(math.log(inside.leader) - log_leader) <= delta
     if not (limit > 0 and same):
         return math.inf
-    M = _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
+    M = yield from _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
     # (1) is proportional to the product of two residuals.
     return 0.5 * math.log(M / limit)
 
@@ -614,27 +681,29 @@ def _bounded_resolvent(
     delta: float,
     root: float,
     generator: torch.Generator,
-) -> float:
+) -> Steps[float]:
     """Return M of (3) from the powers of A on random vectors, as soon as it is at most ``limit``."""
     # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
     first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
     M = math.inf
     if first > AUDIT_PRODUCTS:
         return M
-    # Vectors are rows, because BLAS multiplies them several times faster than columns.
-    projector = (right @ torch.from_numpy(inside.c @ inside.dual).to(right.dtype).to(right.device)).mT
-    conjugate = left.conj().resolve_conj()
-    z = torch.randn(AUDIT_VECTORS, len(P), dtype=P.dtype, device=P.device, generator=generator)
-    z = torch.addmm(z, z @ conjugate, projector, alpha=-1)
-    bounds, norms = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
+    # (I - Π)ᵀ acts on rows.
+    projector = _from_host((inside.c @ inside.dual).T, right) @ right
+    onto_left = left.mT
+    z = _random((AUDIT_VECTORS, len(P)), right, generator)
+    z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
+    bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
         z = z @ P.mT
-        z = torch.addmm(z, z @ conjugate, projector, beta=1 / inside.leader, alpha=-1 / inside.leader)
-        # The largest row sum of the Gram matrix is an upper bound on the squared norm.
-        norms.append((z.conj() @ z.mT).abs().sum(dim=-1).amax())
+        z = torch.addmm(z, z @ onto_left, projector, beta=1 / inside.leader, alpha=-1 / inside.leader)
+        powers.append(z)
         if products >= first and (products - first) % max(1, first // 3) == 0:
-            bounds += (torch.stack(norms).double().sqrt() / AUDIT_TAU).tolist()
-            norms = []
+            every = torch.stack(powers)
+            gram = (yield torch.bmm(every.conj(), every.mT)).abs().double()
+            # The largest row sum of the Gram matrix is an upper bound on the squared norm.
+            bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / AUDIT_TAU).tolist()
+            powers = []
             M, contraction = _resolvent(bounds, delta)
             # With a small b_m, more products would not help.
             if limit >= M or contraction < 0.1 or not math.isfinite(contraction):

@@ -522,16 +522,22 @@ def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
     return d
 
 
+_LEAF_OF_PIVOTS = 32
+
+
 def _eliminate(M: Tensor, d: Tensor) -> None:
     """Replace M by the triangular factors of M + diag(d), and choose d; mostly by matrix products."""
     n = len(M)
-    if n <= 16:
+    if n <= _LEAF_OF_PIVOTS:
+        block, phases = M.cpu().numpy().copy(), np.ones(n, M.cpu().numpy().dtype)
         for i in range(n):
-            phase = torch.sgn(M[i, i])
-            d[i] = torch.where(phase == 0, 1, phase)
-            M[i, i] += d[i]
-            M[i + 1 :, i] /= M[i, i].clone()
-            M[i + 1 :, i + 1 :] -= torch.outer(M[i + 1 :, i], M[i, i + 1 :])
+            modulus = abs(block[i, i])
+            phases[i] = block[i, i] / modulus if modulus > 0 else 1
+            block[i, i] += phases[i]
+            block[i + 1 :, i] /= block[i, i]
+            block[i + 1 :, i + 1 :] -= np.outer(block[i + 1 :, i], block[i, i + 1 :])
+        M.copy_(torch.from_numpy(block))
+        d.copy_(torch.from_numpy(phases))
         return
     k = n // 2
     first, right, below = M[:k, :k], M[:k, k:], M[k:, :k]
@@ -579,31 +585,33 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
     A = skew_part_of(W, d)
     limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
     for _ in range(len(W) ** 2):
-        opposite = d[:, None] * d < 0
-        allowed = opposite if negative_ones is not None else torch.ones_like(opposite)
-        pair = _largest(A, allowed, limit)
+        pair = _largest(A, None if negative_ones is None else d[:, None] * d < 0, limit)
         if pair is None:
             break
-        A = _flip(A, d, pair)
+        _flip(A, d, pair)
     return d
 
 
-def _largest(A: Tensor, allowed: Tensor, above: Tensor) -> tuple[int, int] | None:
-    """Return where |a_ij| is largest among the allowed pairs; None if it does not exceed ``above``."""
-    modulus = torch.where(allowed, A.abs(), 0)
-    index = int(modulus.argmax())
-    i, j = divmod(index, len(A))
-    return (i, j) if bool(modulus[i, j] > above) else None
+def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int] | None:
+    """Return where a_ij is largest among the allowed pairs, or all; None if it does not exceed ``above``.
+
+    A is real and skew, so the largest entry has the largest modulus, and ``allowed`` is symmetric.
+    """
+    entries = A if allowed is None else torch.where(allowed, A, 0)
+    i = int(entries.amax(dim=1).argmax())  # Four times as fast as argmax alone.
+    j = int(entries[i].argmax())
+    return (i, j) if bool(entries[i, j] > above) else None
 
 
-def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> Tensor:
-    """Flip d_i and d_j in place and return the new A."""
+def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
+    """Flip d_i and d_j, and update A to them, both in place."""
     E = list(pair)
     d[E] *= -1
-    identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
-    inverse = torch.linalg.inv(A[E][:, E])
-    A = A + (identity[:, E] - A[:, E]) @ inverse @ (identity[E] + A[E])
-    return (A - A.mT) / 2
+    columns, rows = -A[:, E], A[E]
+    for k, i in enumerate(E):
+        columns[i, k] += 1
+        rows[k, i] += 1
+    A.addmm_(columns, torch.linalg.solve(A[E][:, E], rows))
 
 
 def _flip_largest(W: Tensor, d: Tensor, allowed: Tensor, above: Tensor) -> bool:

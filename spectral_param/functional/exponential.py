@@ -17,11 +17,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, matmul
 from spectral_param.functional.checks import check_real, check_square, finfo_eps, with_arrays
+
+Array = npt.NDArray[Any]
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
@@ -35,31 +39,34 @@ def _norm(A: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
 class _Steps(NamedTuple):
     """The steps of scaling and squaring: what the backward pass needs."""
 
-    halvings: Tensor  # s, (..., 1, 1)
+    halvings: Array  # s, (..., 1, 1)
     powers: list[Tensor]  # A to A⁴ of the scaled A
     sums: list[Tensor]  # The factors of A⁴, from the innermost to the outermost
     roots: list[Tensor]  # What is squared
 
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
-    """Return the exponentials, upper bounds of the norms (..., 1, 1) that decided about s, and the steps."""
+    """Return the exponentials, the bounds of the norms that decided about s, on the host, and the steps."""
     limit = (finfo_eps(A.dtype) / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
-
-    def halvings(norm: Tensor) -> Tensor:
-        return torch.where(norm.isfinite(), (norm / limit).log2().ceil().clamp(min=0), 0)
-
     # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
     norm = _norm(A)
-    s = halvings(norm)
-    A = A * (-s).exp2()
-    A2 = matmul(A, A)
-    powers = [A, A2, matmul(A2, A), matmul(A2, A2)]
-    if skew and bool(s.any()):
-        # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁. Halvings that it does not need are taken back, exactly: powers of two.
-        norm = torch.minimum(norm, _norm(powers[3]) ** 0.25 * s.exp2())
-        fewer = halvings(norm)
-        powers = [power * ((s - fewer) * k).exp2() for k, power in enumerate(powers, start=1)]
-        s = fewer
+    if is_on_host(A):
+        least = norm.numpy()
+        tried = s = _halvings(least, limit)
+        powers = _four_powers(A * _powers_of_two(-s, A) if s.any() else A)
+        if skew and s.any():
+            least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
+    else:
+        # The host looks once, at all that decides.
+        factor = (-torch.frexp(norm / limit).exponent.clamp(min=0)).exp2().to(norm.dtype)
+        powers = _four_powers(A * factor)
+        bound = _norm(powers[3]) ** 0.25 / factor if skew else norm
+        *norms, factors = torch.stack([norm, bound, factor]).cpu().numpy()
+        least, tried = np.minimum(*norms), -np.log2(factors)
+    # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
+    s = _halvings(least, limit)
+    if (back := tried - s).any():
+        powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     X = _COEFFICIENTS[_DEGREE] * powers[3]
     sums = []
@@ -70,33 +77,59 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             sums.append(X)
             X = matmul(powers[3], X)
     roots = []
+    chosen = _choices(s, A)
     for done in range(int(s.max())):
         roots.append(X)
         squared = matmul(X, X)
-        X = squared if s.numel() == 1 else torch.where(done < s, squared, X)
-    return X, norm, _Steps(s, powers, sums, roots)
+        X = squared if chosen is None else torch.where(done < chosen, squared, X)
+    return X, torch.from_numpy(least), _Steps(s, powers, sums, roots)
+
+
+def _halvings(norm: Array, limit: float) -> Array:
+    """Return s for norms; 0 for those that are not finite."""
+    sizes = np.where(np.isfinite(norm), norm / limit, 1)
+    return np.ceil(np.log2(np.maximum(sizes, 1)))
+
+
+def _four_powers(A: Tensor) -> list[Tensor]:
+    A2 = matmul(A, A)
+    return [A, A2, matmul(A2, A), matmul(A2, A2)]
+
+
+def _powers_of_two(exponents: Array, like: Tensor) -> Any:
+    """Return the powers, a number or one for each matrix of ``like``."""
+    if exponents.size == 1:
+        return 2.0 ** exponents.item()
+    return torch.from_numpy(2.0**exponents).to(like.dtype).to(like.device, non_blocking=True)
+
+
+def _choices(s: Array, like: Tensor) -> Tensor | None:
+    """Return s where its matrices are, or None for a single one."""
+    return None if s.size == 1 else torch.from_numpy(s).to(like.device, non_blocking=True)
 
 
 def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
     """Return the gradient with respect to A, for the gradient G with respect to e^A."""
-    s = steps.halvings
+    chosen = _choices(steps.halvings, G)
     for done, X in reversed(list(enumerate(steps.roots))):
         squared = X.mT @ G + G @ X.mT
-        G = squared if s.numel() == 1 else torch.where(done < s, squared, G)
+        G = squared if chosen is None else torch.where(done < chosen, squared, G)
     A, A2, _, A4 = steps.powers
     g_1, g_2, g_3 = (c * G for c in _COEFFICIENTS[1:4])
-    g_4 = torch.zeros_like(G)
+    g_4: Tensor | None = None
     for first, factor in zip(range(4, _DEGREE, 4), reversed(steps.sums), strict=True):
-        g_4 = g_4 + G @ factor.mT
+        g_4 = G @ factor.mT if g_4 is None else g_4 + G @ factor.mT
         G = A4.mT @ G
         g_1, g_2, g_3 = (
             torch.add(g, G, alpha=c)
             for g, c in zip((g_1, g_2, g_3), _COEFFICIENTS[first + 1 : first + 4], strict=True)
         )
+    assert g_4 is not None
     g_4 = torch.add(g_4, G, alpha=_COEFFICIENTS[_DEGREE])
     g_2 = g_2 + A2.mT @ g_4 + g_4 @ A2.mT + g_3 @ A.mT
     g_1 = g_1 + A2.mT @ g_3 + A.mT @ g_2 + g_2 @ A.mT
-    return g_1 * (-s).exp2()
+    g_A: Tensor = g_1 * _powers_of_two(-steps.halvings, G)
+    return g_A
 
 
 class _Ordinary(torch.autograd.Function):
@@ -108,17 +141,17 @@ class _Ordinary(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
         E, norm, (s, powers, sums, roots) = _scale_and_square(A, skew)
-        ctx.skew = skew
-        ctx.save_for_backward(A, s, *powers, *sums, *roots)
+        ctx.skew, ctx.halvings = skew, s
+        ctx.save_for_backward(A, *powers, *sums, *roots)
         ctx.mark_non_differentiable(norm)
         return E, norm
 
     @staticmethod
     @full_precision
     def backward(ctx: Any, G: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        A, s, *saved = ctx.saved_tensors
+        A, *saved = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return _pull_back(_Steps(s, saved[:4], saved[4:7], saved[7:]), G), None
+            return _pull_back(_Steps(ctx.halvings, saved[:4], saved[4:7], saved[7:]), G), None
         # Derivatives of higher order: those of the products.
         A = A.view_as(A)  # So that autograd.grad finds only the paths through this node.
         E = _scale_and_square(A, ctx.skew)[0]
@@ -184,6 +217,7 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
         return E
+    large = large.to(A.device)
     # iA is Hermitian, with eigenvalues -λ.
     angles, V = torch.linalg.eigh(1j * torch.where(large, A.detach(), 0).double())
     exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real

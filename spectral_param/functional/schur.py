@@ -67,7 +67,7 @@ def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
 def _block_diagonal(blocks: SchurBlocks) -> Tensor:
     """Return Λ, with the shears."""
     pairs = blocks.pairs
-    shear = torch.where(pairs, blocks.log_shear, 0)[..., :-1].exp()
+    shear = blocks.log_shear.masked_fill(~pairs, 0)[..., :-1].exp()
     diagonal = torch.where(pairs.roll(1, -1), blocks.real.roll(1, -1), blocks.real)
     other = blocks.imag[..., :-1]
     return diagonal.diag_embed() - (other * shear).diag_embed(1) + (other / shear).diag_embed(-1)
@@ -75,10 +75,8 @@ def _block_diagonal(blocks: SchurBlocks) -> Tensor:
 
 def strictly_lower(T: Tensor, pairs: Tensor | None = None) -> Tensor:
     """Return T with zeros on and above the diagonal, and inside the blocks of size 2 that ``pairs`` marks."""
-    below = torch.ones_like(T, dtype=torch.bool).tril(-1)
-    if pairs is not None:
-        below = below & ~pairs[..., :-1].diag_embed(-1)
-    return torch.where(below, T, 0)
+    below = T.tril(-1)
+    return below if pairs is None else below.masked_fill(pairs[..., :-1].diag_embed(-1), 0)
 
 
 @with_arrays
@@ -118,7 +116,7 @@ def schur_form(
 
 def polar_parts(gamma: Tensor, theta: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the real and imaginary part of each block's eigenvalue."""
-    return torch.where(pairs, gamma * theta.cos(), gamma), torch.where(pairs, gamma * theta.sin(), 0)
+    return torch.where(pairs, gamma * theta.cos(), gamma), (gamma * theta.sin()).masked_fill(~pairs, 0)
 
 
 def assemble(P: Tensor, blocks: SchurBlocks, exact: bool) -> Tensor:

@@ -45,7 +45,8 @@ def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  #
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
     """Return the ranks of the numbers with these digits: those of a permutation are the permutation."""
-    powers = torch.tensor([1, _BASE, _BASE**2], dtype=torch.float64, device=digits.device)
+    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float64, device="cpu")
+    powers = powers.to(digits.device, non_blocking=True)
     order = torch.argsort((digits.real.double().round() * powers[:, None]).sum(dim=0), stable=True)
     return torch.argsort(order)
 
@@ -55,8 +56,7 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     if not (is_plain(B) and is_on_host(B)):
         # A choice by values is impossible, or would wait for a device. With these signs, Q is B to rounding.
         Q, R = torch.linalg.qr(B)
-        same: Tensor = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1, 1)[..., None, :].to(Q.dtype)
-        return same
+        return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import whole_number
-from spectral_param.parametrizations._foreign import adapted, count_free, originals_for
+from spectral_param.parametrizations._foreign import Foreign, count_free, originals_for
 from spectral_param.parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
@@ -85,18 +85,17 @@ class BlockTriangular(Parametrization):
 
     def find(self, *originals: Tensor) -> tuple[Any, ...]:
         """Return what is found for each block."""
-        found = []
-        for block, own in zip(self.blocks, self._divide(originals)[0], strict=True):
-            found.append(adapted(block).find(*own))
-        return tuple(found)
+        owns, _ = self._divide(originals)
+        return tuple([block.find(*own) for block, own in zip(self._adapted(), owns, strict=True)])
 
     def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
         """Return the block matrix."""
         owns, couplings = self._divide(originals)
-        diagonal = []
-        for block, own, known in zip(self.blocks, owns, found or (None,) * len(owns), strict=True):
-            diagonal.append(adapted(block).constrained(own, known))
-        return self._assemble(diagonal, couplings)
+        each = zip(self._adapted(), owns, found or (None,) * len(owns), strict=True)
+        return self._assemble([block.constrained(own, known) for block, own, known in each], couplings)
+
+    def _adapted(self) -> list[Parametrization | Foreign]:
+        return [block if isinstance(block, Parametrization) else Foreign(block) for block in self.blocks]
 
     def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:
@@ -135,9 +134,7 @@ class BlockTriangular(Parametrization):
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
         self._check_size(like)
-        found = [
-            as_tuple(adapted(block).start(self._part(like, i, i))) for i, block in enumerate(self.blocks)
-        ]
+        found = [as_tuple(b.start(self._part(like, i, i))) for i, b in enumerate(self._adapted())]
         self._counts = tuple(map(len, found))
         couplings = self._couplings(like)
         for coupling in couplings:
@@ -148,7 +145,7 @@ class BlockTriangular(Parametrization):
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
         self._check_size(X)
-        found = [adapted(block).from_matrix(self._part(X, i, i)) for i, block in enumerate(self.blocks)]
+        found = [block.from_matrix(self._part(X, i, i)) for i, block in enumerate(self._adapted())]
         if not self._counts:
             self._counts = tuple(map(len, found))
         return *itertools.chain.from_iterable(found), *self._couplings(X)
@@ -162,8 +159,8 @@ class BlockTriangular(Parametrization):
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a block's constraint and its originals, without the couplings."""
         own, _ = self._divide(originals)
-        pairs = zip(self.blocks, own, strict=True)
-        return list(itertools.chain.from_iterable(adapted(block).parts(*each) for block, each in pairs))
+        pairs = zip(self._adapted(), own, strict=True)
+        return list(itertools.chain.from_iterable(block.parts(*each) for block, each in pairs))
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return the function of the only block; None if there are more."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.context import is_on_host
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional.fourier import fourier_operator
 from spectral_param.parametrizations._decoded import permutation, permutation_to_digits
@@ -61,7 +62,7 @@ class FourierUnitary(Parametrization):
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
         v = originals[0]
-        pays = v.shape[-1] >= 512 and v.device.type == "cpu" and self.gates == 1
+        pays = v.shape[-1] >= 512 and is_on_host(v) and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:

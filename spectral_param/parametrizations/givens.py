@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectral_param.context import is_on_host
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, whole_number
 from spectral_param.functional.givens import (
@@ -98,7 +99,7 @@ class Givens(Parametrization):
         diagonal = originals[2] if len(originals) == 3 else self.signs
         n = 0 if diagonal is None else diagonal.shape[-1]
         few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
-        pays = n >= 1024 and few and originals[0].device.type == "cpu" and self.gates == 1
+        pays = n >= 1024 and few and is_on_host(originals[0]) and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(

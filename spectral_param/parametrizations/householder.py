@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectral_param.context import is_on_host
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_finite, whole_number
 from spectral_param.functional.householder import (
@@ -101,7 +102,7 @@ class Householder(Parametrization):
         n, k = vectors.shape[-2:]
         if self.reflections is None:
             return None
-        pays = n >= 512 and 4 * k <= n and vectors.device.type == "cpu" and self.gates == 1
+        pays = n >= 512 and 4 * k <= n and is_on_host(vectors) and self.gates == 1
         return self.operator(*originals) if pays else None
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:

@@ -117,12 +117,12 @@ class ScaledCayley(Parametrization):
             check_orthogonal(W, eps, "ScaledCayley")
         W = self._nearest_orthogonal(W) if project or eps > torch.finfo(W.dtype).eps else W
         n = W.shape[-1]
-        matrices = W.reshape(-1, *W.shape[-2:])
+        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # A choice by values, column by column.
         if W.is_complex() or W.shape[-2] > n:
             chosen = [pivot_phases(matrix[:n]) for matrix in matrices]
         else:
             chosen = [self._choose_signs(matrix) for matrix in matrices]
-        d = torch.stack(chosen).reshape(*W.shape[:-2], n)
+        d = torch.stack(chosen).reshape(*W.shape[:-2], n).to(W.device)
         T = tall_inverse(W, d)
         if W.is_complex():
             return T, d.angle()

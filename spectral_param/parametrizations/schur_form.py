@@ -96,6 +96,7 @@ class SchurForm(Parametrization):
     """
 
     pairs: Tensor | None
+    negative: Tensor | None
 
     def __init__(
         self,
@@ -169,6 +170,8 @@ class SchurForm(Parametrization):
         blocks, P_originals = self._invert_P(P, blocks, W, eps)
         self.pairs = blocks.pairs.to(W.device, W.dtype)
         gamma, theta = self._trained_parts(blocks)
+        if self.negative is not None:
+            self.negative = self.negative.to(W.device)
         own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
         return *(X.to(W.device, W.dtype) for X in own), *P_originals
 

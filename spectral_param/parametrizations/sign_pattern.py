@@ -85,7 +85,8 @@ class SignPattern(Parametrization):
         check_real(W, "SignPattern", "Complex numbers have no sign.")
         check_finite(W, "SignPattern")
         self._check_size(W)
-        pattern = self.pattern.round().to(W.device, W.dtype)
+        self.pattern = self.pattern.to(W.device)  # A read does not move it again.
+        pattern = self.pattern.round().to(W.dtype)
         wrong = ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
         if not project and bool(wrong.any()):
             where = tuple(wrong.nonzero()[0].tolist())

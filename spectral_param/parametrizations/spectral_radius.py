@@ -160,13 +160,21 @@ class SpectralRadiusNorm(Parametrization):
             # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
             scale = _extreme_scale(T)
             if bool((scale != 1).any()):
-                triple, _ = self.tracking.follow(divided(T, scale))
+                triple = self._divided(triple, T, scale)
             found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
         if self.mode == "latched":
             self._close_latches(found.size, T)
         if not (regular or self._warned):
             self._warn(T, scale, found)
         return found
+
+    def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
+        """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
+        limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
+        exact = (size > limits.tiny / limits.eps) & (size < limits.max)
+        if bool((exact | (scale[..., 0, 0] == 1)).all()):
+            return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
+        return self.tracking.follow(divided(T, scale)).triple
 
     def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
@@ -199,10 +207,12 @@ class SpectralRadiusNorm(Parametrization):
         """Warn if an eigenvalue that is divided by has no derivative or is zero."""
         triple, active = found.triple, self._active(found.size, T)
         S, scale = divided(T, scale), scale[..., 0, 0]
-        reason = ""
-        if bool((active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()):
+        nilpotent = (active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()
+        degenerate = (active & is_degenerate(triple.right, triple.left)).any()
+        reason, (is_zero, is_defective) = "", torch.stack([nilpotent, degenerate]).tolist()
+        if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
-        elif bool((active & is_degenerate(triple.right, triple.left)).any()):
+        elif is_defective:
             reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
         if reason:
             self._warned = True
@@ -213,7 +223,13 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
-        triple = dominant_eigentriple(S)
+        followed = project and self.tracking.tracks(W.shape[-1])
+        if followed:
+            # The first read follows from here, instead of a second decomposition.
+            self.tracking.begin(S)
+            triple, _ = self.tracking.follow(S)
+        else:
+            triple = dominant_eigentriple(S)
         if "radius" in self._saved and (project or isinstance(self.radius, str)):
             self._take_present(scale * triple.eigenvalue.abs())
         radius = broadcast_to_matrices(self.radius, W, "radius")
@@ -238,7 +254,8 @@ class SpectralRadiusNorm(Parametrization):
             factor = torch.where(nilpotent, factor, c)
         if self.mode == "latched":
             self.latched = outside.to(W.real.dtype)
-        self.tracking.begin(W)
+        if not followed:
+            self.tracking.begin(W)
         self._warned = False
         moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
         return torch.where(outside[..., None, None], moved, kept)

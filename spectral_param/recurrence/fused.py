@@ -37,10 +37,9 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from spectral_param.context import autocast_off, is_wrapped
+from spectral_param.context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
 from spectral_param.recurrence.activation import Named
 from spectral_param.recurrence.reference import rnn_reference
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
@@ -107,10 +106,10 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     n = len(W)
     if every is None:
         # On other devices one segment, because each segment launches more kernels.
-        every = _steps_in_cache(sizes[0], n, W.element_size()) if W.is_cpu else len(sizes)
+        every = _steps_in_cache(sizes[0], n, W.element_size()) if is_on_host(W) else len(sizes)
     # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
     # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
-    if n < BLOCKWISE_SIZE or not W.is_cpu or (support and n < BLOCKWISE_ROWS * len(support)):
+    if n < BLOCKWISE_SIZE or not is_on_host(W) or (support and n < BLOCKWISE_ROWS * len(support)):
         support = None
     is_short = W.dtype in (torch.float32, torch.float64) and sizes[0] * n <= SHORT_STATES and support is None
     tensors = [t for t in (rows.x, rows.h0, W, cell.bias) if t is not None]
@@ -259,32 +258,29 @@ def reference_backward(
 
 def has_numbers(t: Tensor) -> bool:
     """Return whether values of t can be read at once: t is on the host, and no tracer records."""
-    return t.is_cpu and type(t) in (Tensor, Parameter) and _get_current_dispatch_mode() is None
+    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
 
 
 # Of torch or of numpy.
 Array = Any
 
 
-def _adder(A: Tensor, support: Support | None, in_numpy: bool) -> Callable[[Array, Array], None]:
-    """Return a function (h, z) -> None that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
-    if in_numpy:
-        # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
-        transposed = A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
+def _for_numpy(A: Tensor) -> Array:
+    """Return Aᵀ for numpy, by which its rows of states are multiplied."""
+    # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
+    return A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
 
-        def add(h: Array, z: Array) -> None:
-            z += h.dot(transposed)
-    elif support is None:
+
+def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], object]:
+    """Return a function (h, z) that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
+    if support is None:
         whole = A.mT
+        return lambda h, z: z.addmm_(h, whole)
+    parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
 
-        def add(h: Array, z: Array) -> None:
-            z.addmm_(h, whole)
-    else:
-        parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
-
-        def add(h: Array, z: Array) -> None:
-            for rows, columns, part in parts:
-                z[:, rows].addmm_(h[:, columns], part)
+    def add(h: Tensor, z: Tensor) -> None:
+        for rows, columns, part in parts:
+            z[:, rows].addmm_(h[:, columns], part)
 
     return add
 
@@ -297,7 +293,8 @@ class Forward:
         assert isinstance(W, Tensor)
         self._cell, self._in_numpy = cell, plan.in_numpy
         self._weight_ih_T = None if U is None else U.mT
-        self._add_product = _adder(W, support, plan.in_numpy)
+        self._matrix = _for_numpy(W) if plan.in_numpy else None
+        self._add_product = _adder(W, support)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
         batch = plan.segments[0].sizes[0]
         self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
@@ -321,15 +318,19 @@ class Forward:
             torch.mm(x, self._weight_ih_T, out=h)
         if self._cell.bias is not None and self._nonlinearity != "modrelu":
             h += self._cell.bias
-        add, activate_ = self._add_product, self._activate_
-        # A copy for numpy, because of FSDP; see _adder.
+        matrix, add, activate_ = self._matrix, self._add_product, self._activate_
+        # A copy for numpy, because of FSDP; see _for_numpy.
         state: Array = start if start is None or not self._in_numpy else start.detach().clone().numpy()
         running = sizes[0]
         steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
         with np.errstate(all="ignore"):  # NaN and infinity are passed on.
             for z, modulus, size in steps:
                 if state is not None:
-                    add(state if size == running else state[:size], z)
+                    previous = state if size == running else state[:size]
+                    if matrix is None:
+                        add(previous, z)
+                    else:
+                        z += previous.dot(matrix)
                 if activate_ is not None:
                     activate_(z, modulus)
                 state, running = z, size
@@ -417,7 +418,8 @@ class Backward:
         self._weight_hh_H = W.mH.resolve_conj()
         transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
         self._in_numpy = plan.in_numpy
-        self._add_product = _adder(self._weight_hh_H, transposed, plan.in_numpy)
+        self._matrix = _for_numpy(self._weight_hh_H) if plan.in_numpy else None
+        self._add_product = _adder(self._weight_hh_H, transposed)
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
         self._delta = x.new_empty(plan.longest, len(W))
@@ -476,7 +478,7 @@ class Backward:
         self.start = None
         if start is not None and (self._needs_start or segment.rows.start > 0):
             self.start = torch.zeros_like(delta[:first])
-            self._add_product(_shared(delta[:first], self._in_numpy), _shared(self.start, self._in_numpy))
+            self._add_product(delta[:first], self.start)
         if self._needs_W:
             if start is not None:
                 self._add_outer(delta[:first], start[:first].conj())
@@ -526,13 +528,17 @@ class Backward:
         sizes: list[int],
     ) -> None:
         """Replace G_t by δ_t, and fill ``conjugates`` with the conjugates of the arguments of σ'*."""
-        add, later, running = self._add_product, None, 0
+        matrix, add, later, running = self._matrix, self._add_product, None, 0
         tensors = (delta, conjugates, factor, conj_factor)
         parts = [_split(t, sizes, self._in_numpy)[::-1] for t in tensors]
         with np.errstate(all="ignore"):  # NaN and infinity are passed on.
             for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
                 if later is not None:
-                    add(later, step if running == size else step[:running])
+                    earlier = step if running == size else step[:running]
+                    if matrix is None:
+                        add(later, earlier)
+                    else:
+                        earlier += later.dot(matrix)
                 if conjugate is not None:
                     torch.conj_physical(step, out=conjugate)
                     step.mul_(f).addcmul_(conjugate, c)
@@ -543,11 +549,6 @@ class Backward:
 
 def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     return torch.mm(a, b) if total is None else total.addmm_(a, b)
-
-
-def _shared(t: Tensor, in_numpy: bool) -> Array:
-    """Return t, or numpy's view of its memory."""
-    return t.numpy() if in_numpy else t
 
 
 def _split(t: Tensor | None, sizes: list[int], in_numpy: bool = False) -> Sequence[Array]:

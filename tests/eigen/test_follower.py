@@ -13,6 +13,7 @@ import spectral_param as sp
 from spectral_param.eigen import follower, tracking
 from spectral_param.eigen.derivative import known_value
 from spectral_param.eigen.follower import Follower
+from spectral_param.parametrizations import spectral_radius
 
 N = 80
 KEY = "parametrizations.weight.0.tracking."
@@ -81,6 +82,22 @@ def test_resume_bit_for_bit(read_before_saving, mode) -> None:
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
     assert whole.parametrizations.weight[0]._memory.last.found.regular, "the last steps are followed"
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30])
+def test_registration_takes_one_decomposition(scale, monkeypatch) -> None:
+    calls = []
+    decompose = tracking.dominant_eigentriple_and_moduli
+    monkeypatch.setattr(
+        tracking, "dominant_eigentriple_and_moduli", lambda T: calls.append(1) or decompose(T)
+    )
+    monkeypatch.setattr(spectral_radius, "dominant_eigentriple", None)
+    layer = nn.Linear(N, N)
+    with torch.no_grad():
+        layer.weight.copy_(scale * separated())
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver="tracking"))
+    assert radius(layer) == pytest.approx(1, abs=1e-5)
+    assert len(calls) == 1
 
 
 def test_after_loading_the_last_matrix_is_known(tracks) -> None:

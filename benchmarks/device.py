@@ -1,0 +1,260 @@
+"""``python -m benchmarks.device``: a training step on a device: its numbers, and what it costs the host.
+
+Without arguments, the device is the stand-in of ``tests/standin.py``, which any machine has. It counts the
+launches and waits of each step, which are the same on every device that runs PyTorch's operations one by one.
+With ``--device cuda`` the steps are timed there, beside the host. In both cases, each step's weight and
+gradients are first compared with the host's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
+
+import spectral_param as sp
+from benchmarks.case import require_close
+from benchmarks.table import RESULTS
+from examples.papers import record
+
+# Steps before the ones that count: the tracking learns how much work a step takes.
+WARM_UP = 6
+COUNTED = 4
+# Units, inputs, sequences and time steps of the networks.
+UNITS, INPUTS, BATCH, STEPS = 32, 2, 16, 20
+# Entries are float32. Between the host and a device, only rounding differs.
+TOLERANCE = 1e-4
+
+Step = Callable[[], tuple[Tensor, ...]]
+
+
+class Case(NamedTuple):
+    """A module with what a step feeds it; the step's loss is a sum over the output."""
+
+    name: str
+    module: nn.Module
+    x: Tensor
+
+
+class _Weight(nn.Module):
+    """A module that returns the product of its weight with a fixed matrix, entry by entry."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x
+
+
+class _Eigenvalues(_Weight):
+    """The spectral radius by hand: autograd through all eigenvalues."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight / torch.linalg.eigvals(self.weight).abs().max() * x
+
+
+def led(shape: tuple[int, ...]) -> Tensor:
+    """Return matrices whose largest eigenvalue is far from the others, on any processor.
+
+    Args:
+        shape: ``(..., n, n)``.
+    """
+    n = shape[-1]
+    return 0.3 * torch.randn(shape) / n**0.5 + 1 / n
+
+
+def constraints() -> Iterator[Case]:
+    """Yield the constraints, one square weight each, and batches of those that are tracked."""
+    radius = sp.SpectralRadiusNorm
+    for n in (16, 128):
+        for mode in ("equal", "at_most", "latched"):
+            label = "" if mode == "equal" else f", {mode}"
+            yield _constrained(f"SpectralRadiusNorm{label}, n = {n}", led((n, n)), radius(mode=mode))
+        yield _constrained(f"SpectralRadiusNorm, 8 of n = {n}", led((8, n, n)), radius())
+    yield _constrained("SpectralAbscissa, n = 16", led((16, 16)), sp.SpectralAbscissa(-0.5))
+    Q = nn.init.orthogonal_(torch.empty(64, 64))
+    for name, constraint in (
+        ("ScaledCayley", sp.ScaledCayley()),
+        ("SkewExponential", sp.SkewExponential()),
+        ("Householder", sp.Householder()),
+        ("Givens", sp.Givens()),
+        ("SingularValues", sp.SingularValues(0.3)),
+        ("SchurForm", sp.SchurForm()),
+        ("SchurForm, bounded", sp.SchurForm(radius=0.99, departure=6.0)),
+        ("BlockTriangular", sp.BlockTriangular([(32, sp.ScaledCayley()), (32, radius())])),
+        ("SignPattern", sp.SignPattern(torch.ones(64, 64))),
+    ):
+        yield _constrained(f"{name}, n = 64", Q, constraint)
+    yield _constrained("FourierUnitary, n = 64", Q.to(torch.complex64), sp.FourierUnitary())
+    G = torch.randn(64, 64)
+    yield Case("torch's orthogonal (Cayley), n = 64", orthogonal(_Weight(Q), orthogonal_map="cayley"), G)
+    yield Case("eigenvalues by autograd, n = 16", _Eigenvalues(led((16, 16))), torch.randn(16, 16))
+    yield Case("an unconstrained weight, n = 64", _Weight(Q), G)
+
+
+def _constrained(name: str, W: Tensor, constraint: nn.Module) -> Case:
+    module = sp.constrain(_Weight(W.clone()), "weight", constraint)
+    return Case(name, module, torch.randn(W.shape, dtype=W.dtype))
+
+
+def networks() -> Iterator[Case]:
+    """Yield the networks, and torch's beside them."""
+    made: dict[str, nn.Module] = {
+        "ENRNN": sp.nn.ENRNN(INPUTS, UNITS - 12, 12),
+        "ScoRNN": sp.nn.ScoRNN(INPUTS, UNITS),
+        "ScuRNN": sp.nn.ScuRNN(INPUTS, UNITS),
+        "ExpRNN": sp.nn.ExpRNN(INPUTS, UNITS),
+        "NNRNN": sp.nn.NNRNN(INPUTS, UNITS),
+        "EUNN": sp.nn.EUNN(INPUTS, UNITS),
+        "URNN": sp.nn.URNN(INPUTS, UNITS),
+        "ORNN": sp.nn.ORNN(INPUTS, UNITS),
+        "SpectralRNN": sp.nn.SpectralRNN(INPUTS, UNITS),
+        "GORU": sp.nn.GORU(INPUTS, UNITS),
+        "torch.nn.RNN": nn.RNN(INPUTS, UNITS),
+    }
+    for name, module in made.items():
+        yield Case(f"{name}, {STEPS} steps", module, torch.randn(STEPS, BATCH, INPUTS))
+
+
+def cases() -> Iterator[Case]:
+    """Yield all cases."""
+    torch.manual_seed(0)
+    yield from constraints()
+    yield from networks()
+
+
+def step_of(case: Case, device: torch.device | str) -> Step:
+    """Return a training step of a copy on the device; it returns the output and the gradients.
+
+    Args:
+        case: What is trained.
+        device: Where.
+    """
+    module, x = copy.deepcopy(case.module).to(device), case.x.to(device)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
+
+    def step() -> tuple[Tensor, ...]:
+        optimizer.zero_grad()
+        found = module(x)
+        output: Tensor = found[0] if isinstance(found, tuple) else found
+        (output.abs() if output.is_complex() else output).sum().backward()
+        optimizer.step()
+        return output, *(p.grad for p in module.parameters() if p.grad is not None)
+
+    return step
+
+
+def compare(case: Case, device: torch.device | str) -> float:
+    """Return how far a few steps on the device are from the host's, relative to the largest entry.
+
+    Args:
+        case: What is trained.
+        device: The device.
+    """
+    here, there = step_of(case, "cpu"), step_of(case, device)
+    largest = 0.0
+    for _ in range(3):
+        with _counting(device):
+            results = there()
+        for expected, found in zip(here(), results, strict=True):
+            assert found.device.type == torch.device(device).type, f"{case.name}: {found.device}"
+            expected, found = expected.detach(), found.detach().cpu()
+            require_close(found, expected, TOLERANCE, case.name)
+            largest = max(largest, ((found - expected).abs().max() / expected.abs().max()).item())
+    return largest
+
+
+def _counting(device: torch.device | str) -> contextlib.AbstractContextManager[Any]:
+    if torch.device(device).type != "standin":
+        return contextlib.nullcontext()
+    from tests import standin  # It registers a device, which a real one does not need.
+
+    return standin.counting()
+
+
+def count(case: Case) -> dict[str, int]:
+    """Return the most launches and waits of a step on the stand-in.
+
+    Args:
+        case: What is trained.
+    """
+    step = step_of(case, "standin")
+    found = []
+    for _ in range(WARM_UP + COUNTED):
+        with _counting("standin") as asked:
+            step()
+        found.append(asked)
+    return {
+        "launches": max(asked.launches for asked in found[WARM_UP:]),
+        "waits": max(asked.waits for asked in found[WARM_UP:]),
+    }
+
+
+def seconds(case: Case, device: torch.device | str, repeats: int) -> dict[str, float]:
+    """Return the median, least and most seconds of a step.
+
+    Args:
+        case: What is trained.
+        device: Where.
+        repeats: How many steps are timed.
+    """
+    step, found = step_of(case, device), []
+    synchronize = torch.get_device_module(device).synchronize
+    for _ in range(WARM_UP):
+        step()
+    for _ in range(repeats):
+        synchronize()
+        start = time.perf_counter()
+        step()
+        synchronize()
+        found.append(time.perf_counter() - start)
+    return {"median": statistics.median(found), "least": min(found), "most": max(found)}
+
+
+def _name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def main() -> None:
+    """Compare, count or time all cases, and write the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__)
+    parser.add_argument("--device", default="standin", help="cuda, for instance; default: the stand-in")
+    parser.add_argument("--repeats", type=int, default=50, help="timed steps")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--output", type=Path, help="where the numbers go")
+    arguments = parser.parse_args()
+    is_standin = arguments.device == "standin"
+    if is_standin:
+        from tests import standin  # noqa: F401
+    default = "device.json" if is_standin else f"device_{torch.device(arguments.device).type}.json"
+    output = arguments.output or RESULTS / default
+    results: dict[str, Any] = {"environment": record.environment(device=_name(arguments.device)), "steps": {}}
+    for case in cases():
+        if arguments.only not in case.name:
+            continue
+        row: dict[str, Any] = {"difference": compare(case, arguments.device)}
+        if is_standin:
+            row |= count(case)
+            print(f"{case.name:40} {row['launches']:5} launches {row['waits']:3} waits")
+        else:
+            row["device"] = seconds(case, arguments.device, arguments.repeats)
+            row["host"] = seconds(case, "cpu", arguments.repeats)
+            times = f"{1e3 * row['device']['median']:8.3f} ms, host {1e3 * row['host']['median']:8.3f} ms"
+            print(f"{case.name:40} {times}")
+        results["steps"][case.name] = row
+        output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

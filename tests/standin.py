@@ -1,0 +1,206 @@
+"""A stand-in for an accelerator: PyTorch's hook for Python backends makes a device with the host's numbers.
+
+A library notices of it what it would notice of a GPU: ``.numpy()`` fails, a product with a tensor on the host
+fails, every operation is a launch, and a look at a value makes the host wait. Both are counted. Operations
+use the host's kernels, so results can be compared. It says nothing about speed.
+
+Launches are all operations that the device is asked for. Views are among them, though a GPU has nothing to do
+for one: they cost the host its time. Waits are transfers to the host, questions for a value, blocking
+transfers from the host, for which PyTorch synchronizes the stream of a GPU, too, and operations whose kernels
+on a GPU do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from spectral_param import context
+
+_setup_privateuseone_for_python_backend("standin")
+DEVICE = torch.device("standin", 0)
+_aten = torch.ops.aten
+_LOOKS = (_aten._local_scalar_dense.default, _aten.equal.default)
+# Operations that CUDA's kernels look at values for, or check the success of (torch 2.13).
+_WAITING = {
+    "nonzero",
+    "masked_select",
+    "unique_consecutive",
+    "_unique2",
+    "linalg_matrix_exp",
+    "_linalg_eigh",
+    "_linalg_svd",
+    "_linalg_eigvals",
+    "linalg_eig",
+}
+
+
+@dataclasses.dataclass
+class Count:
+    """What a device was asked for."""
+
+    launches: int = 0
+    waits: int = 0
+
+
+_count = Count()
+# Operations that the device refuses, by name: a device need not have all.
+_refused: frozenset[str] = frozenset()
+
+
+class OnDevice(Tensor):
+    """A tensor on the device. ``host`` has its numbers."""
+
+    host: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> OnDevice:
+        t: OnDevice = torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            device=DEVICE,
+        )
+        t.host = host
+        # Conjugation and negation are bits of a tensor, which PyTorch resolves before it asks the device.
+        torch._C._set_conj(t, host.is_conj())
+        torch._C._set_neg(t, host.is_neg())
+        return t
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(function, args, kwargs or {})
+
+    # PyTorch's wrapper has no memory, and knows nothing of the host's numbers.
+
+    @property
+    def data(self) -> Tensor:
+        return Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other: OnDevice) -> None:
+        Tensor.data.__set__(self, other)
+        self.host = other.host
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnDevice:
+        if not self.is_leaf:
+            return Tensor.__deepcopy__(self, memo)  # It raises.
+        copy = memo[id(self)] = OnDevice(self.host.detach().clone()).requires_grad_(self.requires_grad)
+        copy.__dict__.update({k: v for k, v in vars(self).items() if k != "host"})
+        return copy
+
+    def set_(self, other: OnDevice) -> OnDevice:
+        self.data = other
+        return self
+
+    def data_ptr(self) -> int:
+        return self.host.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.host.untyped_storage()
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+
+def _host(x: Any) -> Any:
+    return x.host if isinstance(x, OnDevice) else x
+
+
+def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation of which an argument, or the result, is on the device."""
+    if function is _aten._to_copy.default:
+        return _transferred(function, args[0], dict(kwargs))
+    if function is _aten.copy_.default and isinstance(args[0], OnDevice) != isinstance(args[1], OnDevice):
+        blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        _asked(wait=blocking or not isinstance(args[0], OnDevice))
+        _host(args[0]).copy_(_host(args[1]))
+        return args[0]
+    if function in _LOOKS:
+        _asked(wait=True)
+        return function(*tree_map(_host, args), **kwargs)
+    name = function.name().removeprefix("aten::").split(".")[0]
+    if name in _refused:
+        raise NotImplementedError(f"The operator {name!r} is not implemented for the stand-in device.")
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if any(isinstance(t, OnDevice) for t in tensors):
+        stray = [t for t in tensors if not isinstance(t, OnDevice) and t.ndim > 0]
+        if stray:
+            raise RuntimeError(f"{name}: expected all tensors on the device, got one on {stray[0].device}")
+    # A mask as an index is a question for its nonzero entries.
+    masked = name in ("index", "index_put", "index_put_") and any(t.dtype == torch.bool for t in tensors)
+    _asked(wait=name in _WAITING or masked)
+    if function is _aten._efficientzerotensor.default:  # Zeros without memory: no kernel can read them.
+        return OnDevice(torch.zeros(args[0], dtype=kwargs.get("dtype")))
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": "cpu"}
+    if torch.Tag.inplace_view in function.tags:  # As squeeze_: the shape that PyTorch sees changes, too.
+        with no_dispatch():
+            function(*args, **kwargs)
+    result = function(*tree_map(_host, args), **tree_map(_host, kwargs))
+    same = {id(t.host): t for t in tensors if isinstance(t, OnDevice)}  # What works in place returns itself.
+    return tree_map(lambda x: same.get(id(x), OnDevice(x)) if type(x) is Tensor else x, result)
+
+
+def _transferred(function: Any, x: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    """Return ``x.to(...)``."""
+    target = torch.device(kwargs.pop("device", None) or x.device)
+    non_blocking = kwargs.pop("non_blocking", False)
+    leaves, arrives = isinstance(x, OnDevice), target.type == DEVICE.type
+    _asked(wait=leaves != arrives and (leaves or not non_blocking))
+    result: Tensor = function(_host(x), **kwargs)
+    return OnDevice(result) if arrives else result
+
+
+def _asked(wait: bool = False) -> None:
+    _count.launches += 1
+    _count.waits += wait
+
+
+_library = torch.library.Library("_", "IMPL")
+_library.fallback(lambda function, *args, **kwargs: _run(function, args, kwargs), "PrivateUse1")
+context.PLAIN_TYPES.add(OnDevice)
+
+
+class _Factories(TorchFunctionMode):
+    """``torch.tensor(..., device=DEVICE)``, which PyTorch's hook for such devices does not know."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if function in (torch.tensor, torch.as_tensor) and device is not None:
+            on_host = function(*args, **{**kwargs, "device": "cpu"})
+            return on_host.to(device)
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Count]:
+    """Count what the device is asked for inside the block."""
+    before, found = dataclasses.replace(_count), Count()
+    with _Factories():
+        yield found
+    found.launches, found.waits = _count.launches - before.launches, _count.waits - before.waits
+
+
+@contextlib.contextmanager
+def refusing(*names: str) -> Iterator[None]:
+    """Make the device one that lacks these operations, for instance ``"linalg_eig"``."""
+    global _refused
+    _refused = frozenset(names)
+    try:
+        yield
+    finally:
+        _refused = frozenset()
