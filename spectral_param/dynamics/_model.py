@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
-import warnings
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from torch import nn
 
-from spectral_param.dynamics._choice import LADDERS, Choice, choose, folds_of, number_of_fits
-from spectral_param.dynamics._coordinates import Coordinates, Units
-from spectral_param.dynamics._data import Pairs, as_array, names_of, pairs_of, stacked
-from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
-from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
-from spectral_param.dynamics._measure import Part, Squares
+from spectral_param.dynamics._choice import Choice
+from spectral_param.dynamics._data import as_array, names_of, pairs_of
+from spectral_param.dynamics._fit import StableFit, Time
+from spectral_param.dynamics._fitting import Fitting
+from spectral_param.dynamics._forecast import ForecastFit, Start
 from spectral_param.dynamics._module import StableLinear
-from spectral_param.dynamics._progress import progress_bar
 from spectral_param.dynamics._rollout import Windows, forecast
 from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
-
-_LEAD = 50  # default of the lead, at most a quarter of the longest recording
 
 
 class StableLinearModel:
@@ -241,250 +237,33 @@ class StableLinearModel:
             ValueError: If the data or an argument differ from this description.
         """
         recordings = pairs_of(X, Y, U, self.time)
-        self._require_arguments(Y is not None)
-        self.forecast_error_: dict[str, Array] | None = None
-        self.choice_: Choice | None = None
+        fitting = Fitting(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Fitting)})
+        fitting.check(Y is not None)
         if self.time == "continuous" or (self.horizon is None and Y is not None):
-            self._fit_pairs(recordings)
+            fitted = fitting.of_pairs(recordings)
         else:
-            self._fit_in_order(recordings)
+            fitted = fitting.of_recordings(recordings)
+        self.fit_: StableFit | ForecastFit = fitted.fit
+        self.choice_: Choice | None = fitted.choice
+        self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
+        self.A_: Array = fitted.fit.A
+        n, m = len(self.A_), 0 if recordings[0][2] is None else recordings[0][2].shape[1]
+        B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
+        self.offset_: Array = B[:, -1] if self.offset else np.zeros(n)
+        self.B_: Array | None = None if recordings[0][2] is None else B[:, :m]
+        self.radius_ = fitted.fit.bound if self.time == "discrete" else None
+        self._coordinates = fitted.coordinates
+        self.components_: Array | None = fitted.coordinates.components
+        self.n_features_in_ = fitted.coordinates.width
+        # The unit in which an estimated start is the nearest.
+        self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
+        self._set_spectrum()
         names = names_of(X)
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
-
-    def _require_arguments(self, pairs: bool) -> None:
-        name = "StableLinearModel"
-        if isinstance(self.radius, str):
-            raise ValueError(
-                f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius "
-                "too."
-            )
-        if not (np.isfinite(self.dt) and self.dt > 0):
-            raise ValueError(f"{name}: expected dt > 0, got {self.dt!r}.")
-        for argument, of in (("rank", self.rank), ("lead", self.lead)):
-            if of is not None:
-                whole_number(of, f"{name}: {argument}", otherwise=" or None")
-        whole_number(self.delays, f"{name}: delays")
-        if self.start not in (None, *get_args(Start)):
-            raise ValueError(f"{name}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
-        chosen = isinstance(self.horizon, str)
-        if chosen and self.horizon != "cv":
-            raise ValueError(f"{name}: expected a horizon, None or 'cv', got {self.horizon!r}.")
-        if chosen and self.ridge != 0:
-            raise ValueError(
-                f"{name}: expected no ridge for horizon='cv', which chooses it, got {self.ridge!r}."
-            )
-        if self.horizon is not None and not chosen:
-            whole_number(self.horizon, f"{name}: horizon", otherwise=", None or 'cv'")
-        if self.time == "continuous":
-            if self.horizon is not None and not chosen:
-                raise ValueError(
-                    f"{name}: expected no horizon in continuous time, got horizon={self.horizon!r}. Pass "
-                    "horizon='cv' to choose the shrinkage, or sample at equal steps and fit in discrete time."
-                )
-        elif self.horizon is None and self.start is not None:
-            raise ValueError(f"{name}: expected a horizon with start={self.start!r}, got None.")
-        elif pairs and (self.horizon, self.lead, self.delays) != (None, None, 1):
-            raise ValueError(
-                f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
-                "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
-            )
-        if self.time == "continuous" and (self.lead, self.start, self.delays) != (None, None, 1):
-            raise ValueError(f"{name}: expected no lead, no start and no delays in continuous time.")
-        if self.towards is not None and self.horizon is None:
-            raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
-
-    def _fit_pairs(self, recordings: list[Pairs]) -> None:
-        """Fit one step, as many pairs as there are, or derivatives."""
-        X, Y, U = (stacked([r[i] for r in recordings]) for i in range(3))
-        self._coordinates = Coordinates.of([X], 1, self.rank)
-        X, Y = self._coordinates.into(X), self._coordinates.into(Y)
-        ridge = self.ridge
-        if self.horizon == "cv":
-            ridge = self._chosen_ridge(X, Y, U)
-        self._set_fit(X, self._one_step(X, Y, U, ridge), U)
-
-    def _one_step(self, X: Array, Y: Array, U: Array | None, ridge: float) -> StableFit:
-        inputs = [] if U is None else [U]
-        if self.offset:
-            inputs.append(np.ones((len(X), 1)))
-        return fit_stable(
-            X,
-            Y,
-            np.hstack(inputs) if inputs else None,
-            time=self.time,
-            radius=self.radius,
-            abscissa=self.abscissa,
-            steps=self.steps,
-            ridge=ridge,
-        )
-
-    def _set_fit(self, X: Array, fit: StableFit | ForecastFit, U: Array | None) -> None:
-        """Set the attributes of a fit whose last input, with an offset, is constant."""
-        self.fit_ = fit
-        self.A_: Array = fit.A
-        B = np.zeros((len(fit.A), 0)) if fit.B is None else fit.B
-        self.offset_: Array = B[:, -1] if self.offset else np.zeros(len(fit.A))
-        self.B_: Array | None = None if U is None else B[:, : U.shape[1]]
-        self.radius_ = fit.bound if self.time == "discrete" else None
-        self.components_: Array | None = self._coordinates.components
-        self.n_features_in_ = self._coordinates.width
-        self._scale = X.std(axis=0)  # in which an estimated start is the nearest
-        self._scale[self._scale == 0] = 1
-        self._set_spectrum()
-
-    def _chosen_ridge(self, X: Array, Y: Array, U: Array | None) -> float:
-        """Return the ridge, of several, whose fits have the least error on blocks of rows held out."""
-        blocks = np.array_split(np.arange(len(X)), 4)
-        ridges = np.square(X).mean() * len(X) * np.array([1e-10, *10.0 ** np.arange(-8.0, 1.0)])
-        size = np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1)
-        errors = np.zeros(len(ridges))
-        for block in blocks:
-            if not len(block):
-                raise ValueError(f"StableLinearModel: expected 4 rows for horizon='cv', got {len(X)}.")
-            kept = np.setdiff1d(np.arange(len(X)), block)
-            for i, ridge in enumerate(ridges):
-                fit = self._one_step(X[kept], Y[kept], None if U is None else U[kept], ridge)
-                predicted = X[block] @ fit.A.T
-                if fit.B is not None:
-                    m = fit.B.shape[1] - self.offset
-                    predicted = predicted + (0 if U is None else U[block] @ fit.B[:, :m].T)
-                    predicted = predicted + fit.B[:, m:].sum(axis=1)
-                errors[i] += np.square((predicted - Y[block]) / size).sum()
-        return float(ridges[np.argmin(errors)])
-
-    def _fit_in_order(self, recordings: list[Pairs]) -> None:
-        """Fit recordings: one step, a number of steps, or what is chosen."""
-        rows = [np.vstack([x, y[-1:]]) for x, y, _ in recordings]
-        longest = max(map(len, rows))
-        short = [len(r) for r in rows if len(r) <= self.delays]
-        if short:
-            raise ValueError(
-                f"StableLinearModel: expected recordings of more than {self.delays} rows for delays="
-                f"{self.delays}, got {short[0]}. Leave out shorter recordings, or pass fewer delays."
-            )
-        self._coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
-        no_inputs = recordings[0][2] is None
-        inputs = [np.zeros((len(x), 0)) if u is None else u for x, _, u in recordings]
-        parts = [(self._coordinates.into(Y), U[self.delays - 1 :]) for Y, U in zip(rows, inputs, strict=True)]
-        U = None if no_inputs else np.vstack(inputs)
-        X = np.vstack([Y for Y, _ in parts])
-        _bound("discrete", self.radius, self.abscissa)
-        units = self._units(parts, rows, inputs)
-        lead = self.lead
-        if lead is None:
-            lead = min(_LEAD, max(1, longest // 4))
-            if isinstance(self.horizon, int | np.integer):
-                lead = int(self.horizon)
-        # Of the rows stacked for delays only the newest is forecast.
-        shown = slice(None) if self.rank is not None else slice(-rows[0].shape[1], None)
-        if longest <= lead and self.lead is not None:
-            warnings.warn(
-                f"StableLinearModel: the recordings have at most {longest} rows, too few to check forecasts "
-                f"of lead={lead} steps. forecast_error_ is NaN for the leads that were not checked.",
-                stacklevel=3,
-            )
-        if self.horizon == "cv":
-            self._choose(parts, units, lead, shown, U)
-        else:
-            self._set_fit(X, self._fit_of(parts, units), U)
-            if self.horizon is not None or self.lead is not None:
-                self.forecast_error_ = self._held_out(parts, units, lead, shown)
-        if self.forecast_error_ is not None:
-            self._warn_if_no_better()
-
-    def _units(self, parts: list[Part], rows: list[Array], inputs: list[Array]) -> Units:
-        """Return the units of a fit of several steps.
-
-        Raises:
-            ValueError: If a column is constant and the fit needs its unit.
-        """
-        if self.horizon is not None:
-            # Constant columns of a projection do not matter.
-            for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
-                constant = np.flatnonzero(np.ptp(np.vstack(data), axis=0) == 0)
-                if len(constant):
-                    raise ValueError(
-                        f"StableLinearModel: expected {name} that vary, got constant columns "
-                        f"{constant.tolist()}. Remove them; offset=True fits a constant."
-                    )
-        X, U = (np.vstack(M) for M in zip(*parts, strict=True))
-        return Units.of(X, U, centred=self.offset, common=self.rank is not None)
-
-    def _fit_of(self, parts: list[Part], units: Units) -> StableFit | ForecastFit:
-        """Return the fit of recordings by one step or by a number of steps, in the user's units."""
-        if self.horizon is None:
-            X, Y = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:]) for Y, _ in parts), strict=True))
-            U = np.vstack([U for _, U in parts])
-            return self._one_step(X, Y, U if U.shape[1] else None, self.ridge)
-        assert isinstance(self.horizon, int | np.integer)
-        fit = climb(
-            units.parts(parts, self.offset),
-            int(self.horizon),
-            self.start or "measured",
-            _bound("discrete", self.radius, None),
-            self.ridge,
-            self._towards(units),
-        )
-        return restored(fit, units, self.offset)
-
-    def _towards(self, units: Units) -> Array | None:
-        """Return A₀ in units of the standard deviations."""
-        if self.towards is None:
-            return None
-        n = len(units.x)
-        A0 = as_array(self.towards, "towards", "StableLinearModel")
-        if A0.shape != (n, n) or not np.isfinite(A0).all():
-            raise ValueError(
-                f"StableLinearModel: expected a finite towards of shape {(n, n)}, got shape {A0.shape}."
-            )
-        return A0 / units.x[:, None] * units.x
-
-    def _choose(self, parts: list[Part], units: Units, lead: int, shown: slice, U: Array | None) -> None:
-        scaled = units.parts(parts, self.offset)
-        starts = tuple(LADDERS) if self.start is None else (self.start,)
-        radius = _bound("discrete", self.radius, None)
-        with progress_bar(number_of_fits(starts)) as advance:
-            (A, B), choice, model, still = choose(
-                scaled, lead, radius, self._towards(units), starts, shown, advance
-            )
-        self.choice_ = choice
-        fit = fit_of(scaled, choice, A, B)
-        self._set_fit(np.vstack([Y for Y, _ in parts]), restored(fit, units, self.offset), U)
-        self.forecast_error_ = _errors(model, still)
-
-    def _held_out(self, parts: list[Part], units: Units, lead: int, shown: slice) -> dict[str, Array] | None:
-        """Return the errors on the last block, None if the rows before do not suffice for a fit."""
-        folds = folds_of(units.parts(parts, self.offset), lead)
-        if not folds:
-            return None
-        fold = folds[-1]
-        raw = folds_of(parts, lead)[-1].kept
-        try:
-            fit = self._fit_of(raw, units)
-        except ValueError:
-            return None
-        A, B = fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B
-        m = B.shape[1] - self.offset
-        A, B = units.scaled(A, B[:, :m], B[:, m:].sum(axis=1))
-        B = B if self.offset else B[:, :m]
-        n, m = B.shape
-        both = [(A, B), (np.eye(n), np.zeros((n, m)))]
-        return _errors(*(fold.squares(*model, lead, shown) for model in both))
-
-    def _warn_if_no_better(self) -> None:
-        assert self.forecast_error_ is not None
-        means = {name: np.nanmean(e) for name, e in self.forecast_error_.items() if np.isfinite(e).any()}
-        for name, trivial in (("no change", "no change"), ("mean", "the mean")):
-            if means and means[name] < means["model"]:
-                warnings.warn(
-                    f"StableLinearModel: forecasting {trivial} is better on the rows held out: an error of "
-                    f"{means[name]:.3g}, the model's is {means['model']:.3g}. See forecast_error_.",
-                    stacklevel=4,
-                )
 
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)
@@ -674,8 +453,3 @@ class StableLinearModel:
                 f"StableLinearModel.{method}: expected at least {least} rows of {name}, in order of time, "
                 f"got {len(rows)}."
             )
-
-
-def _errors(model: Squares, still: Squares) -> dict[str, Array]:
-    errors = {"model": model.relative(), "no change": still.relative()}
-    return errors | {"mean": np.where(np.isnan(errors["model"]), np.nan, 1.0)}
