@@ -16,6 +16,7 @@ from spectral_param._model import originals_of
 from spectral_param.recurrence import fused
 from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
+from tests.training import average_inputs
 
 BLOCKS = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
 N = 7
@@ -216,15 +217,7 @@ def test_training_keeps_every_constraint_and_lowers_the_loss() -> None:
     rnn = sp.nn.ENRNN(2, 12, 8, mode="equal")
     head = torch.nn.Linear(20, 1)
     groups = sp.param_groups(torch.nn.ModuleList([rnn, head]), lr=1e-2, constrained_lr=1e-3)
-    optimizer = torch.optim.Adam(groups)
-    losses = []
-    for _ in range(100):
-        x = torch.rand(10, 16, 2)
-        loss = (head(rnn(x)[0][-1]) - x.sum(dim=(0, 2))[:, None] / 10).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = average_inputs(rnn, head, groups)
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
     W = rnn.cells[0].weight_hh.detach()
     assert orthogonality_defect(W[:12, :12]).max() < 1e-5

@@ -12,6 +12,7 @@ from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, orthogonality_defect
 from tests.functional.test_cayley import SPECIAL
+from tests.training import reverse_inputs
 
 
 def constrained(weight, negative_ones=None):
@@ -159,12 +160,7 @@ def test_unparametrized_use() -> None:
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.ScaledCayley())
-    optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
-    for _ in range(500):
-        x = torch.randn(16, 32)
-        optimizer.zero_grad()
-        (layer(x) - x.flip(-1)).square().mean().backward()
-        optimizer.step()
+    assert reverse_inputs(layer, 500) > 0.1
     assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 

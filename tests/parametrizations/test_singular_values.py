@@ -9,6 +9,7 @@ from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, with_singular_values
 from tests.functional.test_householder import product
+from tests.training import approach
 
 DTYPES = (torch.float64, torch.complex128)
 
@@ -95,21 +96,7 @@ def test_training_reaches_a_target() -> None:
     U, _, Vh = torch.linalg.svd(target)
     X = 0.1 * orthogonal((5, 5), torch.float64)
     module = constrained(U @ Vh @ torch.linalg.matrix_exp(X - X.mT), margin=0.3)
-    optimizer = torch.optim.LBFGS(
-        module.parameters(),
-        max_iter=1000,
-        line_search_fn="strong_wolfe",
-        tolerance_change=0,
-        tolerance_grad=1e-9,
-    )
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (module.weight - target).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
+    approach(module, target, 1000)
     torch.testing.assert_close(module.weight, target, atol=1e-7, rtol=0)
 
 
