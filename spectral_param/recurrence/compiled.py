@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, List  # noqa: UP035
 
 import torch
 from torch import Tensor
@@ -120,7 +120,7 @@ def _recurrence_backward(
     sizes: Sequence[int],
     checkpoint_every: int | None,
     return_output: bool,
-) -> list[Tensor]:
+) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
     plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, True)
