@@ -181,7 +181,7 @@ def test_a_module_as_activation_is_trained_with_the_network() -> None:
     assert rnn.cells[0].nonlinearity.weight.grad is not None
 
 
-def test_complex_network() -> None:
+def test_complex_network_has_complex_states_and_a_unitary_weight() -> None:
     rnn = sp.nn.ScoRNN(2, 5, negative_ones=None, dtype=torch.complex64)
     output, h_n = rnn(torch.randn(4, 3, 2))
     assert output.dtype == h_n.dtype == torch.complex64
@@ -373,7 +373,7 @@ def test_complex_input_for_a_real_network() -> None:
         (torch.randn(0, 3, 2), "at least one time step"),
     ],
 )
-def test_bad_sequences(x, match) -> None:
+def test_sequences_of_wrong_shape_are_refused(x, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.ENRNN(2, 4, 3)(x)
 
@@ -439,7 +439,7 @@ def test_dropout_of_complex_states_drops_whole_entries() -> None:
         ({"init": "henaff"}, "init: expected None, 'paper', a tensor or a function"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_arguments_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.BlockRNN(2, BLOCKS, **kwargs)
 

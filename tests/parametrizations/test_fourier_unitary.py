@@ -85,7 +85,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
     module.weight = second
 
 
-def test_real_weight() -> None:
+def test_real_weight_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         UnsupportedDtypeError, match=r"complex weight, got torch.float32\. Give the layer a complex dtype"
     ):
@@ -94,7 +94,7 @@ def test_real_weight() -> None:
         sp.nn.URNN(2, 4, dtype=torch.float32, real_output=False)
 
 
-def test_operator() -> None:
+def test_operator_is_the_product_with_the_weight() -> None:
     module = unitary(8)
     parameters = list(module.parametrizations.weight.parameters())
     product = module.parametrizations.weight[0].operator(*parameters)

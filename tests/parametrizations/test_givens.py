@@ -140,7 +140,7 @@ def test_the_papers_start() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("arguments", [{}, {"layers": 3}, {"order": "fft"}], ids=str)
-def test_operator(arguments, dtype) -> None:
+def test_operator_is_the_product_with_the_weight(arguments, dtype) -> None:
     module = sp.constrain(
         Holder(torch.empty(8, 8, dtype=dtype)), "weight", sp.Givens(**arguments), init="paper"
     )
@@ -189,7 +189,7 @@ def test_blocks_and_gates() -> None:
         ({"layers": 2, "order": "fft"}, "expected None for order='fft'"),
     ],
 )
-def test_bad_arguments(arguments, match) -> None:
+def test_orders_and_layers_out_of_range_are_named(arguments, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.Givens(**arguments)
 
@@ -202,6 +202,6 @@ def test_arguments_that_do_not_fit_the_weight() -> None:
             sp.constrain(Holder(torch.eye(5)), "weight", sp.Givens(order="fft"), init=init)
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="expected a finite weight"):
         sp.constrain(Holder(torch.full((3, 3), torch.nan)), "weight", sp.Givens())

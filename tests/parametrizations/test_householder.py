@@ -158,7 +158,7 @@ def test_the_determinant_stays() -> None:
 
 @pytest.mark.parametrize("reflections", [None, 1, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_operator(dtype, reflections) -> None:
+def test_operator_is_the_product_with_the_weight(dtype, reflections) -> None:
     module = constrained(torch.randn(6, 6, dtype=dtype), reflections)
     (parametrization,) = module.parametrizations.weight
     h = torch.randn(4, 2, 6, dtype=dtype, requires_grad=True)
@@ -224,7 +224,7 @@ def test_the_papers_start_has_both_determinants() -> None:
     assert {round(torch.linalg.det(W).item()) for W in weights} == {1, -1}
 
 
-def test_free_parameters() -> None:
+def test_free_parameters_are_the_dimension_of_the_set() -> None:
     """As many as the sets have dimensions: those of the Jacobian."""
     for dtype in DTYPES:
         for reflections in (None, 1, 2, 4):
@@ -250,14 +250,14 @@ def test_free_parameters() -> None:
             assert sp.num_free_parameters(module) == expected
 
 
-def test_unparametrized_use() -> None:
+def test_class_alone_is_the_function_of_its_first_columns() -> None:
     X = torch.randn(5, 5, dtype=torch.float64)
     W = sp.Householder(3)(X)
     torch.testing.assert_close(W, sp.functional.householder(X[:, :3].tril()))
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "all"])
-def test_bad_reflections(bad) -> None:
+def test_number_of_reflections_out_of_range_is_named(bad) -> None:
     with pytest.raises(ValueError, match="reflections: expected an integer >= 1, or None"):
         sp.Householder(bad)
 
@@ -268,7 +268,7 @@ def test_more_reflections_than_rows(init) -> None:
         sp.constrain(Holder(torch.eye(3)), "weight", sp.Householder(reflections=4), init=init)
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="Householder: expected a finite weight"):
         constrained(torch.full((3, 3), torch.nan))
 

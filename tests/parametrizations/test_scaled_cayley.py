@@ -94,7 +94,7 @@ def test_negative_ones_for_a_complex_weight() -> None:
             )
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="expected a finite weight"):
         constrained(torch.full((3, 3), torch.nan))
 
@@ -150,7 +150,7 @@ def test_the_papers_start_for_a_complex_weight() -> None:
     assert ((theta >= 0) & (theta <= 2 * torch.pi)).all()
 
 
-def test_unparametrized_use() -> None:
+def test_class_alone_is_the_function_of_the_skew_part() -> None:
     """The map alone, outside register_parametrization: D = I."""
     T = torch.randn(4, 4, dtype=torch.float64)
     W = sp.ScaledCayley()(T)
