@@ -194,7 +194,7 @@ def forgets_that_it_is_coalesced() -> bool:
     return not torch.eye(2).to_sparse_coo().coalesce().mul_(2).is_coalesced()
 
 
-def has_no_is_exporting() -> bool:
+def is_supported_in_2_6() -> bool:
     (oldest,) = re.findall(r'"torch>=(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text())
     return tuple(map(int, oldest)) < (2, 7)
 
@@ -206,7 +206,8 @@ BUGS = {
     "init.spectral_radius_": forgets_that_it_is_coalesced,
     "nn.cell": cannot_be_pickled,
     "parametrizations._copies": copies_share_a_class,
-    "recurrence.dispatch": has_no_is_exporting,
+    "parametrizations._memory": is_supported_in_2_6,
+    "recurrence.dispatch": is_supported_in_2_6,
 }
 
 
