@@ -61,10 +61,9 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "training runs": lambda: eigen.on_training_runs(*((16, 64) if quick else (320, 720))),
         "adversarial runs": lambda: eigen.on_adversarial_runs(*((30, 24) if quick else (60, 256))),
         "normalised": lambda: (constraints.normalised_step(n) for n in sizes),
-        "normalised, new": lambda: (
-            constraints.normalised_step(n, fresh=True, dtype=dtype)
-            for dtype in ("float32", "float64")
-            for n in sizes
+        "new Linear, float32": lambda: (constraints.normalised_step(n, fresh=True) for n in sizes),
+        "new Linear, float64": lambda: (
+            constraints.normalised_step(n, fresh=True, dtype="float64") for n in sizes
         ),
         "normalised, batch": lambda: [constraints.normalised_step(batched, batched)],
         "orthogonal": lambda: (constraints.orthogonal_step(n) for n in sizes[1:]),

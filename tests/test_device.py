@@ -56,7 +56,7 @@ TRIALS = [
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_contract(trial: Trial) -> None:
+def test_constraint_keeps_its_contract_on_a_device(trial: Trial) -> None:
     with standin.counting():
         trial()
 

@@ -78,7 +78,7 @@ def test_no_import_points_upwards() -> None:
 
 
 @pytest.mark.parametrize("folder", ["spectral_param", "examples", "benchmarks"])
-def test_no_circle(folder) -> None:
+def test_imports_have_no_circle(folder) -> None:
     graph = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == folder}
     graphlib.TopologicalSorter(graph).prepare()
 

@@ -147,13 +147,21 @@ def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     """Return the weight of the last read, with a new graph if one is wanted."""
     if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
         return last.weight.clone()
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+    if _may_have_hooks():
         # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
         # segment must have the same graph as the first one.
         again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
         return again
     W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
     return W
+
+
+def _may_have_hooks() -> bool:
+    """Return whether hooks may save the tensors of the graph."""
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    except AttributeError:  # torch 2.6 cannot say.
+        return True
 
 
 class _ReadAgain(torch.autograd.Function):

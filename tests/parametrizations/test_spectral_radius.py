@@ -154,7 +154,7 @@ def test_eps_is_the_papers() -> None:
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_radii_modes_and_solvers_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.SpectralRadiusNorm(**kwargs)
 
