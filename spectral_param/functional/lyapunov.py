@@ -314,7 +314,8 @@ def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     U, a, Xh = _halves(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
     Q = (Xh.mH * (2 / (1 + a.square()))) @ (Xh @ root)
     X = torch.cat([Q, (U * a) @ (Xh @ Q)], dim=-2)
-    return X * (0.5 * len(V) ** 0.5 / torch.linalg.matrix_norm(X))
+    scaled: Tensor = X * (0.5 * len(V) ** 0.5 / torch.linalg.matrix_norm(X))
+    return scaled
 
 
 def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (3n, n)
