@@ -1,4 +1,6 @@
-"""Stable fits beside their rivals: errors, bounds, roll-outs, seconds and memory; and random problems.
+"""Stable fits of one step beside their rivals: errors, bounds, seconds and memory; and random problems.
+
+Forecasts are compared by ``python -m benchmarks.dynamics_forecasts``.
 
 Run ``python -m benchmarks.dynamics [--only TEXT] [--output FILE]``. The robot arm needs the recordings that
 ``python -m examples.papers download franka`` gets.
@@ -17,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from benchmarks import dynamics_problems as make
@@ -35,7 +36,6 @@ Array = NDArray[Any]  # float64
 Fit = Callable[[float], Found]  # of the CPU seconds allowed
 
 SAMPLES = (50, 75, 100, 150, 200, 300, 400, 500, 1000, 1500, 2000)
-RECORDING = 399  # pairs of the arm; the last two of eight are held out
 TEXTURES = (
     *((n, frames, seed) for n, frames in ((20, 60), (30, 45), (60, 80)) for seed in range(5)),
     *((100, 150, seed) for seed in range(2)),
@@ -47,21 +47,17 @@ CONTINUOUS = (
     *(("oscillators", make.oscillators, n, N) for n, N in ((20, 40), (40, 60), (40, 200), (100, 200))),
     *(("advection-diffusion", make.advection_diffusion, n, N) for n, N in ((32, 40), (32, 60), (100, 150))),
 )
-HORIZON = 100  # steps of a roll-out
 SECONDS = 10.0  # of a rival that searches
 LARGE = 100  # states; above, growth takes too long to find
 
 
 class Problem(NamedTuple):
-    """What is fitted, and what the fit is to predict."""
+    """What is fitted."""
 
     X: Array
     Y: Array
     U: Array | None
-    starts: Array  # (k, n): held-out states
-    following: Array | None  # (k, steps, n): what followed them; None where nothing is held out
-    inputs: Array | None  # (k, steps, m)
-    dt: float | None  # between steps, for continuous time
+    continuous: bool  # whether Y holds derivatives
 
 
 def problems(only: str, quick: bool) -> Iterator[tuple[str, Problem]]:
@@ -100,28 +96,17 @@ def _arm(recordings: tuple[Array, Array, Array], order: str, samples: int) -> Pr
     rows = np.arange(samples)
     if order == "shuffled":  # MATLAB's rng(2020) and floor(rand(1, N) * 3192)
         rows = np.floor(np.random.RandomState(2020).random_sample(samples) * len(X)).astype(int)
-    windows = [
-        range(first, first + HORIZON)
-        for recording in (6, 7)
-        for first in range(RECORDING * recording, RECORDING * (recording + 1) - HORIZON, HORIZON)
-    ]
-    held_out = Y[windows] if order == "serial" else None
-    return Problem(X[rows], Y[rows], U[rows], X[[w[0] for w in windows]], held_out, U[windows], None)
+    return Problem(X[rows], Y[rows], U[rows], False)
 
 
 def _texture(n: int, frames: int, seed: int) -> Problem:
-    X, Y, later = make.texture(n, frames, seed, held_out=frames // 4)
-    return Problem(X, Y, None, Y[-1:], later[None], None, None)
+    X, Y = make.texture(n, frames, seed)
+    return Problem(X, Y, None, False)
 
 
 def _continuous(F: Array, samples: int) -> Problem:
     X, Y = make.noisy_derivatives(F, samples, seed=0)
-    dt = 0.1
-    starts = np.random.default_rng(1).standard_normal((5, len(F)))
-    following = [starts]
-    for _ in range(HORIZON):
-        following.append(following[-1] @ scipy.linalg.expm(F * dt).T)
-    return Problem(X, Y, None, starts, np.stack(following[1:], axis=1), None, dt)
+    return Problem(X, Y, None, True)
 
 
 def compare(problem: Problem, seconds: float) -> dict[str, Any]:
@@ -131,8 +116,8 @@ def compare(problem: Problem, seconds: float) -> dict[str, Any]:
         problem: The problem.
         seconds: When rivals that search have to stop.
     """
-    X, Y, U, *_, dt = problem
-    A, continuous = least_squares(X, Y, U), dt is not None
+    X, Y, U, continuous = problem
+    A = least_squares(X, Y, U)
     least = error(A, X, Y, U)
     reduced = reduce(X, Y, np.zeros((len(X), 0)) if U is None else U).problem
 
@@ -160,8 +145,7 @@ def compare(problem: Problem, seconds: float) -> dict[str, Any]:
 
 
 def _simple(problem: Problem, which: int) -> Found:
-    X, Y, U, *_, dt = problem
-    continuous = dt is not None
+    X, Y, U, continuous = problem
     return Found([*simple_fits(least_squares(X, Y, U), 0.0 if continuous else 1.0, continuous)][which], True)
 
 
@@ -173,10 +157,10 @@ def _measured(fit: Fit, problem: Problem, least: float, seconds: float) -> dict[
     fit(min(seconds, 1.0))
     memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    X, Y, U, *_, dt = problem
-    reached = float(height(A, dt is not None))
-    small_enough = reached <= (1.0 if dt is None else 0.0) + 1e-9 and len(A) <= LARGE
-    growth = growth_of_powers if dt is None else growth_of_exponential
+    X, Y, U, continuous = problem
+    reached = float(height(A, continuous))
+    small_enough = reached <= (0.0 if continuous else 1.0) + 1e-9 and len(A) <= LARGE
+    growth = growth_of_exponential if continuous else growth_of_powers
     return {
         "ratio": error(A, X, Y, U) / least,
         "reached": reached,
@@ -184,22 +168,7 @@ def _measured(fit: Fit, problem: Problem, least: float, seconds: float) -> dict[
         "cpu_seconds": spent,
         "bytes": memory,
         "growth": growth(A) if small_enough else None,
-        "driven": _driven(A, problem),
     }
-
-
-def _driven(A: Array, problem: Problem) -> float | None:
-    """Return the error of the roll-outs over held-out rows, relative to what happened."""
-    X, Y, U, x, following, inputs, dt = problem
-    if following is None:
-        return None
-    step = A if dt is None else scipy.linalg.expm(A * dt)
-    B = np.zeros((len(A), 0)) if U is None else np.linalg.lstsq(U, Y - X @ A.T, rcond=None)[0].T
-    squares = 0.0
-    for k in range(following.shape[1]):
-        x = x @ step.T if inputs is None else x @ step.T + inputs[:, k] @ B.T
-        squares += float(np.square(x - following[:, k]).sum())
-    return float(np.sqrt(squares / np.square(following).sum()))
 
 
 def random_problems(count: int, continuous: bool) -> dict[str, Any]:

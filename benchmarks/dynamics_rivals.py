@@ -1,7 +1,8 @@
-"""What else fits stable dynamics, written from the papers: constraint generation, SOC, trained geotorch.
+"""What else fits stable dynamics, most of it written from the papers.
 
-All work on the reduction of ``spectral_param.dynamics._reduce``: minimise ½‖(A − A_LS) Rᵀ‖², B being the best
-for each A. Each stops after so many CPU seconds and says whether it came to its own end before.
+Constraint generation, SOC and trained geotorch work on the reduction of ``spectral_param.dynamics._reduce``:
+minimise ½‖(A − A_LS) Rᵀ‖², B being the best for each A. Each stops after so many CPU seconds and says whether
+it came to its own end before.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import scipy.optimize
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.dynamics_problems import height
+from benchmarks.dynamics_problems import height, simple_fits
+from spectral_param.dynamics import fit_stable
 from spectral_param.dynamics._reduce import Problem
 
 Array = NDArray[Any]  # float64
@@ -214,3 +216,117 @@ def trained_alpha_stable(problem: Problem, seconds: float) -> Found:
         before, error = error, optimizer.step(closure).item()
         finished = not before - error > 1e-8 * error
     return Found(layer.weight.detach().numpy().copy(), finished)
+
+
+def forward_backward(X: Array, Y: Array, U: Array | None) -> Array:
+    """Return A of forward-backward dynamic mode decomposition (Dawson et al. 2016), with clipped eigenvalues.
+
+    It is the geometric mean of the least-squares A and the inverse of that backwards in time, from which most
+    of the bias by noise cancels.
+
+    Args:
+        X: States.
+        Y: What follows them.
+        U: Inputs, or None.
+    """
+    if U is not None:  # what the inputs do not explain
+        Q = np.linalg.qr(U)[0]
+        X, Y = X - Q @ (Q.T @ X), Y - Q @ (Q.T @ Y)
+    forwards, backwards = (np.linalg.lstsq(M, N, rcond=None)[0].T for M, N in ((X, Y), (Y, X)))
+    A = scipy.linalg.sqrtm(forwards @ np.linalg.inv(backwards)).real
+    *_, clipped = simple_fits(A, 1.0)
+    found: Array = clipped
+    return found
+
+
+def optimized_dmd(X: Array) -> Array:
+    """Return A of PyDMD's BOPDMD with stable eigenvalues and one trial (Askham and Kutz 2018).
+
+    Args:
+        X: States in order of time.
+    """
+    from pydmd import BOPDMD  # type: ignore[import-not-found]
+
+    fit = BOPDMD(
+        svd_rank=X.shape[1], num_trials=0, eig_constraints={"stable"}, varpro_opts_dict={"verbose": False}
+    )
+    fit.fit(X.T, np.arange(float(len(X))))
+    A: Array = (fit.modes * np.exp(fit.eigs) @ np.linalg.pinv(fit.modes)).real
+    return A
+
+
+class _Moments(NamedTuple):
+    """Sums over the smoothed states x and z = (x, u)."""
+
+    zz: Array
+    xz: Array  # of the next x with z
+    xx: Array
+    residual: Array
+    log_likelihood: float
+
+
+def kalman_em(
+    recordings: list[Array], inputs: list[Array], A: Array, B: Array, iterations: int = 60
+) -> tuple[Array, Array]:
+    """Return A and B of the EM algorithm (Shumway and Stoffer 1982).
+
+    Noise drives the system and is in the measurements. An unstable A of an M-step is replaced by the
+    stable one with the least error on the smoothed moments.
+
+    Args:
+        recordings: States in units of their size.
+        inputs: Inputs ``(rows - 1, m)`` of each.
+        A: First A.
+        B: First B.
+        iterations: Largest number of iterations.
+    """
+    n, m = B.shape
+    rows, pairs = sum(map(len, recordings)), sum(map(len, inputs))
+    Q = R = 0.1 * np.diag(np.vstack(recordings).var(axis=0))
+    before = -np.inf
+    for step in range(iterations):
+        each = [_smoothed(Y, U, A, B, Q, R) for Y, U in zip(recordings, inputs, strict=True)]
+        zz, xz, xx, residual, likelihood = (sum(parts) for parts in zip(*each, strict=True))
+        W = np.linalg.solve(zz, xz.T).T
+        if height(W[:, :n]) > 1:
+            L = np.linalg.cholesky(zz + 1e-10 * np.trace(zz) * np.eye(n + m)).T
+            L, goal = np.vstack([L, np.zeros((1, n + m))]), np.vstack([L @ W.T, np.zeros((1, n))])
+            fit = fit_stable(L[:, :n], goal, L[:, n:] if m else None, steps=2)
+            W = np.hstack([fit.A, fit.B]) if m else fit.A
+        A, B = W[:, :n], W[:, n:]
+        Q = (xx - W @ xz.T - xz @ W.T + W @ zz @ W.T) / pairs
+        Q, R = ((M + M.T) / 2 + 1e-9 * np.eye(n) for M in (Q, residual / rows))
+        if step > 10 and likelihood - before < 1e-5 * abs(likelihood):
+            break
+        before = likelihood
+    return A, B
+
+
+def _smoothed(Y: Array, U: Array, A: Array, B: Array, Q: Array, R: Array) -> _Moments:
+    """Return the moments after Kalman's filter and the smoother of Rauch, Tung and Striebel."""
+    rows, n = Y.shape
+    ahead, filtered = np.zeros((rows, n)), np.zeros((rows, n))
+    P_ahead, P = np.zeros((rows, n, n)), np.zeros((rows, n, n))
+    ahead[0], P_ahead[0] = Y[0], R + 10 * Q
+    likelihood = 0.0
+    for k in range(rows):
+        if k:
+            ahead[k] = A @ filtered[k - 1] + B @ U[k - 1]
+            P_ahead[k] = A @ P[k - 1] @ A.T + Q
+        factor, error = scipy.linalg.cho_factor(P_ahead[k] + R), Y[k] - ahead[k]
+        gain = scipy.linalg.cho_solve(factor, P_ahead[k]).T
+        likelihood -= 0.5 * error @ scipy.linalg.cho_solve(factor, error) + np.log(np.diag(factor[0])).sum()
+        filtered[k], P[k] = ahead[k] + gain @ error, P_ahead[k] - gain @ P_ahead[k]
+    x, cross = filtered.copy(), np.zeros((n, n))
+    for k in range(rows - 2, -1, -1):
+        J = np.linalg.solve(P_ahead[k + 1], A @ P[k]).T
+        x[k] += J @ (x[k + 1] - ahead[k + 1])
+        P[k] += J @ (P[k + 1] - P_ahead[k + 1]) @ J.T
+        cross += P[k + 1] @ J.T
+    z, residual = np.hstack([x[:-1], U]), Y - x
+    zz, xz = z.T @ z, x[1:].T @ z
+    zz[:n, :n] += P[:-1].sum(axis=0)
+    xz[:, :n] += cross
+    return _Moments(
+        zz, xz, x[1:].T @ x[1:] + P[1:].sum(axis=0), residual.T @ residual + P.sum(axis=0), float(likelihood)
+    )

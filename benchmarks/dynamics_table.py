@@ -1,4 +1,4 @@
-"""The page of stable fits beside their rivals, from ``benchmarks/results/dynamics.json``."""
+"""The page of stable fits beside their rivals, from ``dynamics.json`` and ``forecasts.json``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from benchmarks import dynamics_forecasts_table
 from benchmarks.costs_table import origin
 
 Result = dict[str, Any]
@@ -37,18 +38,22 @@ METHODS = {
 
 HEAD = """# Stable fits compared
 
-<!-- Written by `python -m benchmarks.table` from benchmarks/results/dynamics.json. Do not edit. -->
+<!-- Written by `python -m benchmarks.table` from benchmarks/results/dynamics.json and forecasts.json. Do not
+edit. -->
+
+Two questions: which stable model forecasts best, and which has the least error of one step.
+
+{forecasts}## One step
 
 {{py:func}}`~spectral_param.dynamics.fit_stable` beside other ways to a stable $A$ from data. Its fits were
 stable in {stable} of {problems} problems. In {smallest} of them, no other stable method had a smaller error
-of one step. Over many steps, another stable method predicted better in {worse} of {rolled} problems: the
-smallest error of one step is not the smallest error of many.
+of one step. The smallest error of one step is not the smallest error of many.
 
 ```{{eval-rst}}
 .. plot::
    :filename-prefix: dynamics-compared
    :include-source: false
-   :alt: Errors of one step and of roll-outs for each method. The tables below have the medians.
+   :alt: Errors of one step of each method. The tables below have the medians.
 
    from benchmarks import plot
 
@@ -64,19 +69,17 @@ READING = """- **Stable**: in how many problems the spectral radius is at most 1
   data of the fit.
 - **Excess**: that error divided by the error of least squares, minus 1, in millionths. Median; ∞ means
   unstable.
-- **Better roll-outs**: in how many problems the prediction over many steps is better than that of
-  `fit_stable`, unstable fits included.
 - **Seconds**: CPU time on one thread, median and largest.
 
 """
 
-BY_KIND = """## By kind of problem
+BY_KIND = """### By kind of problem
 
 {what}:
 
 """
 
-METHODS_TEXT = """## The methods
+METHODS_TEXT = """### The methods
 
 - **Rescaling** divides the $A$ of least squares by its spectral radius. **Shifting**, in continuous time,
   subtracts its abscissa. **Clipping** moves each eigenvalue outside of the region to the nearest point of the
@@ -91,15 +94,13 @@ METHODS_TEXT = """## The methods
 
 """
 
-PROBLEMS_TEXT = """## The problems
+PROBLEMS_TEXT = """### The problems
 
 - **Robot arm**: 17 states and 7 inputs of the recordings of Mamakoukas et al., 50 to 2,000 pairs, the first
-  of the recordings or drawn at random. Roll-outs of 100 steps with the recorded inputs over the last two of
-  eight recordings.
-- **Textures**: leading principal coordinates of short synthetic videos of moving waves. Roll-outs over the
-  frames that follow the video.
+  of the recordings or drawn at random.
+- **Textures**: leading principal coordinates of short synthetic videos of moving waves.
 - **Oscillators** (weakly damped) and **advection** (a substance carried round a ring, with diffusion): random
-  states and their derivatives, both with noise. Roll-outs over 10 units of time from new states.
+  states and their derivatives, both with noise.
 
 """
 
@@ -110,7 +111,7 @@ a larger error than rescaling (shifting) or clipping where these are stable: {lo
 
 """
 
-STORED = """## The rivals, checked
+STORED = """### The rivals, checked
 
 SOC's authors keep their results for both rivals on the arm. Our excess divided by theirs, where both are
 stable:
@@ -121,22 +122,24 @@ stable:
 
 FOOT = """## Where it was measured
 
-`python -m benchmarks.dynamics` measures everything again. `benchmarks/results/dynamics.json` has the
-numbers of each problem.
+`python -m benchmarks.dynamics` and `python -m benchmarks.dynamics_forecasts` measure everything again.
+`benchmarks/results/` has the numbers of each problem, in `dynamics.json` and `forecasts.json`.
 
 """
 
 
-def page(results: dict[str, Result]) -> str:
+def page(results: dict[str, Result], forecasts: dict[str, Result]) -> str:
     """Return the page.
 
     Args:
         results: What ``python -m benchmarks.dynamics`` wrote.
+        forecasts: What ``python -m benchmarks.dynamics_forecasts`` wrote.
     """
     fitted = {name: result for name, result in results.items() if "fits" in result}
     kinds = {kind: found for kind in KINDS if (found := of_kind(fitted, kind))}
     counted = [f"{KINDS[kind]} ({len(found)})" for kind, found in kinds.items()]
-    parts = [HEAD.format(kinds=", ".join(counted), **_answer(list(fitted.values())))]
+    part = dynamics_forecasts_table.section(forecasts)
+    parts = [HEAD.format(kinds=", ".join(counted), forecasts=part, **_answer(list(fitted.values())))]
     for title, wanted in (("Discrete time", False), ("Continuous time", True)):
         if found := [result for result in fitted.values() if is_continuous(result) == wanted]:
             parts.append(_ranking(title, found))
@@ -144,8 +147,6 @@ def page(results: dict[str, Result]) -> str:
         READING,
         BY_KIND.format(what="Median of the excess error, in millionths"),
         _by_kind(kinds, lambda row, result: excess(row, result)),
-        "Median of the error of the roll-outs, divided by the size of what happened:\n\n",
-        _by_kind(kinds, lambda row, _: row["driven"]),
         "Median of the largest growth of stable fits, of $‖A^k‖$ for $k ≤ 1000$ or of $‖e^{At}‖$, up to 100 "
         "states:\n\n",
         _by_kind(kinds, lambda row, _: row["growth"]),
@@ -158,7 +159,8 @@ def page(results: dict[str, Result]) -> str:
         _stored(results.get("the authors' results of the arm"), fitted),
         FOOT,
     ]
-    environments = {origin(result): None for result in results.values() if "environment" in result}
+    measured = [*forecasts.values(), *results.values()]
+    environments = {origin(result): None for result in measured if "environment" in result}
     return "".join([*parts, *(f"- {environment}\n" for environment in environments)])
 
 
@@ -204,29 +206,18 @@ def excess(row: Row, result: Result) -> float:
 
 def _answer(found: list[Result]) -> dict[str, int]:
     """Return the numbers of the answer at the head of the page."""
-    rolled = [result for result in found if result["fits"][OURS]["driven"] is not None]
     return {
         "problems": len(found),
         "stable": sum(math.isfinite(excess(result["fits"][OURS], result)) for result in found),
         "smallest": sum(excess(result["fits"][OURS], result) == _least(result) for result in found),
-        "rolled": len(rolled),
-        "worse": sum(
-            any(
-                row["driven"] < result["fits"][OURS]["driven"] and math.isfinite(excess(row, result))
-                for name, row in result["fits"].items()
-                if not name.startswith(OURS)
-            )
-            for result in rolled
-        ),
     }
 
 
 def _ranking(title: str, found: list[Result]) -> str:
     """Return the table of the methods over all problems of a kind of time."""
-    rolled = [result for result in found if result["fits"][OURS]["driven"] is not None]
     lines = [
-        f"{title}, {len(found)} problems, {len(rolled)} with roll-outs:\n",
-        "| | stable | smallest error | excess | better roll-outs | seconds |\n|---|---:|---:|---:|---:|---:|",
+        f"{title}, {len(found)} problems:\n",
+        "| | stable | smallest error | excess | seconds |\n|---|---:|---:|---:|---:|",
     ]
     for method, names in METHODS.items():
         name = next((name for name in names if name in found[0]["fits"]), "")
@@ -234,13 +225,11 @@ def _ranking(title: str, found: list[Result]) -> str:
             continue
         errors = [excess(result["fits"][name], result) for result in found]
         smallest = sum(excess(r["fits"][name], r) == _least(r) for r in found)
-        better = sum(r["fits"][name]["driven"] < r["fits"][OURS]["driven"] for r in rolled)
         seconds = [result["fits"][name]["cpu_seconds"] for result in found]
         cells = (
             str(sum(map(math.isfinite, errors))),
             str(smallest) if name != "least squares" else "",
             _short(statistics.median(errors)),
-            str(better) if name != OURS else "",
             f"{statistics.median(seconds):.2g}, {max(seconds):.2g}",
         )
         lines.append(f"| {method} | {' | '.join(cells)} |")

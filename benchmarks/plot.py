@@ -13,7 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from benchmarks.costs_table import cases, curves
-from benchmarks.dynamics_table import KINDS, METHODS, OURS, excess, fit_of, of_kind
+from benchmarks.dynamics_forecasts_table import FAMILIES, errors
+from benchmarks.dynamics_forecasts_table import METHODS as FORECASTS
+from benchmarks.dynamics_table import KINDS, METHODS, excess, fit_of, of_kind
 from benchmarks.table import RESULTS
 
 
@@ -88,7 +90,7 @@ def relative(keys: tuple[str, ...]) -> Axes:
 
 
 def stable_fits() -> Figure:
-    """Draw the errors of one step and of the roll-outs of each method, a dot for each problem.
+    """Draw the error of one step of each method, a dot for each problem.
 
     Returns:
         The figure.
@@ -96,31 +98,55 @@ def stable_fits() -> Figure:
     results: dict[str, Any] = json.loads((RESULTS / "dynamics.json").read_text())
     fitted = {name: result for name, result in results.items() if "fits" in result}
     methods = [method for method in METHODS if method != "least squares"]
-    figure, (above, below) = plt.subplots(2, sharey=True, figsize=(7, 6.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for i, (kind, words) in enumerate(KINDS.items()):
         for result in of_kind(fitted, kind).values():
-            ours = result["fits"][OURS]["driven"]
             for y, method in enumerate(methods):
                 if (row := fit_of(method, result)) is None:
                     continue
                 at, marks = y + 0.13 * (i - 2), {"color": f"C{i}", "markersize": 4, "alpha": 0.7}
                 error = excess(row, result)
                 if math.isfinite(error):
-                    above.plot(max(error, 1e-2), at, "o", **marks)
+                    axes.plot(max(error, 1e-2), at, "o", **marks)
                 else:
-                    above.plot(1, at, "x", transform=above.get_yaxis_transform(), clip_on=False, **marks)
-                if ours is not None and math.isfinite(error) and row is not result["fits"][OURS]:
-                    below.plot(row["driven"] / ours, at, "o", **marks)
-        above.plot([], [], "o", color=f"C{i}", label=words)
-    above.plot([], [], "x", color="0.4", label="unstable")
-    above.set(xscale="log", xlabel="excess error of one step, in millionths (0.01 or less at the left end)")
-    below.set(xscale="log", xlabel="error of the roll-outs of stable fits, divided by that of fit_stable")
-    below.axvline(1, color="0.5", linestyle="--", linewidth=1)
-    above.set_yticks(range(len(methods)), [method.replace("`", "") for method in methods])
-    above.set_ylim(len(methods) - 0.5, -0.5)
-    for axes in (above, below):
-        axes.grid(axis="x", alpha=0.3)
+                    axes.plot(1, at, "x", transform=axes.get_yaxis_transform(), clip_on=False, **marks)
+        axes.plot([], [], "o", color=f"C{i}", label=words)
+    axes.plot([], [], "x", color="0.4", label="unstable")
+    axes.set(xscale="log", xlabel="excess error of one step, in millionths (0.01 or less at the left end)")
+    axes.set_yticks(range(len(methods)), [method.replace("`", "") for method in methods])
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def forecasts() -> Figure:
+    """Draw the error of the forecasts of each method over the best of each problem, a dot for each problem.
+
+    Returns:
+        The figure.
+    """
+    results: dict[str, Any] = json.loads((RESULTS / "forecasts.json").read_text())
+    compared = {name: errors(result) for name, result in results.items() if "fits" in result}
+    figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained")
+    for i, family in enumerate(FAMILIES):
+        for name, of in compared.items():
+            if name.startswith(family):
+                for y, method in enumerate(FORECASTS):
+                    ratio = of.get(method, math.nan) / min(of.values())
+                    axes.plot(
+                        min(ratio, 100), y + 0.09 * (i - 3.5), "o", color=f"C{i}", markersize=3, alpha=0.7
+                    )
+        axes.plot([], [], "o", color=f"C{i}", label=family)
+    axes.axvline(1, color="0.5", linestyle="--", linewidth=1)
+    axes.set(
+        xscale="log",
+        xlabel="error of the forecasts over the smallest of all methods (100 or more at the end)",
+    )
+    axes.set_yticks(range(len(FORECASTS)), FORECASTS)
+    axes.set_ylim(len(FORECASTS) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 

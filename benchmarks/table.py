@@ -92,11 +92,13 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def main() -> None:
     """Write the pages."""
-    names = ("cpu.json", "memory.json", "device.json", "dynamics.json")
-    results, memory, device, dynamics = (json.loads((RESULTS / name).read_text()) for name in names)
+    names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
+    results, memory, device, dynamics, forecasts = (
+        json.loads((RESULTS / name).read_text()) for name in names
+    )
     (DOCS / "costs.md").write_text(costs_table.page(results, memory, device))
     (DOCS / "networks.md").write_text(networks_page(results))
-    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics))
+    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics, forecasts))
 
 
 if __name__ == "__main__":

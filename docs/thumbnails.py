@@ -32,8 +32,8 @@ def plot_2_constrain_your_lstm(ax):
     ax.set(xlim=(0, 1), ylim=(0, 1))
 
 
-def plot_3_stable_dynamics(ax):
-    """A model that follows a vibrating chain, where least squares explodes."""
+def plot_3_forecast_from_noisy_snapshots(ax):
+    """A model that follows a vibrating chain, where others explode or decay."""
     t = np.linspace(0, 1, 300)
     ax.plot(t, np.exp(2.4 * t) * np.sin(30 * t) / 11, color=BEFORE, linewidth=3)
     ax.plot(t, np.exp(-1.5 * t) * np.sin(30 * t) / 3, color=AFTER, linewidth=4)
@@ -99,6 +99,16 @@ def plot_9_orthogonal_any_shape(ax):
                 alpha = rng.uniform(0.2, 1)
                 ax.add_patch(Rectangle(corner, 0.86, 0.86, color=AFTER, alpha=alpha, linewidth=0))
     ax.set(xlim=(-0.1, 12), ylim=(-2.1, 10))
+
+
+def plot_10_known_lipschitz_constant(ax):
+    """A convolutional network that provably moves no output further than its input."""
+    t = np.linspace(-1, 1, 200)
+    ax.fill_between(t, -np.abs(t), np.abs(t), color=AFTER, alpha=0.25, linewidth=0)
+    ax.plot(t, t, color=OTHER, linewidth=2, linestyle="--")
+    ax.plot(t, -t, color=OTHER, linewidth=2, linestyle="--")
+    ax.plot(t, 0.5 * np.sin(1.9 * t), color=AFTER, linewidth=5)
+    ax.set(xlim=(-1, 1), ylim=(-1, 1))
 
 
 def finish_gallery(gallery):

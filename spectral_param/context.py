@@ -123,8 +123,10 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
-    # Where autocast does not exist, as on the meta device, it cannot be switched off.
-    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+    # Where autocast does not exist, as on the meta device, it cannot be switched off. torch 2.6 does not
+    # compile is_autocast_available.
+    exists = device != "meta" if torch.compiler.is_compiling() else is_autocast_available(device)
+    if exists and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
 

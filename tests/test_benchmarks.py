@@ -14,7 +14,18 @@ import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import case, characters, costs_table, dynamics, dynamics_table, memory, networks, plot, table
+from benchmarks import (
+    case,
+    characters,
+    costs_table,
+    dynamics,
+    dynamics_forecasts_table,
+    dynamics_table,
+    memory,
+    networks,
+    plot,
+    table,
+)
 from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
 from examples.papers import data, record
@@ -103,13 +114,13 @@ def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
 
 
 def test_pages_are_those_of_the_committed_numbers() -> None:
-    results, peaks, steps, dynamics = (
+    results, peaks, steps, dynamics, forecasts = (
         json.loads((ROOT / "benchmarks/results" / name).read_text())
-        for name in ("cpu.json", "memory.json", "device.json", "dynamics.json")
+        for name in ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
     )
     assert (ROOT / "docs/costs.md").read_text() == costs_table.page(results, peaks, steps)
     assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
-    assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics)
+    assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics, forecasts)
 
 
 NO_MEMORY = {"peaks": {"": {}}, "environment": {}}
@@ -150,7 +161,7 @@ def test_costs_page_has_a_row_for_each_case_and_the_ratios_of_the_ends() -> None
     assert page.count("3 repeats; cores 7.") == 1
 
 
-def fits(reached=1.0, driven=0.5, **ratios):
+def fits(reached=1.0, **ratios):
     """Return the fits of a problem of discrete time; an infinite ratio is that of an unstable fit."""
     return {
         name: {
@@ -160,7 +171,6 @@ def fits(reached=1.0, driven=0.5, **ratios):
             "cpu_seconds": 0.25,
             "bytes": 2**20,
             "growth": 3.0,
-            "driven": driven if name == "fit_stable" else driven / 2,
         }
         for name, ratio in {"least squares": float("inf"), **ratios}.items()
     }
@@ -179,23 +189,32 @@ def test_page_of_stable_fits_counts_what_each_method_reaches() -> None:
         f"texture, n = 2, {i} frames": {"fits": found, "seconds_allowed": 10.0, "environment": {"cores": 7}}
         for i, found in enumerate(every)
     }
-    page = dynamics_table.page(results)
+    forecast = {"fit_stable": 0.5, "horizon='cv'": 0.2, "BOPDMD, stable": 0.1, "no change": 1.5}
+    methods = {name: {"error": error, "cpu_seconds": 0.25} for name, error in forecast.items()}
+    forecasts = {"oscillators, 60 rows": {"fits": methods, "environment": {"cores": 9}}}
+    page = dynamics_table.page(results, forecasts)
     words = " ".join(page.split())
     assert "stable in 3 of 3 problems. In 2 of them, no other stable method" in words
-    assert "another stable method predicted better in 3 of 3 problems" in words
-    assert "| clipping | 3 | 1 | 750,000 | 3 | 0.25, 0.25 |" in page
-    assert "| SOC | 1 | 1 | ∞ | 3 | 0.25, 0.25 |" in page
-    assert "| `fit_stable` | 3 | 2 | 500,000 |  | 0.25, 0.25 |" in page
+    assert "| clipping | 3 | 1 | 750,000 | 0.25, 0.25 |" in page
+    assert "| SOC | 1 | 1 | ∞ | 0.25, 0.25 |" in page
+    assert "| `fit_stable` | 3 | 2 | 500,000 | 0.25, 0.25 |" in page
+    assert "within 5 % of the best of all methods in 0 of 1 problems, and the best in 0." in words
+    assert "more than 1 % in 0." in words
+    assert "| no change | 15; 0 | 0.25, 0.25 |" in page
+    assert "| oscillators, 60 rows | 0.2 | BOPDMD, stable, 0.1 | 0.5 | 1.5 |" in page
+    assert "- cores 9\n" in page
     assert "raised the growth in 3 of 3 problems" in page
     assert "Continuous time" not in page
     assert "- cores 7\n" in page
 
 
 def test_figure_of_stable_fits_has_a_row_for_each_method() -> None:
-    above, below = plot.stable_fits().axes
-    assert len(above.get_yticklabels()) == len(dynamics_table.METHODS) - 1
-    assert above.lines
-    assert below.lines
+    (axes,) = plot.stable_fits().axes
+    assert len(axes.get_yticklabels()) == len(dynamics_table.METHODS) - 1
+    assert axes.lines
+    (axes,) = plot.forecasts().axes
+    assert len(axes.get_yticklabels()) == len(dynamics_forecasts_table.METHODS)
+    assert axes.lines
 
 
 def rows_of_the_networks(results) -> dict[str, list[str]]:

@@ -211,7 +211,7 @@ def test_zeros_are_not_compared(check) -> None:
 
 
 @pytest.mark.parametrize("name", ["SkewExponential", "ScaledCayley", "Givens", "Householder"])
-def test_single_numbers(name) -> None:
+def test_checks_hold_for_single_numbers(name) -> None:
     case = next(case for case in CASES if case.name == name)
     for check in (testing.check_bad_input, testing.check_constraint_holds, testing.check_cached):
         check(case, (1, 1), torch.float64)

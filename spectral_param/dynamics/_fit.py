@@ -46,14 +46,26 @@ class StableFit:
     bound: float
     reached: float
 
+    @property
+    def bound_active(self) -> bool:
+        """Whether an eigenvalue lies on the bound, to 1e-6 of the radius or of the largest modulus."""
+        size = self.bound
+        if self.time == "continuous":
+            size = max(1.0, float(np.abs(np.linalg.eigvals(_as_numpy(self.A))).max()))
+        return self.reached >= self.bound - 1e-6 * size
+
     @functools.cached_property
     def growth(self) -> float:
         """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|.
 
         Infinity from 1e154 on, where squares overflow.
         """
-        A = np.asarray(self.A.cpu() if isinstance(self.A, torch.Tensor) else self.A)
+        A = _as_numpy(self.A)
         return growth_of_powers(A) if self.time == "discrete" else growth_of_exponential(A)
+
+
+def _as_numpy(A: Any) -> Array:
+    return np.asarray(A.cpu() if isinstance(A, torch.Tensor) else A)
 
 
 def fit_stable(

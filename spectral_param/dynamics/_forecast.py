@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
 from numpy.typing import NDArray
 
+from spectral_param.dynamics._choice import Choice
+from spectral_param.dynamics._coordinates import Units
 from spectral_param.dynamics._data import as_array, require_finite
-from spectral_param.dynamics._disc_chart import Chart
 from spectral_param.dynamics._fit import _bound, fit_stable
-from spectral_param.dynamics._rollout import (
-    Windows,
-    forecast,
-    gauss_newton,
-    gradient,
-    windows_of,
-)
+from spectral_param.dynamics._growth import growth_of_powers
+from spectral_param.dynamics._measure import Part
+from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
+from spectral_param.dynamics._rollout import windows_of
 from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]
 
-_LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
-_TRIES = 12
-_GAIN = 1e-5
+_RUNGS = (5, 12, 30, 75, 200)  # horizons on the way to a longer one
+_STEPS = 10  # on each; the next one continues
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +49,17 @@ class ForecastFit:
     bound: float
     reached: float
     horizon: int | None
-    start: Start
+    start: str
 
     @property
     def bound_active(self) -> bool:
         """Whether an eigenvalue lies on the bound, to 1e-6 of it."""
         return self.reached >= self.bound * (1 - 1e-6)
+
+    @functools.cached_property
+    def growth(self) -> float:
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
+        return growth_of_powers(self.A)
 
 
 def fit_forecast(
@@ -147,176 +148,63 @@ def fit_forecast(
     # Inputs in their own unit: B takes the size of A.
     unit, unit_u = (float(np.abs(np.vstack(M)).max(initial=0.0)) or 1.0 for M in zip(*parts, strict=True))
     scaled = [(Y / unit, U / unit_u) for Y, U in parts]
-    problem = _Problem(
+    problem = Problem(
         windows_of(scaled, horizon), start == "estimated", radius, ridge / unit**2, ridge / unit_u**2, A0
     )
     scale = unit_u / unit
-    point = problem.at(Chart.of(first_A, radius), first_B * scale)
-    # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
-    best = problem.kept(first_A, first_B * scale) or problem.within(point)
-    initial_error = best[0]
-    large = n * (n + m) > _LARGEST_SOLVE
-    point = _lbfgs(problem, point, 10 * iterations) if large else _levenberg(problem, point, iterations)
-    best = min(best, problem.within(point), key=lambda found: found[0])
-    error, A, B = best
-    return ForecastFit(
-        A=A,
-        B=B / scale if m else None,
-        error=error * unit**2,
-        initial_error=initial_error * unit**2,
-        bound=radius,
-        reached=float(np.abs(np.linalg.eigvals(A)).max()),
-        horizon=horizon,
-        start=start,
-    )
+    (error, A, B), initial_error = descend(problem, first_A, first_B * scale, iterations)
+    fit = _result(A, B, error * unit**2, initial_error * unit**2, radius, horizon, start)
+    return dataclasses.replace(fit, B=B / scale if m else None)
 
 
-@dataclasses.dataclass
-class _Point:
-    chart: Chart
-    B: Array
-    error: float
+def climb(
+    parts: list[Part], horizon: int, start: Start, radius: float, ridge: float, towards: Array | None
+) -> ForecastFit:
+    """Return the fit of this horizon, after fits of shorter ones; parts are in units of their size."""
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    A0 = np.zeros((n, n)) if towards is None else towards
+
+    def problem(steps: int) -> Problem:
+        return Problem(windows_of(parts, steps), start == "estimated", radius, ridge, ridge, A0)
+
+    first = climbed = _one_step(parts, radius)
+    for h in _RUNGS if n * (n + m) <= LARGEST_SOLVE else ():
+        if h < horizon:
+            climbed = descend(problem(h), *climbed, _STEPS)[0][1:]
+    last = problem(horizon)
+    begin = min(first, climbed, key=lambda model: last.error(*model))
+    (error, A, B), _ = descend(last, *begin, 3 * _STEPS)
+    return _result(A, B, error, last.error(*first), radius, horizon, start)
 
 
-class _Problem:
-    """The objective, by A and B, in common units."""
-
-    def __init__(
-        self,
-        windows: list[Windows],
-        estimated: bool,
-        radius: float,
-        ridge: float,
-        ridge_u: float,
-        A0: Array,
-    ) -> None:
-        self.windows, self.estimated, self.radius = windows, estimated, radius
-        self.ridge, self.ridge_u, self.A0 = ridge, ridge_u, A0
-
-    def error(self, A: Array, B: Array) -> float:
-        """Return the objective, infinity where forecasts overflow."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            try:
-                total = sum(forecast(A, B, w, self.estimated).error for w in self.windows)
-            except np.linalg.LinAlgError:  # powers overflow
-                return np.inf
-        total += 0.5 * self.ridge * float(np.square(A - self.A0).sum())
-        total += 0.5 * self.ridge_u * float(np.square(B).sum())
-        return float(total) if np.isfinite(total) else np.inf
-
-    def at(self, chart: Chart, B: Array) -> _Point:
-        return _Point(chart, B, self.error(chart.A, B))
-
-    def gradient(self, A: Array, B: Array) -> tuple[float, Array]:
-        """Return the objective and its gradient with respect to [A B]."""
-        total = np.hstack([self.ridge * (A - self.A0), self.ridge_u * B])
-        for w in self.windows:
-            total += gradient(A, w, forecast(A, B, w, self.estimated))
-        return self.error(A, B), total
-
-    def quadratic(self, point: _Point) -> tuple[Array, Array]:
-        """Return gradient and Gauss-Newton matrix in the coordinates of the chart and QᵀB."""
-        Q, T, B = point.chart.Q, point.chart.T, point.chart.Q.T @ point.B
-        n, m = len(Q), B.shape[1]
-        g = np.hstack([self.ridge * (T - Q.T @ self.A0 @ Q), self.ridge_u * B])
-        H = np.diag(np.repeat([self.ridge, self.ridge_u], [n * n, n * m]))
-        for w in self.windows:
-            rotated = Windows(w.Y @ Q, w.U)
-            found = forecast(T, B, rotated, self.estimated)
-            g += gradient(T, rotated, found)
-            H += gauss_newton(T, rotated, found, self.estimated)
-        J = scipy.linalg.block_diag(point.chart.jacobian(), np.eye(n * m))
-        return J.T @ g.T.ravel(), J.T @ H @ J
-
-    def kept(self, A: Array, B: Array) -> tuple[float, Array, Array] | None:
-        """Return error, A and B if A satisfies the bound to rounding."""
-        reached = np.abs(np.linalg.eigvals(A)).max()
-        return (self.error(A, B), A, B) if reached <= self.radius * (1 + 1e-12) else None
-
-    def within(self, point: _Point) -> tuple[float, Array, Array]:
-        """Return error, A and B after A was divided until LAPACK's eigenvalues satisfy the bound."""
-        A = point.chart.A
-        while (found := self.kept(A, point.B)) is None:
-            A = A * (self.radius / np.abs(np.linalg.eigvals(A)).max())
-        return found
+def fit_of(parts: list[Part], choice: Choice, A: Array, B: Array) -> ForecastFit:
+    """Return the fit with what was chosen; parts are in units of their size."""
+    estimated = choice.start == "estimated"
+    problem = Problem(windows_of(parts, choice.horizon), estimated, choice.radius, 0.0, 0.0, A)
+    error = problem.error(A, B)
+    return _result(A, B, error, error, choice.radius, choice.horizon, choice.start)
 
 
-def _levenberg(problem: _Problem, point: _Point, iterations: int) -> _Point:
-    """Return the point after at most this many steps, of which each lowers the error."""
-    damping = 1e-3
-    for _ in range(iterations):
-        if not np.isfinite(point.error):
-            break
-        point.chart = point.chart.balanced()
-        chart = point.chart
-        with np.errstate(over="ignore", invalid="ignore"):
-            g, H = problem.quadratic(point)
-        if not (np.isfinite(g).all() and np.isfinite(H).all()):
-            break
-        m, n = point.B.shape[1], chart.n
-        x = np.concatenate([chart.coordinates, np.zeros(n * m)])
-        unbounded = np.full(n * m, np.inf)
-        least, most = (np.concatenate([M, s * unbounded]) for M, s in zip(chart.bounds, (-1, 1), strict=True))
-        free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
-        # Rounding may leave less than 0 where the data say nothing.
-        diagonal = np.diag(H)[free]
-        size = np.sqrt(np.maximum(diagonal, np.finfo(np.float64).eps * diagonal.max(initial=0.0) + 1e-300))
-        scaled_H, scaled_g = H[np.ix_(free, free)] / np.outer(size, size), g[free] / size
-        before = point.error
-        for _ in range(_TRIES):
-            step = np.zeros_like(x)
-            try:
-                factor = scipy.linalg.cho_factor(scaled_H + damping * np.eye(len(size)))
-                step[free] = -scipy.linalg.cho_solve(factor, scaled_g) / size
-            except np.linalg.LinAlgError:
-                damping *= 6
-                continue
-            step /= max(1.0, np.abs(chart.rotation(step[: n * n])).max())
-            moved = np.clip(x + step, least, most)
-            B = point.B + chart.Q @ moved[n * n :].reshape(m, n).T
-            with np.errstate(over="ignore", invalid="ignore"):
-                tried = problem.at(chart.at(moved[: n * n]), B)
-            if tried.error < point.error:
-                point, damping = tried, damping / 5
-                break
-            damping *= 6
-        if before - point.error <= _GAIN * before:
-            break
-    return point
+def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
+    """Return the fit for the user's units; B has the offset as its last column."""
+    A, B, c = units.restored(fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B)
+    # Rounding in badly scaled units may move an eigenvalue across the bound.
+    while (reached := spectral_radius(A)) > fit.bound * (1 + 1e-12):
+        A = A * (fit.bound / reached)
+    if offset:
+        B = np.hstack([B, c[:, None]])
+    return dataclasses.replace(fit, A=A, B=B if B.shape[1] else None, reached=reached)
 
 
-def _lbfgs(problem: _Problem, point: _Point, iterations: int) -> _Point:
-    """Return the point after L-BFGS-B in the coordinates of the first chart."""
-    if not np.isfinite(point.error) or point.error == 0:
-        return point
-    chart, first = point.chart, point.error
-    n, m = chart.n, point.B.shape[1]
+def spectral_radius(A: Array) -> float:
+    """Return the largest modulus of LAPACK's eigenvalues."""
+    return float(np.abs(np.linalg.eigvals(A)).max())
 
-    def objective(x: Array) -> tuple[float, Array]:
-        moved, B = chart.at(x[: n * n]), x[n * n :].reshape(n, m)
-        if not np.isfinite(problem.error(moved.A, B)):
-            return 1e6, np.zeros_like(x)
-        error, G = problem.gradient(moved.A, B)
-        E = scipy.linalg.expm(chart.rotation(x[: n * n]))
-        # A = Q₀ E T Eᵀ Q₀ᵀ, E = exp Ω. The adjoint of the derivative of exp at Ω is its derivative at Ωᵀ.
-        inner = chart.Q.T @ G[:, :n] @ chart.Q
-        in_E = inner @ E @ moved.T.T + inner.T @ E @ moved.T
-        in_Omega = scipy.linalg.expm_frechet(chart.rotation(x[: n * n]).T, in_E, compute_expm=False)
-        skew = (in_Omega - in_Omega.T)[chart.lower]
-        blocks = moved.pull_blocks(E.T @ inner @ E)
-        return error / first, np.concatenate([skew, blocks, G[:, n:].ravel()]) / first
 
-    free = np.full(n * m, np.inf)
-    least, most = chart.bounds
-    found = scipy.optimize.minimize(
-        objective,
-        np.concatenate([chart.coordinates, point.B.ravel()]),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=scipy.optimize.Bounds(np.concatenate([least, -free]), np.concatenate([most, free])),
-        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-7},
-    )
-    return problem.at(chart.at(found.x[: n * n]), found.x[n * n :].reshape(n, m))
+def _result(
+    A: Array, B: Array, error: float, initial: float, radius: float, horizon: int | None, start: str
+) -> ForecastFit:
+    return ForecastFit(A, B, error, initial, radius, spectral_radius(A), horizon, start)
 
 
 def _one_step(parts: list[tuple[Array, Array]], radius: float) -> tuple[Array, Array]:

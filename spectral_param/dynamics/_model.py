@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,41 +12,58 @@ import scipy.linalg
 from numpy.typing import NDArray
 from torch import nn
 
-from spectral_param.dynamics._data import as_array, require_finite
-from spectral_param.dynamics._fit import StableFit, Time, fit_stable
+from spectral_param.dynamics._choice import Choice
+from spectral_param.dynamics._data import as_array, names_of, pairs_of
+from spectral_param.dynamics._fit import StableFit, Time
+from spectral_param.dynamics._fitting import Fitting
+from spectral_param.dynamics._forecast import ForecastFit, Start
 from spectral_param.dynamics._module import StableLinear
+from spectral_param.dynamics._rollout import Windows, forecast
 from spectral_param.functional.checks import whole_number
 
 Array = NDArray[Any]  # float64
-
-_RADII = (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)  # tried by radius="cv"; of ties the first wins
-_HELD_OUT = 4  # "cv" holds out one recording in 4, or the last quarter of a single recording
 
 
 class StableLinearModel:
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
-    It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``)
-    and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is not needed. Data are
-    numpy arrays with one sample a row.
+    It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
+    metadata routing of U) and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is
+    not needed. Data are numpy arrays, tensors or pandas frames with one sample a row.
 
     Args:
-        radius: Largest modulus of an eigenvalue of A, for discrete time. None, the default, means 1. ``"cv"``
-            fits with several radii from 1 to 0.9, simulates held-out recordings with each fit, and takes the
-            radius with the smallest error; this needs recordings (``fit(X)``), not pairs.
+        radius: Largest modulus of an eigenvalue of A, for discrete time. None, the default, means 1.
         time: ``"discrete"``, or ``"continuous"``, where Y holds derivatives.
         abscissa: Largest real part of an eigenvalue of A, for continuous time. None, the default, means 0.
+        horizon: Number of steps over which forecasts have the least error. None, the default, is the one step
+            of :func:`fit_stable`, best if the states are measured without noise. ``"cv"`` chooses horizon,
+            start, shrinkage and radius by forecasts of ``lead`` steps on rows that it holds out; take it for
+            forecasts. A number is :func:`fit_forecast`; one as large as the number of rows means whole
+            recordings. A horizon needs recordings, not pairs. In continuous time only ``"cv"`` is allowed,
+            and chooses the shrinkage.
+        start: Where the forecasts of the fit begin, with a horizon: ``"measured"``, at a measured row, for
+            noise that drives the system, or ``"estimated"``, where they fit best, for noise of the
+            measurements. None, the default, means ``"measured"``, and both for ``"cv"``.
+        lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
+            means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording.
+        towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
+            ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
+        delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
+            measured whole. 1 by default.
         rank: Number of leading singular vectors of the states to project on, as in dynamic mode
             decomposition: for states with more dimensions than there are samples. None, the default, does not
-            project.
+            project. With delays, the stacked rows are projected.
         offset: Whether to fit c, for dynamics about a point other than 0.
         dt: Time between two samples. It sets the unit of ``frequencies_`` and ``growth_rates_`` in discrete
             time, and the step of ``simulate`` in continuous time.
-        steps: Steps of the search; see :func:`fit_stable`.
-        ridge: Weight of the squared entries of A, B and c in the objective; see :func:`fit_stable`.
+        steps: Steps of the search of one step; see :func:`fit_stable`.
+        ridge: Weight of the squared entries of A − A₀, B and c in the objective. With a horizon, states and
+            inputs are in units of their standard deviations (one unit for all states with ``rank``). 0 by
+            default; ``"cv"`` chooses it.
 
     Attributes:
-        A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``.
+        A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
+            n is the number of columns times ``delays``, the newest row last.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         offset_: c, or zeros.
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
@@ -54,7 +72,16 @@ class StableLinearModel:
         modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
-        fit_: The :class:`StableFit`.
+        fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``bound_active`` says whether
+            an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
+            from it.
+        choice_: The :class:`Choice` of ``horizon="cv"``; else None.
+        forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
+            dict of arrays: ``"model"``, ``"no change"`` and ``"mean"``. Each is relative to forecasting the
+            mean, so that 1 is no skill; NaN for leads longer than what was held out. None without a horizon
+            and a lead, or if the rows are too few to hold any out.
+        n_features_in_: Number of columns of the states.
+        feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
 
     Example:
         >>> import numpy as np
@@ -73,10 +100,15 @@ class StableLinearModel:
 
     def __init__(
         self,
-        radius: float | Literal["cv"] | None = None,
+        radius: float | None = None,
         *,
         time: Time = "discrete",
         abscissa: float | None = None,
+        horizon: int | Literal["cv"] | None = None,
+        start: Start | None = None,
+        lead: int | None = None,
+        towards: Any = None,
+        delays: int = 1,
         rank: int | None = None,
         offset: bool = False,
         dt: float = 1.0,
@@ -86,6 +118,11 @@ class StableLinearModel:
         self.radius = radius
         self.time = time
         self.abscissa = abscissa
+        self.horizon = horizon
+        self.start = start
+        self.lead = lead
+        self.towards = towards
+        self.delays = delays
         self.rank = rank
         self.offset = offset
         self.dt = dt
@@ -126,6 +163,59 @@ class StableLinearModel:
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_")
 
+    def set_fit_request(self, *, U: bool | str | None = None) -> StableLinearModel:
+        """Say whether scikit-learn passes inputs U to ``fit``.
+
+        This needs ``sklearn.set_config(enable_metadata_routing=True)``. After
+        ``model.set_fit_request(U=True).set_score_request(U=True)``, a search by
+        ``GridSearchCV(model, ...).fit(X, Y, U=U)`` splits U as it splits X.
+
+        Args:
+            U: True to pass it, False not to, a name to pass what has another name; None refuses it.
+
+        Returns:
+            This model.
+        """
+        return self._requesting("fit", U)
+
+    def set_predict_request(self, *, U: bool | str | None = None) -> StableLinearModel:
+        """Say whether scikit-learn passes inputs U to ``predict``; see :meth:`set_fit_request`.
+
+        Args:
+            U: As for :meth:`set_fit_request`.
+
+        Returns:
+            This model.
+        """
+        return self._requesting("predict", U)
+
+    def set_score_request(self, *, U: bool | str | None = None) -> StableLinearModel:
+        """Say whether scikit-learn passes inputs U to ``score``; see :meth:`set_fit_request`.
+
+        Args:
+            U: As for :meth:`set_fit_request`.
+
+        Returns:
+            This model.
+        """
+        return self._requesting("score", U)
+
+    def _requesting(self, method: str, alias: bool | str | None) -> StableLinearModel:
+        self._metadata_request = self.get_metadata_routing()
+        getattr(self._metadata_request, method).add_request(param="U", alias=alias)
+        return self
+
+    def get_metadata_routing(self) -> Any:
+        """Return scikit-learn's request for metadata: U, as ``set_fit_request`` and the like say."""
+        from sklearn.utils.metadata_routing import MetadataRequest
+
+        if hasattr(self, "_metadata_request"):
+            return copy.deepcopy(self._metadata_request)
+        request = MetadataRequest(owner=self)
+        for method in ("fit", "predict", "score"):
+            getattr(request, method).add_request(param="U", alias=None)
+        return request
+
     # Fitting ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, Y: Any = None, U: Any = None) -> StableLinearModel:
@@ -137,8 +227,8 @@ class StableLinearModel:
                 pair.
             Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
                 a list like X.
-            U: Inputs, one row for each row of X, or a list like X. Without Y, the last row of each recording
-                is not used.
+            U: Inputs ``(N, m)``, one row for each row of X, or a list like X. Without Y, the last row of each
+                recording is not used and may be left out.
 
         Returns:
             This model.
@@ -146,61 +236,34 @@ class StableLinearModel:
         Raises:
             ValueError: If the data or an argument differ from this description.
         """
-        recordings = _recordings(X, Y, U, self.time)
-        self._require_arguments()
-        radius = self.radius
-        if isinstance(radius, str):
-            if Y is not None or self.time != "discrete":
-                raise ValueError(
-                    "StableLinearModel: expected recordings in discrete time for radius='cv', fit(X) with "
-                    "rows in order of time, got "
-                    f"{'pairs' if Y is not None else 'continuous time'}. Pass a number as radius."
-                )
-            radius = self._chosen_radius(recordings)
-        self._fit_recordings(recordings, radius)
-        return self
-
-    def _require_arguments(self) -> None:
-        if isinstance(self.radius, str) and self.radius != "cv":
-            raise ValueError(f"StableLinearModel: expected a radius, None or 'cv', got {self.radius!r}.")
-        if not (np.isfinite(self.dt) and self.dt > 0):
-            raise ValueError(f"StableLinearModel: expected dt > 0, got {self.dt!r}.")
-        if self.rank is not None:
-            whole_number(self.rank, "StableLinearModel: rank", otherwise=" or None")
-
-    def _fit_recordings(self, recordings: list[_Recording], radius: float | None) -> None:
-        X, Y, U = (_stacked([r[i] for r in recordings]) for i in range(3))
-        assert X is not None
-        assert Y is not None
-        self.components_ = None
-        if self.rank is not None:
-            if self.rank > min(X.shape):
-                raise ValueError(
-                    f"StableLinearModel: expected rank <= {min(X.shape)}, the smaller of the numbers of "
-                    f"samples and of state entries, got {self.rank}."
-                )
-            self.components_ = np.linalg.svd(X, full_matrices=False)[2][: self.rank]
-            X, Y = X @ self.components_.T, Y @ self.components_.T
-        inputs = [] if U is None else [U]
-        if self.offset:
-            inputs.append(np.ones((len(X), 1)))
-        self.fit_: StableFit = fit_stable(
-            X,
-            Y,
-            np.hstack(inputs) if inputs else None,
-            time=self.time,
-            radius=radius,
-            abscissa=self.abscissa,
-            steps=self.steps,
-            ridge=self.ridge,
-        )
-        self.A_: Array = self.fit_.A
-        B = np.zeros((len(self.A_), 0)) if self.fit_.B is None else self.fit_.B
-        self.offset_: Array = B[:, -1] if self.offset else np.zeros(len(self.A_))
-        self.B_: Array | None = None if U is None else B[:, : U.shape[1]]
-        self.radius_ = self.fit_.bound if self.time == "discrete" else None
-        self.n_features_in_ = self.A_.shape[0] if self.components_ is None else self.components_.shape[1]
+        recordings = pairs_of(X, Y, U, self.time)
+        fitting = Fitting(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Fitting)})
+        fitting.check(Y is not None)
+        if self.time == "continuous" or (self.horizon is None and Y is not None):
+            fitted = fitting.of_pairs(recordings)
+        else:
+            fitted = fitting.of_recordings(recordings)
+        self.fit_: StableFit | ForecastFit = fitted.fit
+        self.choice_: Choice | None = fitted.choice
+        self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
+        self.A_: Array = fitted.fit.A
+        n, m = len(self.A_), 0 if recordings[0][2] is None else recordings[0][2].shape[1]
+        B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
+        self.offset_: Array = B[:, -1] if self.offset else np.zeros(n)
+        self.B_: Array | None = None if recordings[0][2] is None else B[:, :m]
+        self.radius_ = fitted.fit.bound if self.time == "discrete" else None
+        self._coordinates = fitted.coordinates
+        self.components_: Array | None = fitted.coordinates.components
+        self.n_features_in_ = fitted.coordinates.width
+        # The unit in which an estimated start is the nearest.
+        self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
         self._set_spectrum()
+        names = names_of(X)
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
 
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)
@@ -219,78 +282,45 @@ class StableLinearModel:
             self.growth_rates_ = self.eigenvalues_.real
             self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
 
-    def _chosen_radius(self, recordings: list[_Recording]) -> float:
-        """Return the radius whose fits predict held-out recordings best, simulated from their first state."""
-
-        def fitted(kept: list[_Recording], radius: float) -> StableLinearModel:
-            model = type(self)(**self.get_params())
-            model._fit_recordings(kept, radius)
-            return model
-
-        fitted(recordings, _RADII[0])  # Raises for what is wrong without folds.
-        if len(recordings) == 1:
-            X, Y, U = recordings[0]
-            split = len(X) - len(X) // _HELD_OUT
-            parts = [slice(None, split), slice(split, None)]
-            kept, held = ([(X[p], Y[p], None if U is None else U[p])] for p in parts)
-            folds = [(kept, held)]
-        else:
-            parts_of = min(_HELD_OUT, len(recordings))
-            folds = [
-                (
-                    [r for i, r in enumerate(recordings) if i % parts_of != fold],
-                    [r for i, r in enumerate(recordings) if i % parts_of == fold],
-                )
-                for fold in range(parts_of)
-            ]
-        errors = []
-        for radius in _RADII:
-            total = 0.0
-            for kept, held in folds:
-                try:
-                    model = fitted(kept, radius)
-                except ValueError as error:
-                    raise ValueError(
-                        "StableLinearModel: radius='cv' also fits with a quarter of the recordings held out, "
-                        f"and that failed. Pass a number as radius, or more data. {error}"
-                    ) from error
-                for X, Y, U in held:
-                    if len(X):
-                        total += float(np.square(model.simulate(X[0], len(X), U) - Y).sum())
-            errors.append(total)
-        return _RADII[int(np.argmin(errors))]
-
     # Use ----------------------------------------------------------------------------------------------
 
-    def predict(self, X: Any, U: Any = None) -> Array:
+    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
-            X: States ``(N, n)``.
+            X: States ``(N, n)``. With delays or a window, in order of time.
             U: Inputs ``(N, m)``.
+            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
+                of the measurements. The start is the one that fits the window best.
 
         Returns:
-            Array ``(N, n)``.
+            Array ``(N − delays − window + 2, n)``: what follows the last of the rows that each one needs.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
-        X = as_array(X, "X", "StableLinearModel.predict")
-        self._require_states(X)
-        reduced = X if self.components_ is None else X @ self.components_.T
-        following = reduced @ self.A_.T + self._driven(U, len(X))
-        rows: Array = following if self.components_ is None else following @ self.components_
-        return rows
+        rows = self._states(X, "X", "predict")
+        window = whole_number(window, "StableLinearModel.predict: window")
+        if self.time == "continuous" and window > 1:
+            raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
+        self._require_rows(rows, self.delays + window - 1, "X", "predict")
+        driven = self._driven(U, len(rows))[self.delays - 1 :]
+        states = self._coordinates.into(rows)
+        if window > 1:
+            starts = np.arange(len(states) - window + 1)[:, None] + np.arange(window)
+            states, driven = self._last(states[starts], driven[starts]), driven[window - 1 :]
+        return self._coordinates.newest(states @ self.A_.T + driven)
 
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
         """Return the states that follow x0, each computed from the previous one.
 
         Args:
-            x0: State ``(n,)``.
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
+                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
             steps: Number of states to return.
-            U: Inputs ``(steps, m)``; further rows are ignored. The first row acts on x0. In continuous time
-                each row is held for ``dt``.
+            U: Inputs ``(rows - 1 + steps, m)``, where x0 is one row; further rows are ignored. The first row
+                acts on the first of x0. In continuous time each row is held for ``dt``.
 
         Returns:
             Array ``(steps, n)``, without x0.
@@ -299,28 +329,39 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("simulate")
-        x = as_array(x0, "x0", "StableLinearModel.simulate", ndim=1)
-        self._require_states(x)
         steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
+        rows = self._states(x0, "x0", "simulate", one=True)
+        self._require_rows(rows, self.delays, "x0", "simulate")
+        before = len(rows) - 1
         if U is not None:
             U = as_array(U, "U", "StableLinearModel.simulate")
-            if len(U) < steps:
+            if len(U) < before + steps:
                 raise ValueError(
-                    f"StableLinearModel.simulate: expected {steps} rows of U, one a step, got {len(U)}."
+                    f"StableLinearModel.simulate: expected {before + steps} rows of U, one a step, got "
+                    f"{len(U)}."
                 )
-            U = U[:steps]
-        driven = self._driven(U, steps)
+            U = U[: before + steps]
+        driven = self._driven(U, before + steps)
         A, n = self.A_, len(self.A_)
         if self.time == "continuous":  # A step of dt with constant input is one exponential.
             both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
             A, driven = both[:n, :n], driven @ both[:n, n:].T
-        if self.components_ is not None:
-            x = self.components_ @ x
-        rows = np.empty((steps, n))
+        states = self._coordinates.into(rows)
+        x = self._last(states[None], driven[None, self.delays - 1 : before], A)[0]
+        simulated = np.empty((steps, n))
         for k in range(steps):
-            x = A @ x + driven[k]
-            rows[k] = x
-        return rows if self.components_ is None else rows @ self.components_
+            x = A @ x + driven[before + k]
+            simulated[k] = x
+        return self._coordinates.newest(simulated)
+
+    def _last(self, states: Array, driven: Array, A: Array | None = None) -> Array:
+        """Return the last states of the windows ``(number, rows, n)``, each estimated from its window."""
+        if states.shape[1] == 1:
+            return states[:, 0]
+        A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
+        windows = Windows(states / self._scale, driven[:, : states.shape[1] - 1] / self._scale)
+        last: Array = forecast(A, np.eye(len(A)), windows, True).states[:, -1] * self._scale
+        return last
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
@@ -337,9 +378,18 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or ``fit`` would not take the data.
         """
         self._require_fit("score")
-        recordings = _recordings(X, Y, U, self.time)
-        X, Y, U = (_stacked([r[i] for r in recordings]) for i in range(3))
-        left = float(np.square(Y - self.predict(X, U)).sum())
+        if U is None and self.B_ is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(U=True).set_score_request(U=True)."
+            )
+        after, predicted = [], []
+        for x, y, u in pairs_of(X, Y, U, self.time):
+            predicted.append(self.predict(x, u))
+            after.append(y[self.delays - 1 :])
+        Y = np.vstack(after)
+        left = float(np.square(Y - np.vstack(predicted)).sum())
         total = float(np.square(Y - Y.mean(axis=0)).sum())
         return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
 
@@ -381,67 +431,25 @@ class StableLinearModel:
                 f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
             )
 
-    def _require_states(self, X: Array) -> None:
-        if X.shape[-1] != self.n_features_in_:
-            raise ValueError(
-                f"StableLinearModel: expected states of {self.n_features_in_} entries, got {X.shape[-1]}."
-            )
-
-
-_Recording = tuple[Array, Array, Array | None]
-
-
-def _recordings(X: Any, Y: Any, U: Any, time: str) -> list[_Recording]:
-    """Return triples of states, next states or derivatives, and inputs."""
-    several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
-    lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
-    for name, M in zip("YU", lists[1:], strict=True):
-        if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
-            raise ValueError(
-                f"StableLinearModel: expected {name} to be a list of {len(lists[0])} arrays, as X is, got "
-                f"{type(M).__name__}."
-            )
-    if Y is None and time == "continuous":
-        raise ValueError(
-            "StableLinearModel: expected derivatives Y in continuous time, got none. Measure them, or pass "
-            "Y=numpy.gradient(X, dt, axis=0)."
+    def _states(self, X: Any, name: str, method: str, one: bool = False) -> Array:
+        """Return states as rows; ``one`` allows a single state of one axis."""
+        caller = f"StableLinearModel.{method}"
+        names = names_of(X)
+        expected = getattr(self, "feature_names_in_", None)
+        if names is not None and expected is not None and list(names) != list(expected):
+            raise ValueError(f"{caller}: expected {name} with columns {list(expected)}, got {list(names)}.")
+        rows = (
+            as_array(X, name, caller, ndim=1)[None] if one and np.ndim(X) == 1 else as_array(X, name, caller)
         )
-    remedy = "Remove these rows from X, Y and U."
-    if Y is None:
-        remedy = "Split the recording there: fit([X[:{row}], X[{row} + 1:]]), and U in the same way."
-    recordings: list[_Recording] = []
-    for i in range(len(lists[0])):
-        names = [f"{name}[{i}]" if several else name for name in "XYU"]
-        x, y, u = (
-            None if M is None else as_array(M[i], name, "StableLinearModel")
-            for M, name in zip(lists, names, strict=True)
-        )
-        assert x is not None
-        if Y is None and u is not None:
-            if len(u) not in (len(x), len(x) - 1):
-                raise ValueError(f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}.")
-            u = u[: len(x) - 1]
-        for M, name in zip((x, y, u), names, strict=True):
-            if M is not None:
-                require_finite(M, name, "StableLinearModel", remedy)
-        if y is None:
-            if len(x) < 2:
-                raise ValueError(f"StableLinearModel: expected recordings of at least 2 rows, got {len(x)}.")
-            x, y = x[:-1], x[1:]
-        if len(x) != len(y) or (u is not None and len(u) != len(x)):
+        if rows.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"StableLinearModel: expected as many rows in Y and U as in X, {len(x)}, got {len(y)}"
-                f"{'' if u is None else f' and {len(u)}'}."
+                f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}."
             )
-        recordings.append((x, y, u))
-    for name, parts in zip("XYU", zip(*recordings, strict=True), strict=True):
-        widths = sorted({M.shape[1] for M in parts if M is not None})
-        if len(widths) > 1:
+        return rows
+
+    def _require_rows(self, rows: Array, least: int, name: str, method: str) -> None:
+        if len(rows) < least:
             raise ValueError(
-                f"StableLinearModel: expected as many columns in each recording of {name}, got {widths}."
+                f"StableLinearModel.{method}: expected at least {least} rows of {name}, in order of time, "
+                f"got {len(rows)}."
             )
-    return recordings
-
-
-def _stacked(parts: list[Any]) -> Any:
-    return None if parts[0] is None else np.vstack(parts)

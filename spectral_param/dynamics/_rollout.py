@@ -115,6 +115,13 @@ def gradient(A: Array, windows: Windows, found: Forecast) -> Array:
     return total
 
 
+def operations(windows: Windows) -> float:
+    """Return about how many multiplications the cheaper Gauss-Newton matrix takes."""
+    number, h, m = windows.U.shape
+    n = windows.Y.shape[2]
+    return float(min(h, 2 * number * n) * h * (n * (n + m)) ** 2)
+
+
 def gauss_newton(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
     """Return the Gauss-Newton matrix of the error by the cheaper of the two sums."""
     number, h, _ = windows.U.shape
@@ -138,7 +145,9 @@ def by_powers(A: Array, windows: Windows, found: Forecast, estimated: bool) -> A
         S[1:] *= 2  # the pair (b, a); the symmetric part is taken below
         total += moments.transpose(0, 2, 1).reshape(p * p, -1) @ S.reshape(h - a, -1)
     H = total.reshape(p, p, n, n).transpose(0, 2, 1, 3).reshape(p * n, p * n)
-    symmetric: Array = (H + H.T) / 2
+    del total  # The largest arrays of a fit: no more of them at a time than needed.
+    symmetric: Array = H + H.T
+    symmetric /= 2
     return symmetric
 
 

@@ -46,8 +46,8 @@ class SchurForm(Parametrization):
 
     The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
     from normality. To train a stable weight from a fresh start take
-    :class:`spectral_param.SpectralRadiusNorm` with ``mode="at_most"``: here two real eigenvalues never become
-    a complex pair in training, nor the reverse.
+    :class:`spectral_param.LyapunovForm`: here two real eigenvalues never become a complex pair in training,
+    nor the reverse.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)

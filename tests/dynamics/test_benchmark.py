@@ -1,13 +1,22 @@
 import json
-import math
 
 import numpy as np
 import pytest
 import scipy.optimize
 
-from benchmarks import dynamics
-from benchmarks.dynamics_problems import error, height, least_squares, noisy_derivatives, oscillators, texture
-from benchmarks.dynamics_rivals import _least_distance, constraint_generation, soc, trained_alpha_stable
+from benchmarks import dynamics, dynamics_forecasts
+from benchmarks.dynamics_families import Problem, oscillators
+from benchmarks.dynamics_forecasts_table import section
+from benchmarks.dynamics_problems import error, height, least_squares, noisy_derivatives, texture
+from benchmarks.dynamics_problems import oscillators as springs
+from benchmarks.dynamics_rivals import (
+    _least_distance,
+    constraint_generation,
+    forward_backward,
+    kalman_em,
+    soc,
+    trained_alpha_stable,
+)
 from spectral_param.dynamics import fit_stable
 from spectral_param.dynamics._reduce import reduce
 
@@ -30,7 +39,6 @@ def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     assert fits["least squares"]["reached"] > 1 + 1e-6
     assert fits["fit_stable"]["reached"] <= 1 + 1e-12
     assert all(fit["cpu_seconds"] >= 0 and fit["bytes"] > 0 for fit in fits.values())
-    assert all(math.isfinite(fit["driven"]) for fit in fits.values())
     continuous = next(result for name, result in results.items() if name.startswith("oscillators"))
     ratio = {name: fit["ratio"] for name, fit in continuous["fits"].items()}
     assert ratio["fit_stable"] < min(ratio["shifting"], ratio["clipping"], ratio["alpha_stable, trained"])
@@ -84,7 +92,7 @@ def test_soc_is_stable_and_its_gradient_steps_lower_the_error():
 
 
 def test_trained_alpha_stable_keeps_the_half_plane_and_learns():
-    X, Y = noisy_derivatives(oscillators(6), 12, 0)
+    X, Y = noisy_derivatives(springs(6), 12, 0)
     problem = reduce(X, Y, np.zeros((12, 0))).problem
     short, longer = (trained_alpha_stable(problem, seconds).A for seconds in (0.0, 2.0))
     assert height(longer, True) <= 1e-9
@@ -92,3 +100,55 @@ def test_trained_alpha_stable_keeps_the_half_plane_and_learns():
     assert problem.error(longer) <= problem.error(short)
     fit = fit_stable(X, Y, time="continuous")
     assert fit.error - fit.least_squares_error <= problem.error(longer) * (1 + 1e-9)
+
+
+# Forecasts ----------------------------------------------------------------------------------------
+
+
+def test_forecasts_are_compared_and_written(monkeypatch, tmp_path, capsys):
+    output = tmp_path / "forecasts.json"
+    name = "oscillators, 60 rows, noise 0.1, seed 0"
+    arguments = ["forecasts", "--only", name, "--output", str(output)]
+    monkeypatch.setattr("sys.argv", arguments)
+    dynamics_forecasts.main()
+    results = json.loads(output.read_text())
+    error = {method: fit["error"] for method, fit in results[name]["fits"].items() if "error" in fit}
+    assert error["horizon='cv'"] < 0.5 * error["fit_stable"]
+    assert error["no change"] > 1
+    assert name in capsys.readouterr().out
+    page = section(results)
+    assert "best of\nall methods in" in page
+    assert "no change" in page
+
+
+def test_the_error_of_forecasts_is_relative_to_the_mean():
+    rng = np.random.default_rng(0)
+    rows, driven = rng.standard_normal((50, 2)) + 3, rng.standard_normal((8, 5, 1))
+    following = rng.standard_normal((8, 5, 2))
+    problem = Problem([rows], [rows[:, :1]], rows[:8], following, driven, False)
+    spread = following - rows.mean(axis=0)
+    zero = [
+        np.sqrt(np.square(following[:, k] / rows.std(axis=0)).sum())
+        / np.sqrt(np.square(spread[:, k] / rows.std(axis=0)).sum())
+        for k in range(5)
+    ]
+    found = dynamics_forecasts.forecast_error(problem, np.zeros((2, 2)), np.zeros((2, 1)))
+    np.testing.assert_allclose(found, np.mean(zero))
+
+
+def test_random_problems_of_forecasts_keep_what_is_promised():
+    found = dynamics_forecasts.random_problems(range(8))
+    assert (found["problems"], found["bound_broken"], found["worse_than_start"]) == (8, 0, 0)
+
+
+def test_rivals_that_know_of_noise_find_more_than_least_squares():
+    problem = oscillators(200, 0.1, 3)
+    X = problem.recordings[0] / problem.units()
+    A = least_squares(X[:-1], X[1:], None)
+    better, _ = kalman_em([X], [np.zeros((199, 0))], A, np.zeros((8, 0)))
+    unit = problem.units()
+    errors = [
+        dynamics_forecasts.forecast_error(problem, unit[:, None] * M / unit, None)
+        for M in (A, forward_backward(X[:-1], X[1:], None), better)
+    ]
+    assert max(errors[1:]) < 0.5 * errors[0]

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,18 @@ rows = np.random.default_rng(0).standard_normal((20, 2))
 def test_wrong_input_says_what_was_expected(arguments, keywords, message):
     with pytest.raises(ValueError, match=message):
         fit_forecast(*arguments, **keywords)
+
+
+def test_memory_is_that_of_the_data_and_a_few_gauss_newton_matrices():
+    rng = np.random.default_rng(0)
+    n, m, rows = 20, 2, 400
+    A = 0.99 * np.linalg.qr(rng.standard_normal((n, n)))[0]
+    X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
+    for u in U[:-1]:
+        X.append(A @ X[-1] + u.sum())
+    X = np.array(X) + 0.1 * rng.standard_normal((rows, n))
+    tracemalloc.start()
+    fit_forecast(X, U, horizon=12, iterations=3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 10 * (X.nbytes + U.nbytes) + 5 * 8 * (n * (n + m)) ** 2

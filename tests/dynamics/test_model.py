@@ -123,7 +123,7 @@ def test_spectrum_in_units_of_time():
     np.testing.assert_allclose(A @ model.modes_, model.modes_ * model.eigenvalues_, atol=1e-8)
 
 
-def test_continuous_time():
+def test_continuous_time_finds_rates_and_frequencies():
     F = np.array([[-0.1, 2.0], [-2.0, -0.1]])
     rng = np.random.default_rng(0)
     X, U = rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
@@ -138,25 +138,6 @@ def test_continuous_time():
     E = scipy.linalg.expm(0.05 * F)
     first = E @ X[0] + np.linalg.solve(F, (E - np.eye(2)) @ G @ U[0])
     np.testing.assert_allclose(model.simulate(X[0], 3, U)[0], first, atol=1e-12)
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_cross_validated_radius_is_the_one_that_rolls_out_best(several):
-    parts = [recording(25, seed=seed, noise=0.02)[0] for seed in range(4)]
-    data = parts if several else parts[0]
-    model = StableLinearModel("cv").fit(data)
-    assert model.radius_ in {1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9}
-    assert np.abs(model.eigenvalues_).max() <= model.radius_ + 1e-12
-    kept, held = (parts[1:], parts[:1]) if several else ([data[:19]], [data[18:]])
-
-    def error(radius):
-        trial = StableLinearModel(radius).fit(kept)
-        return sum(np.square(trial.simulate(x[0], len(x) - 1) - x[1:]).sum() for x in held)
-
-    if not several:  # one fold: 18 pairs fit, the last six roll out
-        assert error(model.radius_) == min(
-            error(r) for r in (1.0, 0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9)
-        )
 
 
 # Use ----------------------------------------------------------------------------------------------
@@ -273,9 +254,29 @@ rows = recording(30)[0]
 @pytest.mark.parametrize(
     ("arguments", "data", "message"),
     [
-        ({"radius": "best"}, (rows,), "expected a radius, None or 'cv', got 'best'"),
-        ({"radius": "cv"}, (rows, rows), r"expected recordings.*got pairs"),
-        ({"radius": "cv", "time": "continuous"}, (rows, rows), "for radius='cv'"),
+        ({"radius": "cv"}, (rows,), "expected a radius or None, got 'cv'. horizon='cv' chooses the radius"),
+        ({"horizon": "best"}, (rows,), "expected a horizon, None or 'cv', got 'best'"),
+        ({"horizon": 0}, (rows,), "horizon: expected an integer >= 1, None or 'cv', got 0"),
+        ({"horizon": "cv"}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
+        ({"delays": 2}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
+        ({"horizon": 5, "time": "continuous"}, (rows, rows), "expected no horizon in continuous time"),
+        (
+            {"delays": 2, "time": "continuous"},
+            (rows, rows),
+            "no lead, no start and no delays in continuous time",
+        ),
+        ({"start": "measured"}, (rows,), "expected a horizon with start='measured', got None"),
+        ({"horizon": 5, "start": "known"}, (rows,), "expected start 'measured', 'estimated' or None"),
+        ({"horizon": "cv", "ridge": 1.0}, (rows,), "expected no ridge for horizon='cv'"),
+        ({"towards": np.eye(3)}, (rows,), "expected a horizon with towards"),
+        ({"horizon": 5, "towards": np.eye(2)}, (rows,), r"towards of shape \(3, 3\), got shape \(2, 2\)"),
+        ({"lead": 0}, (rows,), "lead: expected an integer >= 1 or None, got 0"),
+        ({"delays": 0}, (rows,), "delays: expected an integer >= 1, got 0"),
+        ({"delays": 30}, (rows,), "recordings of more than 30 rows for delays=30, got 30"),
+        ({"horizon": 5}, (np.hstack([rows, np.ones((30, 1))]),), r"got constant columns \[3\]"),
+        ({"horizon": "cv"}, (rows, None, np.ones((30, 2))), r"expected inputs that vary.*\[0, 1\]"),
+        ({"horizon": "cv"}, (rows[:3],), "expected at least 6 rows for horizon='cv'.*got 3"),
+        ({}, (rows, np.ones((30, 1))), r"expected Y with 3 columns, as X has, got 1\. Did you mean U=\?"),
         ({"time": "continuous"}, (rows,), r"expected derivatives Y.*numpy\.gradient"),
         ({"abscissa": 0.0}, (rows,), "expected no abscissa for time='discrete'"),
         ({"dt": 0.0}, (rows,), "expected dt > 0, got 0.0"),
@@ -286,8 +287,7 @@ rows = recording(30)[0]
         ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
         ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
         ({}, ([rows, rows[:, :2]],), r"as many columns in each recording of X, got \[2, 3\]"),
-        ({"radius": "cv", "steps": -1}, (rows,), "^fit_stable: steps: expected an integer >= 0, got -1"),
-        ({"radius": "cv"}, ([rows[:-2], rows[-2:]],), "a quarter of the recordings held out.*got 1"),
+        ({"steps": -1}, (rows,), "^fit_stable: steps: expected an integer >= 0, got -1"),
         (
             {"offset": True},
             (np.hstack([rows, np.full((30, 1), 5.0)]),),
@@ -312,8 +312,10 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         driven.predict(X, np.ones((30, 2)))
     with pytest.raises(ValueError, match="expected states of 3 entries, got 2"):
         free.simulate(X[0, :2], 3)
-    with pytest.raises(ValueError, match=r"expected x0 of shape \(n,\), one state, got \(4, 3\)"):
-        free.simulate(X[:4], 3)
+    with pytest.raises(ValueError, match="expected at least 2 rows of x0, in order of time, got 1"):
+        StableLinearModel(delays=2, ridge=1.0).fit(X).simulate(X[0], 3)
+    with pytest.raises(ValueError, match="expected 5 rows of U, one a step, got 4"):
+        driven.simulate(X[:3], 3, U[:4])
     with pytest.raises(ValueError, match="steps: expected an integer >= 0, got -1"):
         free.simulate(X[0], -1)
     with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):

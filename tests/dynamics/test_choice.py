@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+
+from spectral_param.dynamics._choice import choose, folds_of
+from spectral_param.dynamics._measure import Squares, squares
+from spectral_param.dynamics._one_step import OneStep, clipped
+
+
+def parts_of(*lengths, n=3, m=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal((k, n)), rng.standard_normal((k - 1, m))) for k in lengths]
+
+
+# The measure --------------------------------------------------------------------------------------
+
+
+def test_squares_are_those_of_forecasts_from_every_row():
+    held, mean = parts_of(12, 5), np.array([0.1, -0.2, 0.3])
+    rng = np.random.default_rng(1)
+    A, B = 0.5 * rng.standard_normal((2, 3, 3)), rng.standard_normal((2, 3, 2))
+    error, total = np.zeros((2, 20)), np.zeros(20)
+    for Y, U in held:
+        for start in range(len(Y) - 1):
+            x = np.stack([Y[start], Y[start]])
+            for k in range(min(20, len(Y) - 1 - start)):
+                x = np.stack([A[i] @ x[i] + B[i] @ U[start + k] for i in range(2)])
+                error[:, k] += np.square(x - Y[start + k + 1])[:, 1:].sum(axis=1)
+                total[k] += np.square(Y[start + k + 1] - mean)[1:].sum()
+    found = squares(A, B, held, 20, mean, slice(1, None))
+    np.testing.assert_allclose(found.error, error)
+    np.testing.assert_allclose(found.total, total)
+    relative = found.relative()
+    assert np.isnan(relative[:, 11:]).all()
+    np.testing.assert_allclose(found.score(), np.sqrt(error[:, :11] / total[:11]).mean(axis=1))
+
+
+def test_what_overflows_is_infinitely_bad():
+    found = squares(1e200 * np.eye(3), np.zeros((3, 2)), parts_of(12), 5, np.zeros(3))
+    assert found.score() == np.inf
+    assert Squares(np.zeros(4), np.zeros(4)).score() == np.inf
+
+
+# The folds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(40,), (30, 9, 21), (50, 2)])
+def test_blocks_hold_out_each_row_once_and_keep_the_others(lengths):
+    parts = parts_of(*lengths)
+    rows = {row.tobytes() for Y, _ in parts for row in Y}
+    folds = folds_of(parts, 8)
+    assert len(folds) == 4
+    held = [row.tobytes() for fold in folds for Y, _ in fold.held for row in Y]
+    assert len(held) == len(set(held)) >= len(rows) - 4  # single rows are left over
+    following = {
+        Y[i].tobytes(): (Y[i + 1].tobytes(), U[i].tobytes()) for Y, U in parts for i in range(len(U))
+    }
+    for fold in folds:
+        kept = {row.tobytes() for Y, _ in fold.kept for row in Y}
+        assert not kept & {row.tobytes() for Y, _ in fold.held for row in Y}
+        for Y, U in fold.kept + fold.held:
+            assert len(U) == len(Y) - 1
+            for i in range(len(U)):
+                assert following[Y[i].tobytes()] == (Y[i + 1].tobytes(), U[i].tobytes())
+
+
+def test_the_last_block_of_a_single_recording_weighs_as_much_as_the_others():
+    assert [fold.weight for fold in folds_of(parts_of(40), 8)] == [1, 1, 1, 3]
+    assert [fold.weight for fold in folds_of(parts_of(40), 30)] == [1, 1, 2]
+    assert [fold.weight for fold in folds_of(parts_of(40, 40), 8)] == [1, 1, 1, 1]
+
+
+def test_of_eight_recordings_whole_ones_are_held_out():
+    parts = parts_of(*range(5, 14))
+    folds = folds_of(parts, 4)
+    assert sorted(len(Y) for fold in folds for Y, _ in fold.held) == list(range(5, 14))
+    assert all(len(fold.kept) + len(fold.held) == 9 for fold in folds)
+
+
+# Fits of one step ---------------------------------------------------------------------------------
+
+
+def test_shrunk_least_squares_solve_the_normal_equations():
+    data, ridge = OneStep(parts_of(20, 15)), 0.3
+    A0 = np.diag([0.5, -0.2, 0.9])
+    W = data.least(A0, ridge)
+    weight = ridge * np.square(data.X).sum() / 3
+    residual = data.Z @ W.T - data.Y
+    gradient = residual.T @ data.Z + weight * (W - np.hstack([A0, np.zeros((3, 2))]))
+    np.testing.assert_allclose(gradient, 0, atol=1e-10 * np.square(data.Z).sum())
+
+
+def test_a_bound_on_the_norm_is_kept_with_the_least_error():
+    data, ridge, norm = OneStep(parts_of(12)), 1e-3, 0.2
+    A, B = data.with_norm(np.zeros((3, 3)), norm, 1.0, ridge)
+    assert np.linalg.norm(A, 2) <= norm * (1 + 1e-12)
+    W = np.hstack([A, B])
+    gradient = (data.Z @ W.T - data.Y).T @ data.Z + ridge * data.unit * W
+    np.testing.assert_allclose(gradient[:, 3:], 0, atol=1e-4 * np.abs(gradient).max())
+    left, s, right = np.linalg.svd(A - 1e-3 * gradient[:, :3])  # a step and the projection lead back
+    np.testing.assert_allclose((left * np.minimum(s, norm)) @ right, A, atol=1e-5)
+
+
+def test_a_norm_above_the_radius_does_not_let_eigenvalues_out():
+    A = np.array([[1.2, 0.1], [0.0, 1.1]])
+    rows = [np.array([1.0, 1.0])]
+    for _ in range(10):
+        rows.append(A @ rows[-1])
+    data = OneStep([(np.array(rows), np.zeros((10, 0)))])
+    found, _ = data.with_norm(np.zeros((2, 2)), 1.3, 0.95, 1e-8)
+    assert np.abs(np.linalg.eigvals(found)).max() <= 0.95 * (1 + 1e-9)
+
+
+def test_clipping_moves_only_what_lies_outside():
+    rng = np.random.default_rng(0)
+    V = rng.standard_normal((4, 4))
+    A = V @ np.diag([2.0, -1.5, 0.5, 0.1]) @ np.linalg.inv(V)
+    found = np.sort(np.linalg.eigvals(clipped(A, 0.9)).real)
+    np.testing.assert_allclose(found, [-0.9, 0.1, 0.5, 0.9], atol=1e-8)
+    jordan = clipped(2 * np.eye(3) + np.eye(3, k=1), 1.0)
+    assert np.abs(np.linalg.eigvals(jordan)).max() <= 1 + 1e-12
+
+
+# The choice ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [1.0, 0.7])
+def test_the_choice_keeps_the_radius_and_white_noise_is_not_forecast(radius):
+    (A, B), choice, model, still = choose(parts_of(200), 10, radius)
+    assert np.abs(np.linalg.eigvals(A)).max() <= radius * (1 + 1e-9)
+    assert choice.radius <= radius
+    assert model.score() < 1.1 < still.score()
+    assert A.shape == (3, 3)
+    assert B.shape == (3, 2)
+
+
+def test_an_exact_system_is_found_by_one_step():
+    A = 0.95 * np.array([[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]])
+    rows = [np.array([1.0, 0.0])]
+    for _ in range(80):
+        rows.append(A @ rows[-1])
+    (found, _), choice, model, _ = choose([(np.array(rows), np.zeros((80, 0)))], 10, 1.0)
+    np.testing.assert_allclose(found, A, atol=1e-5)
+    assert model.score() < 1e-4
+    assert choice.radius == 1.0

@@ -1,0 +1,406 @@
+"""StableLinearModel with a horizon, with delays, and with the tools of its users."""
+
+import builtins
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from spectral_param.dynamics import StableLinearModel, fit_forecast
+from tests.dynamics.test_forecast import random_problem
+
+
+def oscillators(rows, noise, seed, modes=4):
+    """Return clean states and noisy ones of undamped oscillators, mixed by a rotation."""
+    rng = np.random.default_rng(seed)
+    angles = np.outer(np.arange(rows), rng.uniform(0.1, 1.0, modes)) + rng.uniform(0, 6, modes)
+    X = np.hstack([np.cos(angles), np.sin(angles)]) @ np.linalg.qr(rng.standard_normal((2 * modes,) * 2))[0]
+    return X, X + noise * X.std() * rng.standard_normal(X.shape)
+
+
+def chain(rows, noise, seed):
+    """Return noisy states, inputs and the clean states of masses on springs that are pushed."""
+    rng = np.random.default_rng(seed)
+    K = np.array([[2.0, -1.0], [-1.0, 1.0]])
+    F = np.block([[np.zeros((2, 2)), np.eye(2)], [-K, -0.05 * np.eye(2)]])
+    A = np.eye(4)
+    for k in range(30, 0, -1):  # Taylor series of exp(0.3 F)
+        A = np.eye(4) + 0.3 / k * F @ A
+    B = np.linalg.solve(F, (A - np.eye(4)) @ np.eye(4)[:, -1:])
+    U, X = rng.standard_normal((rows, 1)), [rng.standard_normal(4)]
+    for u in U[:-1]:
+        X.append(A @ X[-1] + B @ u)
+    X = np.array(X)
+    return X + noise * X.std(axis=0) * rng.standard_normal(X.shape), U, X
+
+
+def roll_out_error(model, noisy, clean, U=None, lead=40):
+    """Return the mean over windows of the relative error from measured starts."""
+    errors = []
+    for s in range(0, len(clean) - lead, 10):
+        u = None if U is None else U[s : s + lead]
+        rolled = model.simulate(noisy[s], lead, u)
+        errors.append(np.linalg.norm(rolled - clean[s + 1 : s + 1 + lead]))
+    return np.mean(errors)
+
+
+# The fit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_choice_forecasts_noisy_oscillators_with_a_fraction_of_the_error_of_one_step(seed):
+    clean, X = oscillators(1200, 0.1, seed)
+    chosen = StableLinearModel(horizon="cv", lead=100).fit(X[:800])
+    one_step = StableLinearModel().fit(X[:800])
+    errors = [roll_out_error(m, X[800:], clean[800:], lead=100) for m in (chosen, one_step)]
+    assert errors[0] <= 0.4 * errors[1]
+    assert chosen.choice_.start == "estimated"
+    assert np.abs(chosen.eigenvalues_).max() <= 1 + 1e-12
+
+
+def double_pendulum(rows, seed):
+    """Return states, every 0.05 seconds, of two rods of length 1 with friction: angles and velocities."""
+    rng = np.random.default_rng(seed)
+
+    def velocity(s):
+        a, b, p, q = s
+        d = a - b
+        scale = 2 - np.cos(d) ** 2
+        pull = 2 * np.sin(a) - np.cos(d) * np.sin(b), np.sin(a) * np.cos(d) - np.sin(b)
+        turn = np.sin(d) * (q * q + p * p * np.cos(d)), np.sin(d) * (2 * p * p + q * q * np.cos(d))
+        return np.array(
+            [
+                p,
+                q,
+                (-turn[0] - 9.81 * pull[0]) / scale - 0.024 * p,
+                (turn[1] + 2 * 9.81 * pull[1]) / scale - 0.024 * q,
+            ]
+        )
+
+    state, states, h = np.append(rng.uniform(-0.1, 0.1, 2), [0.0, 0.0]), [], 0.05 / 4
+    for _ in range(rows):
+        states.append(state)
+        for _ in range(4):  # Runge and Kutta
+            k1 = velocity(state)
+            k2 = velocity(state + h / 2 * k1)
+            k3 = velocity(state + h / 2 * k2)
+            k4 = velocity(state + h * k3)
+            state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return np.array(states)
+
+
+# Mean relative error of forecasts of 1 to 100 steps: PyDMD 2025.8.1, BOPDMD(svd_rank=4, num_trials=0,
+# eig_constraints={"stable"}) on the same rows and the same measured starts.
+BOPDMD = {0: 0.1350, 1: 0.1354, 2: 0.1296}
+
+
+@pytest.mark.parametrize("seed", BOPDMD)
+def test_a_noisy_double_pendulum_is_forecast_as_well_as_by_optimized_dmd(seed):
+    X = double_pendulum(800, seed)
+    unit = X[:400].std(axis=0)
+    noisy = X + 0.1 * unit * np.random.default_rng(100 + seed).standard_normal(X.shape)
+    starts = np.arange(400, 700, 10)
+
+    def error(A):
+        x, errors = noisy[starts], []
+        for k in range(1, 101):
+            x, after = x @ A.T, X[starts + k]
+            spread = np.square((after - noisy[:400].mean(axis=0)) / unit).sum()
+            errors.append(np.sqrt(np.square((x - after) / unit).sum() / spread))
+        return np.mean(errors)
+
+    one_step = StableLinearModel().fit(noisy[:400])
+    model = StableLinearModel(horizon="cv", lead=100).fit(noisy[:400])
+    assert one_step.fit_.reached < 0.995 < 0.9985 < model.fit_.reached
+    assert error(one_step.A_) > 1.5 * error(model.A_)
+    assert error(model.A_) <= BOPDMD[seed]
+
+
+def test_the_choice_takes_inputs_and_lists_of_recordings():
+    noisy, U, clean = chain(700, 0.1, 0)
+    parts = [slice(0, 150), slice(150, 210), slice(210, 400)]
+    model = StableLinearModel(horizon="cv", lead=40)
+    errors = []
+    for shorter in (False, True):  # as many rows of inputs, or one less
+        model.fit([noisy[p] for p in parts], U=[U[p][:-1] if shorter else U[p] for p in parts])
+        errors.append(roll_out_error(model, noisy[400:], clean[400:], U[400:]))
+    assert errors[0] == errors[1]
+    one_step = StableLinearModel().fit(noisy[:400], U=U[:400])
+    assert errors[0] < 0.6 * roll_out_error(one_step, noisy[400:], clean[400:], U[400:])
+    assert model.forecast_error_["model"].shape == (40,)
+    assert (model.forecast_error_["mean"] == 1).all()
+    assert np.mean(model.forecast_error_["model"]) < 0.5 * np.mean(model.forecast_error_["no change"])
+
+
+def test_the_units_of_states_and_inputs_do_not_matter():
+    noisy, U, _ = chain(300, 0.05, 1)
+    units, unit_u = np.array([1e-3, 1e4, 1.0, 1e2]), 1e-5
+    for arguments in ({"horizon": "cv", "lead": 30}, {"horizon": 12}, {"horizon": 20, "start": "estimated"}):
+        for offset in (False, True):
+            model = StableLinearModel(offset=offset, **arguments)
+            A, B = (lambda m: (m.A_, m.B_))(model.fit(noisy, U=U))
+            model.fit(noisy * units, U=U * unit_u)
+            np.testing.assert_allclose(model.A_ / units[:, None] * units, A, atol=1e-6)
+            np.testing.assert_allclose(model.B_ / units[:, None] * unit_u, B, atol=1e-6)
+            assert np.abs(np.linalg.eigvals(model.A_)).max() <= 1 + 1e-12
+
+
+def test_a_fixed_horizon_is_that_of_fit_forecast_in_standard_deviations():
+    noisy, U, _ = chain(200, 0.05, 2)
+    model = StableLinearModel(horizon=12).fit(noisy, U=U)
+    D, D_u = noisy.std(axis=0), U[:-1].std(axis=0)
+    A = model.A_ / D[:, None] * D
+    fit = fit_forecast(noisy / D, U / D_u, horizon=12, initial=(A, model.B_ / D[:, None] * D_u))
+    assert model.fit_.error <= fit.error * (1 + 1e-3)
+    assert model.fit_.error <= model.fit_.initial_error
+    assert (model.fit_.horizon, model.fit_.start) == (12, "measured")
+
+
+def test_an_offset_is_found_about_a_point_far_from_zero():
+    noisy, U, clean = chain(500, 0.02, 3)
+    shift = np.array([50.0, -3.0, 7.0, 0.5])
+    centred = StableLinearModel(horizon="cv", lead=30).fit(noisy[:300], U=U[:300])
+    model = StableLinearModel(horizon="cv", lead=30, offset=True).fit(noisy[:300] + shift, U=U[:300] + 4)
+    errors = (
+        roll_out_error(centred, noisy[300:], clean[300:], U[300:]),
+        roll_out_error(model, noisy[300:] + shift, clean[300:] + shift, U[300:] + 4),
+    )
+    assert errors[1] < 1.2 * errors[0]
+    fixed = StableLinearModel(horizon=12, offset=True).fit(noisy[:300] + shift, U=U[:300] + 4)
+    assert roll_out_error(fixed, noisy[300:] + shift, clean[300:] + shift, U[300:] + 4) < 1.5 * errors[0]
+
+
+def test_a_ridge_draws_a_fixed_horizon_towards_the_given_matrix():
+    noisy, _, _ = chain(100, 0.05, 4)
+    A0 = np.diag([0.9, 0.5, 0.1, -0.3])
+    model = StableLinearModel(horizon=3, ridge=1e9, towards=A0, lead=5).fit(noisy)
+    np.testing.assert_allclose(model.A_, A0, atol=1e-5)
+
+
+def test_rank_and_horizon_forecast_tall_snapshots():
+    clean, X = oscillators(500, 0.1, 5, modes=2)
+    P = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 4)))[0].T
+    P[:, 7] = 0  # a pixel that never changes
+    model = StableLinearModel(horizon="cv", lead=40, rank=4).fit(X[:300] @ P)
+    assert model.components_.shape == (4, 40)
+    one_step = StableLinearModel(rank=4).fit(X[:300] @ P)
+    errors = [roll_out_error(m, X[300:] @ P, clean[300:] @ P) for m in (model, one_step)]
+    assert errors[0] < 0.6 * errors[1]
+
+
+# What is said after the fit -----------------------------------------------------------------------
+
+
+def test_a_model_that_forecasts_worse_than_no_change_says_so():
+    walk = np.cumsum(np.random.default_rng(1).standard_normal((60, 6)), axis=0)
+    with pytest.warns(UserWarning, match="forecasting no change is better on the rows held out"):
+        StableLinearModel(lead=10).fit(walk)
+
+
+@pytest.mark.parametrize(("rows", "n"), [(61, 2), (45, 30)])
+def test_recordings_shorter_than_the_lead_are_fitted_with_a_warning(rows, n):
+    rng = np.random.default_rng(rows)
+    t = 0.3 * np.arange(rows)
+    waves = np.stack([np.sin(t), np.cos(t)], axis=1) @ rng.standard_normal((2, n))
+    X = waves + 0.1 * rng.standard_normal((rows, n))
+    for horizon in ("cv", 12, None if rows > n + 20 else 5):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = StableLinearModel(horizon=horizon, lead=100).fit(X)
+        assert any("too few to check forecasts of lead=100 steps" in str(w.message) for w in caught)
+        assert np.abs(model.eigenvalues_).max() <= 1 + 1e-12
+        error = model.forecast_error_["model"]
+        assert error.shape == (100,)
+        assert np.isfinite(error[:10]).all()
+        assert np.isnan(error[61:]).all()
+
+
+def test_noise_hides_that_the_bound_is_active():
+    t = 0.3 * np.arange(300)
+    X = np.stack([np.sin(t), np.cos(t)], axis=1) + 0.3 * np.random.default_rng(0).standard_normal((300, 2))
+    assert not StableLinearModel().fit(X).fit_.bound_active
+    assert StableLinearModel(0.5).fit(X).fit_.bound_active
+    assert StableLinearModel(0.9, horizon=30).fit(X).fit_.bound_active
+    Y = np.gradient(X, 0.3, axis=0)
+    assert StableLinearModel(time="continuous", abscissa=-5.0).fit(X, Y).fit_.bound_active
+    assert not StableLinearModel(time="continuous", abscissa=5.0).fit(X, Y).fit_.bound_active
+
+
+def test_a_constant_state_has_no_unit_and_an_error_of_forecasts_all_the_same():
+    t = 0.3 * np.arange(60)
+    X = np.stack([np.sin(t), np.cos(t), np.ones(60)], axis=1)
+    model = StableLinearModel(lead=10).fit(X)
+    assert (model.forecast_error_["model"] < 1e-6).all()
+
+
+def test_continuous_time_chooses_the_shrinkage():
+    rng = np.random.default_rng(0)
+    F = np.array([[-0.1, 2.0, 0.0], [-2.0, -0.1, 0.0], [0.0, 0.0, -1.0]])
+    X, V = rng.standard_normal((12, 3)), rng.standard_normal((500, 3))
+    Y = X @ F.T + 3 * rng.standard_normal(X.shape)
+    plain = StableLinearModel(time="continuous").fit(X, Y)
+    chosen = StableLinearModel(time="continuous", horizon="cv").fit(X, Y)
+    errors = [np.square(m.predict(V) - V @ F.T).sum() for m in (plain, chosen)]
+    assert errors[1] < 0.9 * errors[0]
+    exact = StableLinearModel(time="continuous", horizon="cv", offset=True).fit(
+        X, X @ F.T + 1, U=X[:, :1] ** 2
+    )
+    np.testing.assert_allclose(exact.A_, F, atol=1e-5)
+
+
+# Starts and delays --------------------------------------------------------------------------------
+
+
+def test_several_measured_rows_give_a_better_start():
+    clean, X = oscillators(600, 0.2, 7, modes=2)
+    model = StableLinearModel(horizon="cv", lead=40).fit(X[:300])
+    errors = {1: 0.0, 20: 0.0}
+    for rows in errors:
+        for last in range(320, 500, 10):
+            rolled = model.simulate(X[last - rows + 1 : last + 1], 20)
+            errors[rows] += np.square(rolled - clean[last + 1 : last + 21]).sum()
+    assert errors[20] < 0.3 * errors[1]
+    predicted = model.predict(X[300:500], window=20)
+    assert predicted.shape == (181, 4)
+    np.testing.assert_allclose(predicted[0], model.simulate(X[300:320], 1)[0], atol=1e-12)
+
+
+def test_a_start_from_several_rows_takes_the_inputs_between_them():
+    noisy, U, clean = chain(300, 0.0, 5)
+    model = StableLinearModel(horizon=5).fit(noisy, U=U)
+    np.testing.assert_allclose(model.simulate(clean[10:15], 20, U[10:34]), clean[15:35], atol=1e-6)
+    np.testing.assert_allclose(model.predict(clean[:50], U[:50], window=5), clean[5:51], atol=1e-6)
+
+
+def test_delays_recover_states_that_were_not_measured():
+    clean, X = oscillators(600, 0.01, 8, modes=3)
+    seen = slice(0, 1)
+    model = StableLinearModel(horizon="cv", lead=30, delays=12).fit(X[:400, seen])
+    assert model.A_.shape == (12, 12)
+    blind = StableLinearModel(horizon="cv", lead=30).fit(X[:400, seen])
+    errors = [0.0, 0.0]
+    for last in range(450, 560, 10):
+        truth = clean[last + 1 : last + 31, seen]
+        for i, m in enumerate((model, blind)):
+            errors[i] += np.square(m.simulate(X[last - 20 : last + 1, seen], 30) - truth).sum()
+    assert errors[0] < 0.1 * errors[1]
+    assert model.predict(X[:50, seen]).shape == (39, 1)
+    assert model.score(X[400:, seen]) > 0.9
+    compressed = StableLinearModel(delays=12, rank=6).fit(X[:400])
+    assert compressed.A_.shape == (6, 6)
+    assert compressed.simulate(X[400:412], 5).shape == (5, 6)
+    assert compressed.modes_.shape == (72, 6)
+
+
+# Tools --------------------------------------------------------------------------------------------
+
+
+def test_grid_search_passes_inputs_by_metadata_routing():
+    noisy, U, _ = chain(200, 0.05, 6)
+    X, Y, V = noisy[:-1], noisy[1:], U[:-1]
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = StableLinearModel().set_fit_request(U=True).set_score_request(U=True)
+        search = GridSearchCV(model, {"radius": [0.3, 1.0]}, cv=4).fit(X, Y, U=V)
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+        assert search.best_params_ == {"radius": 1.0}
+        recordings = [noisy[i : i + 40] for i in range(0, 200, 40)]
+        inputs = [U[i : i + 40] for i in range(0, 200, 40)]
+        by_horizon = GridSearchCV(clone(model), {"horizon": [None, 5]}, cv=2).fit(recordings, U=inputs)
+        assert np.isfinite(by_horizon.cv_results_["mean_test_score"]).all()
+        with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError):
+            GridSearchCV(StableLinearModel(), {"radius": [0.3, 1.0]}).fit(X, Y, U=V)
+        assert model.set_predict_request(U=False).get_metadata_routing().predict.requests == {"U": False}
+
+
+class Frame:
+    """What pandas' frames look like from outside."""
+
+    def __init__(self, M, names):
+        self.M, self.columns = M, names
+        self.dtypes = dict.fromkeys(names, M.dtype)
+        self.shape, self.ndim = M.shape, 2
+
+    def __len__(self):
+        return len(self.M)
+
+    def to_numpy(self, dtype=None, na_value=None):
+        return self.M.astype(dtype)
+
+
+def test_frames_bring_their_names():
+    noisy, U, _ = chain(60, 0.05, 7)
+    names = ["a", "b", "c", "d"]
+    model = StableLinearModel().fit(Frame(noisy, names), U=Frame(U, ["force"]))
+    assert list(model.feature_names_in_) == names
+    np.testing.assert_array_equal(model.A_, StableLinearModel().fit(noisy, U=U).A_)
+    assert model.predict(Frame(noisy, names), Frame(U, ["force"])).shape == (60, 4)
+    with pytest.raises(ValueError, match=r"expected X with columns \['a', 'b', 'c', 'd'\], got \['b', "):
+        model.predict(Frame(noisy, names[1:] + names[:1]), U)
+    with pytest.raises(ValueError, match=r"expected real numbers in X, got other columns: \['a', 'b'\]"):
+        StableLinearModel().fit(Frame(noisy[:, :2].astype(str), ["a", "b"]))
+    several = StableLinearModel().fit([Frame(noisy[:30], names), Frame(noisy[30:], names)])
+    assert list(several.feature_names_in_) == names
+    assert not hasattr(several.fit(noisy), "feature_names_in_")
+
+
+def test_pandas_frames():
+    pandas = pytest.importorskip("pandas")
+    noisy, U, _ = chain(60, 0.05, 7)
+    frame = pandas.DataFrame(noisy, columns=["a", "b", "c", "d"])
+    model = StableLinearModel().fit(frame, U=pandas.DataFrame(U))
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert model.simulate(frame.iloc[-1], 5, U[:5]).shape == (5, 4)
+    frame.loc[7, "b"] = np.nan
+    with pytest.raises(
+        ValueError, match="got NaN, infinity or masked entries in 1 rows, the first of them 7"
+    ):
+        StableLinearModel().fit(frame)
+
+
+def test_neither_pandas_nor_tqdm_is_needed(monkeypatch):
+    code = "import sys, spectral_param.dynamics; sys.exit(bool({'pandas', 'tqdm'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode in (0, 1)
+    real = builtins.__import__
+
+    def without_tqdm(name, *args, **kwargs):
+        if name.startswith("tqdm"):
+            raise ImportError
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_tqdm)
+    assert StableLinearModel(horizon="cv", lead=5).fit(chain(60, 0.05, 7)[0]).choice_ is not None
+
+
+def test_a_long_choice_shows_how_far_it_is(monkeypatch, capsys):
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr("spectral_param.dynamics._progress._DELAY", 0.0)
+    StableLinearModel(horizon="cv", lead=5).fit(chain(60, 0.05, 7)[0])
+    assert "horizon='cv'" in capsys.readouterr().err
+
+
+# Random problems ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_problems_keep_the_bound_or_say_what_is_wrong(seed):
+    _, recordings, inputs = random_problem(1000 + seed)
+    model = StableLinearModel(
+        horizon=["cv", 5, 12][seed % 3],
+        lead=[None, 10, 100][seed // 3 % 3],
+        offset=bool(seed % 2),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        if sum(len(r) - 1 for r in recordings) < 6:
+            with pytest.raises(ValueError, match=r"rows|vary"):
+                model.fit(recordings, U=inputs)
+            return
+        model.fit(recordings, U=inputs)
+    assert np.isfinite(model.A_).all()
+    assert np.abs(np.linalg.eigvals(model.A_)).max() <= 1 + 1e-12
+    assert model.fit_.error <= model.fit_.initial_error
