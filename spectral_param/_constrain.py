@@ -52,10 +52,12 @@ def constrain(
     kernels that are matrices, chooses the initial weight, takes a list of constraints, and refuses tensors on
     which the constraint would not hold.
 
-    A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
-    each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
-    embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
-    every kernel, with zero or circular padding, and bounds the norm of the layer.
+    Example:
+        >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
+        >>> lstm = spectral_param.constrain(lstm, "weight_hh_l*", spectral_param.SpectralRadiusNorm(0.95))
+        >>> gates = lstm.weight_hh_l1.unflatten(0, (4, 64))
+        >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
+        tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
 
     Args:
         module: The module that has the tensor. It is changed.
@@ -82,12 +84,10 @@ def constrain(
             take; if its module is pruned, scripted, or an Embedding with sparse gradients or ``max_norm``; if
             ``init`` or ``gates`` does not fit; or if the constraint raises it.
 
-    Example:
-        >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
-        >>> lstm = spectral_param.constrain(lstm, "weight_hh_l*", spectral_param.SpectralRadiusNorm(0.95))
-        >>> gates = lstm.weight_hh_l1.unflatten(0, (4, 64))
-        >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
-        tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
+    A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
+    each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
+    embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
+    every kernel, with zero or circular padding, and bounds the norm of the layer.
     """
     # A string is a Sequence, too: it is one wrong link, not a list of letters.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
@@ -116,6 +116,13 @@ def remove(module: M, tensor_name: str = "*") -> M:
     needs this library no more: it can be scripted, exported, or loaded where the library is not installed.
     Give an optimizer the new parameters.
 
+    Example:
+        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
+        >>> before = layer.weight.detach().clone()
+        >>> layer = spectral_param.remove(layer)
+        >>> type(layer).__name__, type(layer.weight).__name__, torch.equal(layer.weight, before)
+        ('Linear', 'Parameter', True)
+
     Args:
         module: The module that has the tensors. It is changed.
         tensor_name: Name of a tensor, such as ``"encoder.weight"``, or a pattern of names. The default is
@@ -129,13 +136,6 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
     Warns:
         UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
-
-    Example:
-        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
-        >>> before = layer.weight.detach().clone()
-        >>> layer = spectral_param.remove(layer)
-        >>> type(layer).__name__, type(layer.weight).__name__, torch.equal(layer.weight, before)
-        ('Linear', 'Parameter', True)
     """
     left = []
     for owner, name in _targets(module, tensor_name):

@@ -86,13 +86,13 @@ def fit_stable(
 
     The problem is not convex. The result is a local minimum, or close to one. Its error is never larger than
     that of two simple repairs of the least-squares A: divide it by its radius (in continuous time, shift it),
-    or clip its eigenvalues. If the least-squares A satisfies the bound, it is returned. The bound holds for
-    the eigenvalues that LAPACK computes from the returned A in float64, up to 1e-12, relative to the radius,
-    or to the larger of \|abscissa\| and min(1, max\|Y − abscissa·X\| / max\|X\|).
+    or clip its eigenvalues. If the least-squares A satisfies the bound, it is returned. LAPACK's float64
+    eigenvalues of the returned A keep the bound to a relative 1e-12. Relative means: to the radius, or in
+    continuous time to the larger of \|abscissa\| and min(1, max\|Y − abscissa·X\| / max\|X\|).
 
-    Otherwise the best fit lies on the bound, and often next to a Jordan block: then ‖Aᵏ‖ may become large
-    before it decays, see :attr:`StableFit.growth`. With few, noisy samples a radius slightly below 1 predicts
-    better.
+    If the least-squares A violates the bound, the best fit lies on the bound, often next to a Jordan block.
+    Then ‖Aᵏ‖ may grow large before it decays; see :attr:`StableFit.growth`. With few, noisy samples a radius
+    slightly below 1 predicts better.
 
     Sources: the 2x2 problems and the descent over Schur bases are those of Noferini and Poloni, "Nearest
     Ω-stable matrix via Riemannian optimization" (Numer. Math. 2021), weighted by the data. The problem:
@@ -110,9 +110,9 @@ def fit_stable(
             limit of stability.
         abscissa: Largest real part of an eigenvalue, for continuous time. None, the default, means 0, the
             limit of stability.
-        steps: Number of steps on the moduli from each start. With the default, 8, they nearly always converge
-            if they can, and a descent over Schur bases follows. 0 uses the closed form alone, which is faster
-            and has a larger error.
+        steps: Number of steps on the moduli from each start. The default is 8: more steps rarely change the
+            result. A descent over Schur bases follows. 0 uses the closed form alone, which is faster and has
+            a larger error.
         ridge: Adds ½·ridge·(‖A‖² + ‖B‖²) to the objective, in squared units of X and U. 0, the default, needs
             linearly independent columns.
 

@@ -45,6 +45,28 @@ class Certificate(NamedTuple):
 class LyapunovForm(Parametrization):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
+    The constraint to take for a stable weight that trains. With ``growth=g`` it bounds the growth of the
+    powers before they decay, too.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.LyapunovForm(radius=0.99))
+        >>> bool(spectral_param.functional.spectral_radius(layer.weight) <= 0.99 + 1e-6)
+        True
+
+    Args:
+        radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
+            of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
+            registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
+        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x;
+            otherwise as ``radius``, and not together with it.
+        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
+            continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
+            contraction. The original has one more block of n rows for g > 1. ``None``, the default: no bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
     .. math:: W = 2r\, (Q^H Q + A^H A)^{-1} Q^H A
 
     has a spectral radius of at most r for all Q and A, and every W of radius < r has this form. In continuous
@@ -65,29 +87,6 @@ class LyapunovForm(Parametrization):
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
     is defective, as in a Jordan block, has none.
-
-    Args:
-        radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each
-        matrix of
-            a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
-        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x;
-        otherwise
-            as ``radius``, and not together with it.
-        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
-        continuous
-            time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a contraction.
-            The original has one more block of n rows for g > 1. ``None``, the default: no bound.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> layer = torch.nn.Linear(64, 64)
-        >>> register_parametrization(layer, "weight", spectral_param.LyapunovForm(radius=0.99))
-        ParametrizedLinear(...)
-        >>> bool(spectral_param.functional.spectral_radius(layer.weight) <= 0.99 + 1e-6)
-        True
     """
 
     def __init__(

@@ -47,6 +47,30 @@ class SpectralNorm(Parametrization):
     unlike ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets
     the norm exceed the bound, the norm here is exact, after every step.
 
+    Example:
+        >>> layer = torch.nn.Linear(64, 300)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralNorm(0.5))
+        >>> torch.linalg.matrix_norm(layer.weight, 2)
+        tensor(0.5000, grad_fn=<...>)
+        >>> conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        >>> conv = spectral_param.constrain(conv, "weight", spectral_param.SpectralNorm(1.0))
+
+    Args:
+        norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
+            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
+        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is
+            between ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c
+            always.
+        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to
+            step by products with thin matrices, with a bound from above that holds for every matrix: proven
+            by random vectors, which are wrong with a probability below 1e-10, or where singular values lie
+            too close by a Cholesky factorisation; see ``spectral_param/eigen/proof.py``. ``"auto"``, the
+            default, is ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are
+            never tracked.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
     The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
     above, and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7
     (1e-10 in double precision) where it is followed from step to step. The gradient is u vᴴ for the singular
@@ -66,30 +90,6 @@ class SpectralNorm(Parametrization):
     - NaN or infinity in T gives NaN in W and in the gradient.
     - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
-
-    Args:
-        norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
-            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
-        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is
-            between ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c
-            always.
-        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to
-            step by products with thin matrices, with a bound from above that holds for every matrix: proven
-            by random vectors, which are wrong with a probability below 1e-10, or where singular values lie
-            too close by a Cholesky factorisation; see ``spectral_param/eigen/proof.py``. ``"auto"``, the
-            default, is ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are
-            never tracked.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> layer = torch.nn.Linear(64, 300)
-        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralNorm(0.5))
-        >>> torch.linalg.matrix_norm(layer.weight, 2)
-        tensor(0.5000, grad_fn=<...>)
-        >>> conv = torch.nn.Conv2d(3, 8, 3, padding=1)
-        >>> conv = spectral_param.constrain(conv, "weight", spectral_param.SpectralNorm(1.0))
     """
 
     shapes = "any"

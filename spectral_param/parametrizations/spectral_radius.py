@@ -45,45 +45,35 @@ class _Found(NamedTuple):
 class SpectralRadiusNorm(Parametrization):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / (ρ(T) + ε)`.
 
-    Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), section 3.1. The gradient is that of Prop. 3.2, except that the factor of its second term
-    is 1/ρ instead of the printed 1/(ρ + ε). For ε = 0 they are equal.
+    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
+    what a long product of W does. It does not bound a single step or a network with ReLU;
+    :class:`spectral_param.SpectralNorm` does.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
-    decomposition, however often the weight is read (under torch.compile: each read does), and much less from
-    n = 96 on.
-
-    Matrices without a derivative have defined results:
-
-    - NaN or infinity in T gives NaN in W and in the gradient.
-    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
-      derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
-    - A dominant eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
-      unit eigenvectors u and v, has no derivative. The gradient then treats ρ as a constant.
-    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
-      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
-
-    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralRadiusNorm())
+        >>> torch.linalg.eigvals(layer.weight).abs().max().item()
+        1.0...
 
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
             registration, so that a trained network keeps its outputs. The ``state_dict`` has it.
-        mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r.
-            There the loss does not depend on the size of T, so training alone does not bring ρ(W) back below
-            r; weight decay does, and :class:`spectral_param.SchurForm` needs none.
+        mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
+            is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
+            Use weight decay, or :class:`spectral_param.LyapunovForm`, which does not have this problem.
             ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
             from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
             default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
             opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
         eps: ε ≥ 0. The default is 0, as in the authors' experiments. With ε > 0, ρ(W) < r, and the modes
             ``"at_most"`` and ``"latched"`` scale T if ρ(T) + ε > r.
-        solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant
-            eigenvalue from step to step, proves each result, and calls LAPACK if a proof fails (see "How it
-            is followed from step to step" in the derivation). λ is then exact to working
-            precision, and the eigenvectors in the gradient to its square root. ``"auto"``, the default, is
-            ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the
-            tracking under ``tracking``: two n × 16 matrices.
+        solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
+            from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
+            from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
+            error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
+            where it is faster. The ``state_dict`` has the state of the tracking under ``tracking``: two n ×
+            16 matrices.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(|W|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(|W|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
@@ -94,12 +84,25 @@ class SpectralRadiusNorm(Parametrization):
     Raises:
         ValueError: If an argument is outside its range.
 
-    Example:
-        >>> layer = torch.nn.Linear(64, 64)
-        >>> register_parametrization(layer, "weight", spectral_param.SpectralRadiusNorm())
-        ParametrizedLinear(...)
-        >>> torch.linalg.eigvals(layer.weight).abs().max().item()
-        1.0...
+    Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
+    (AAAI 2020), section 3.1. The gradient is that of Prop. 3.2, except that the factor of its second term
+    is 1/ρ instead of the printed 1/(ρ + ε). For ε = 0 they are equal.
+
+    The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
+    costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
+    nothing. Under torch.compile every read costs as much as the first.
+
+    Matrices without a derivative have defined results:
+
+    - NaN or infinity in T gives NaN in W and in the gradient.
+    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
+      derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
+    - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`.
+      It has no usable derivative. The gradient then treats ρ as a constant.
+    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
+      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
+
+    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     latched: Tensor | None
