@@ -89,7 +89,7 @@ def constrain(
     embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
     every kernel, with zero or circular padding, and bounds the norm of the layer.
     """
-    # A string is a Sequence, too: it is one wrong link, not a list of letters.
+    # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
     _check_chain(chain, init)

@@ -49,8 +49,9 @@ class SpectralAbscissa(Parametrization):
     Raises:
         ValueError: If an argument is outside its range.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Each optimizer step costs one eigenvalue
-    decomposition, however often the weight is read (under torch.compile: each read does).
+    The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
+    costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
+    costs as much as the first.
 
     Matrices without a derivative have defined results:
 
