@@ -138,8 +138,10 @@ def table(regressions: dict[str, Any]) -> str:
     cases = dict.fromkeys(", ".join(name.split(", ")[:2]) for name in regressions)
     for case in cases:
         radius, n = case.removeprefix("radius ").split(", n = ")
-        cells = [regressions[f"{case}, {way}"] for way in WAYS]
-        numbers = " | ".join(f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells)
+        cells = [regressions.get(f"{case}, {way}") for way in WAYS]
+        numbers = " | ".join(
+            "not measured" if cell is None else f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells
+        )
         lines.append(f"| {radius} | {n} | {numbers} |")
     return "\n".join(lines) + "\n"
 

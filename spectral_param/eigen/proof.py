@@ -93,8 +93,10 @@ def resolvent_bound(bounds: Sequence[float], radius: float) -> tuple[float, floa
 
 
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
-    """Return where λ_max(G) < s is proven by Cholesky. G is Hermitian, in double precision."""
-    shifted = -G
-    shifted.diagonal(dim1=-2, dim2=-1).add_(s[..., None])
-    failed: Tensor = torch.linalg.cholesky_ex(shifted).info
+    """Return where λ_max(G) < s is proven by Cholesky.
+
+    G is Hermitian, in double precision, and of the caller no more: its memory is used.
+    """
+    G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
+    failed: Tensor = torch.linalg.cholesky_ex(G).info
     return failed == 0

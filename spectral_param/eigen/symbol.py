@@ -136,7 +136,7 @@ def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
         if K.is_complex():
             G = (torch.polar(torch.ones_like(part), -part) @ flat).unflatten(-1, (o, o))
         else:
-            G = torch.complex(part.cos() @ flat, -(part.sin() @ flat)).unflatten(-1, (o, o))
+            G = torch.complex(part.cos() @ flat, -part.sin() @ flat).unflatten(-1, (o, o))
         return G
 
     def largest(G: Tensor) -> Tensor:
@@ -146,11 +146,11 @@ def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
     best, size = hint, float(largest(grams(slice(hint, hint + 1))))
     step = max(1, _ENTRIES // o**2)
     for start in range(0, len(points), step):
-        G = grams(slice(start, start + step))
-        s = torch.full(G.shape[:1], size * (1 + _SAME), dtype=torch.float64, device=K.device)
-        above = (~proof.is_below(G, s)).nonzero()[:, 0]
+        s = torch.full((len(points[start : start + step]),), size * (1 + _SAME), dtype=torch.float64)
+        proven = proof.is_below(grams(slice(start, start + step)), s.to(K.device))
+        above = (~proven).nonzero()[:, 0]
         if len(above):
-            values = largest(G[above])
+            values = largest(grams(start + above))
             index = int(values.argmax())
             if float(values[index]) > size:
                 best, size = start + int(above[index]), float(values[index])

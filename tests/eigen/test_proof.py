@@ -81,7 +81,7 @@ def test_what_is_not_finite_and_what_has_no_gap_is_not_bounded() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_cholesky_without_a_gap(dtype) -> None:
-    G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).expand(3, 50, 50)
+    G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).repeat(3, 1, 1)
     s = torch.tensor([1 - 1e-12, 1 + 1e-12, torch.nan], dtype=torch.float64)
     assert proof.is_below(G, s).tolist() == [False, True, False]
 
