@@ -51,6 +51,7 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
     rectangles = [(16, 4)] if quick else RECTANGLES
+    norms = [(16, 4)] if quick else [(256, 256), (768, 768), (768, 3072)]
     blocks = [(2, 4)] if quick else [(128, 32), (32, 128)]
     small = [(16, 40, 2)] if quick else [(16, 20, 16), (32, 64, 32), (64, 100, 32)]
     return {
@@ -60,16 +61,21 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "training runs": lambda: eigen.on_training_runs(*((16, 64) if quick else (320, 720))),
         "adversarial runs": lambda: eigen.on_adversarial_runs(*((30, 24) if quick else (60, 256))),
         "normalised": lambda: (constraints.normalised_step(n) for n in sizes),
-        "normalised, new": lambda: (
-            constraints.normalised_step(n, fresh=True, dtype=dtype)
-            for dtype in ("float32", "float64")
-            for n in sizes
+        "new Linear, float32": lambda: (constraints.normalised_step(n, fresh=True) for n in sizes),
+        "new Linear, float64": lambda: (
+            constraints.normalised_step(n, fresh=True, dtype="float64") for n in sizes
         ),
         "normalised, batch": lambda: [constraints.normalised_step(batched, batched)],
         "orthogonal": lambda: (constraints.orthogonal_step(n) for n in sizes[1:]),
         "any shape": lambda: (constraints.rectangle_step(*each) for each in rectangles),
         "any shape, blocks": lambda: (constraints.blocks_step(*each) for each in blocks),
         "any shape, very tall": lambda: [constraints.tall_step(*((90, 5) if quick else (30_000, 50)))],
+        "bounded norm": lambda: (
+            constraints.norm_step(*each, gap=gap) for gap in (True, False) for each in norms
+        ),
+        "bounded norm, kernels": lambda: (
+            constraints.kernel_norm_step(*((4, 5) if quick else (64, 16)), stride) for stride in (1, 2)
+        ),
         "elsewhere": lambda: [] if quick else elsewhere.cases(),
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),

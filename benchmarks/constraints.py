@@ -270,3 +270,105 @@ def tall_step(m: int, n: int) -> Case:
         facts={"memory over that of the weight": held / (4 * m * n)},
         registration={"ScaledCayley": seconds},
     )
+
+
+# From this step on, steps with SpectralNorm are timed.
+NORM_STEPS = 8
+
+
+def _norm_case(
+    name: str, make: Callable[[], nn.Module], x: Tensor, norm_of: Callable[[Tensor], float]
+) -> Case:
+    """Return the case of a layer with SpectralNorm beside torch's spectral_norm, with both norms."""
+
+    def training(constrain: Callable[[nn.Module], object]) -> tuple[nn.Module, Run]:
+        torch.manual_seed(0)
+        layer = make()
+        constrain(layer)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+
+        for _ in range(NORM_STEPS):
+            run()
+        return layer, run
+
+    ours, our_run = training(lambda layer: sp.constrain(layer, "weight", sp.SpectralNorm(1.0)))
+    theirs, their_run = training(nn.utils.parametrizations.spectral_norm)
+    _, plain_run = training(lambda layer: None)
+    facts = {}
+    for label, layer in (("SpectralNorm", ours), ("torch, spectral_norm", theirs)):
+        facts[f"norm with {label}"] = norm_of(layer.weight.detach())
+    if not facts["norm with SpectralNorm"] <= 1 + 2e-6:
+        raise AssertionError(f"norm: expected at most 1, got {facts['norm with SpectralNorm']}")
+    return Case(
+        name,
+        {"SpectralNorm": our_run, "torch, spectral_norm": their_run, "unconstrained": plain_run},
+        facts=facts,
+    )
+
+
+def norm_step(m: int, n: int, gap: bool) -> Case:
+    """A training step of a Linear whose weight (m, n) has a bounded norm.
+
+    Args:
+        m: Rows.
+        n: Columns.
+        gap: Whether the largest singular value of the start is 3 % above the next one, as training makes it,
+            or the start is torch's own.
+
+    Returns:
+        The case.
+    """
+
+    def make() -> nn.Module:
+        layer = nn.Linear(n, m, bias=False)
+        with torch.no_grad():
+            if gap:
+                U, sigma, Vh = torch.linalg.svd(layer.weight, full_matrices=False)
+                layer.weight += (1.03 * sigma[1] - sigma[0]) * torch.outer(U[:, 0], Vh[0])
+            layer.weight *= 2  # Above the bound.
+        return layer
+
+    start = "a gap of 3 %" if gap else "torch's own start"
+    torch.manual_seed(1)
+    return _norm_case(
+        f"bounded norm, a training step, {m} x {n}, {start}",
+        make,
+        torch.randn(8, n),
+        lambda W: torch.linalg.svdvals(W.double())[0].item(),
+    )
+
+
+def kernel_norm_step(channels: int, size: int, stride: int) -> Case:
+    """A training step of a convolution whose norm is bounded.
+
+    Args:
+        channels: Of the input and of the output.
+        size: Of the eight images.
+        stride: The stride.
+
+    Returns:
+        The case.
+    """
+    torch.manual_seed(1)
+    x = torch.randn(8, channels, size, size)
+
+    def norm_of(W: Tensor) -> float:  # On images of size 32, from below.
+        y = torch.randn(1, channels, 32, 32)
+        for _ in range(100):
+            y = (y / y.norm()).requires_grad_()
+            z = nn.functional.conv2d(y, W, stride=stride, padding=1)
+            (y,) = torch.autograd.grad(z, y, z.detach())
+        return z.norm().item()
+
+    return _norm_case(
+        f"bounded norm, a training step, kernel {channels} x {channels} x 3 x 3, stride {stride}, "
+        f"images {size} x {size}",
+        lambda: nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False),
+        x,
+        norm_of,
+    )

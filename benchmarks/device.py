@@ -3,7 +3,8 @@
 Without arguments, the device is the stand-in of ``tests/standin.py``, which any machine has. It counts the
 launches and waits of each step, which are the same on every device that runs PyTorch's operations one by one.
 With ``--device cuda`` the steps are timed there, beside the host. In both cases, each step's weight and
-gradients are first compared with the host's.
+gradients are first compared with the host's. ``results/device_before.json`` has the counts of commit 31b8bee,
+from which on they were lowered.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ WARM_UP = 6
 COUNTED = 4
 # Units, inputs, sequences and time steps of the networks.
 UNITS, INPUTS, BATCH, STEPS = 32, 2, 16, 20
-# Entries are float32. Between the host and a device, only rounding differs.
-TOLERANCE = 1e-4
+# Between the host and a device only rounding differs: that of float32, which a network's time steps multiply.
+TOLERANCE = 1e-3
 
 Step = Callable[[], tuple[Tensor, ...]]
 

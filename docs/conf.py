@@ -1,9 +1,11 @@
 """Sphinx configuration."""
 
 import doctest
+import functools
 import html
 import importlib
 import inspect
+import re
 import textwrap
 import typing
 from importlib.metadata import version as installed_version
@@ -13,6 +15,7 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.addnodes import desc_content
 from sphinx.ext.autosummary import Autosummary
+from sphinx_gallery.sorting import FunctionSortKey
 
 import spectral_param.analysis.plot
 
@@ -63,7 +66,8 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "tutorials",
     "ignore_pattern": r"^(?!plot_)",
-    "within_subsection_order": "FileNameSortKey",
+    # By number: plot_10 comes after plot_9.
+    "within_subsection_order": FunctionSortKey(functools.partial(re.sub, r"^plot_(\d)_", r"plot_0\1_")),
     "abort_on_example_error": True,
     "download_all_examples": False,
     # What torch.manual_seed and plotting return is not shown.

@@ -16,6 +16,7 @@ from spectral_param.parametrizations import (
     FourierUnitary,
     Givens,
     Householder,
+    LyapunovForm,
     Parametrization,
     ScaledCayley,
     SchurForm,
@@ -23,6 +24,7 @@ from spectral_param.parametrizations import (
     SingularValues,
     SkewExponential,
     SpectralAbscissa,
+    SpectralNorm,
     SpectralRadiusNorm,
 )
 
@@ -33,6 +35,7 @@ __all__ = [
     "FourierUnitary",
     "Givens",
     "Householder",
+    "LyapunovForm",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
@@ -40,6 +43,7 @@ __all__ = [
     "SingularValues",
     "SkewExponential",
     "SpectralAbscissa",
+    "SpectralNorm",
     "SpectralRadiusNorm",
     "analysis",
     "constrain",

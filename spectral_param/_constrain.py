@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -22,8 +23,7 @@ from spectral_param.context import has_no_values
 from spectral_param.functional.checks import finfo_eps, whole_number
 from spectral_param.parametrizations._foreign import originals_for
 from spectral_param.parametrizations.base import Parametrization
-from spectral_param.parametrizations.sign_pattern import SignPattern
-from spectral_param.parametrizations.spectral_abscissa import SpectralAbscissa
+from spectral_param.parametrizations.spectral_norm import SpectralNorm
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -54,7 +54,8 @@ def constrain(
 
     A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
     each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
-    embedding. So a constraint on the matrix is one on the layer.
+    embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
+    every kernel, with zero or circular padding, and bounds the norm of the layer.
 
     Args:
         module: The module that has the tensor. It is changed.
@@ -63,7 +64,7 @@ def constrain(
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
             result of the last one. Constraints are copied; the given instance is not changed. If the tensor
-            already has a parametrization, the constraint acts behind it.
+            already has a parametrization, the constraint acts after it: on the weight that it returns.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
@@ -188,7 +189,9 @@ class _Snapshot:
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
     first, *later = links
     present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
-    _check_diagonal([*present, *links])
+    for i, link in enumerate(links):
+        if isinstance(link, Parametrization):
+            link.check_after([*present, *links[:i]])
     if present:
         later = links
     else:
@@ -232,6 +235,8 @@ def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -
         link.gates = _known_gates(owner, name) if gates is None else gates
         if _is_kernel(owner, name):
             link.kernel_dims = len(owner.kernel_size)  # type: ignore[arg-type]
+            if isinstance(link, SpectralNorm):
+                link.strides = _strides(owner)
     return link
 
 
@@ -299,23 +304,6 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
         )
 
 
-def _check_diagonal(links: list[nn.Module]) -> None:
-    """Raise if SpectralAbscissa, which shifts the diagonal, would undo what a pattern gives."""
-    patterns: list[SignPattern] = []
-    for link in links:
-        if isinstance(link, SignPattern):
-            patterns.append(link)
-        # With "at_most" the diagonal is only made smaller.
-        elif isinstance(link, SpectralAbscissa) and not all(
-            pattern.has_free_diagonal(or_negative=link.mode == "at_most") for pattern in patterns
-        ):
-            raise ValueError(
-                "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
-                "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
-                "sign; -1 may stay with mode='at_most'."
-            )
-
-
 def _check_gates(chain: list[nn.Module], gates: int | None) -> None:
     if gates is None:
         return
@@ -377,14 +365,43 @@ def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int 
         and not any(owner.padding)
         and all(each == 1 for each in owner.dilation)
     )
-    if any(each != 1 for each in size) and not is_patch:
+    if all(isinstance(link, SpectralNorm) for link in chain):
+        _check_padding(owner)
+    elif any(each != 1 for each in size) and not is_patch:
         raise ValueError(
             f"{kind}: expected a kernel that acts as a matrix, of size 1, or with a stride of its size and "
             f"no padding and dilation, got size {size}, stride {tuple(owner.stride)}, padding "
             f"{owner.padding}, dilation {tuple(owner.dilation)}. Where patches overlap, the "
-            "matrix of the kernel says little about the layer. For orthogonal convolutions see the package "
-            "orthogonium."
+            "matrix of the kernel says little about the layer. SpectralNorm alone bounds the norm of every "
+            "convolution. For orthogonal convolutions see the package orthogonium."
         )
+
+
+def _check_padding(owner: Any) -> None:
+    """Raise for a convolution whose padding makes its norm larger than that of its kernel."""
+    kind, mode, padding = type(owner).__name__, owner.padding_mode, owner.padding
+    if mode not in ("zeros", "circular"):
+        raise ValueError(
+            f"{kind}: expected padding_mode 'zeros' or 'circular' for SpectralNorm, got {mode!r}, which "
+            "repeats pixels, so that the norm of the layer is larger than that of its kernel, by a factor "
+            "that depends on the size of the image. Pad with zeros."
+        )
+    reach = tuple(d * (k - 1) for k, d in zip(owner.kernel_size, owner.dilation, strict=True))
+    is_circular = mode == "circular" and not isinstance(padding, str)
+    if is_circular and any(2 * p > r for p, r in zip(padding, reach, strict=True)):
+        raise ValueError(
+            f"{kind}: expected a circular padding of at most half of dilation * (kernel_size - 1) = "
+            f"{reach} for SpectralNorm, got {tuple(padding)}, which repeats results, so that the norm of the "
+            "layer is larger than that of its kernel. Take padding='same'."
+        )
+
+
+def _strides(owner: Any) -> tuple[int, ...]:
+    """Return the strides of a convolution that count for its norm; see :mod:`spectral_param.eigen.symbol`."""
+    if owner.padding_mode == "circular":
+        # Where the stride does not divide the image, the last and the first result are closer than a stride.
+        return (1,) * len(owner.stride)
+    return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))
 
 
 def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) -> None:

@@ -24,7 +24,7 @@ def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
 def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
     """Yield each constraint in a model, also nested ones, with the originals that it reads.
 
-    Behind another parametrization, these are computed from the matrix that the other one returns.
+    After another parametrization, these are computed from the matrix that the other one returns.
     """
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):

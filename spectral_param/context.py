@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -84,13 +85,9 @@ def is_plain(*tensors: Tensor) -> bool:
 
 HALF = {torch.bfloat16, torch.float16, torch.complex32}
 
-# Devices whose values the host sees without waiting.
-HOST = {"cpu"}
-
-
-def is_on_host(t: Tensor) -> bool:
-    """Return whether the host can look at the values of t without waiting for a device."""
-    return t.device.type in HOST
+# Whether the host can look at the values of a tensor without waiting for a device. Without a Python frame,
+# because each read asks several times.
+is_on_host: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
 
 
 def is_wrapped(t: Tensor) -> bool:
@@ -123,8 +120,10 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
-    # Where autocast does not exist, as on the meta device, it cannot be switched off.
-    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+    # Where autocast does not exist, as on the meta device, it cannot be switched off. torch 2.6 does not
+    # compile is_autocast_available.
+    exists = device != "meta" if torch.compiler.is_compiling() else is_autocast_available(device)
+    if exists and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
 

@@ -30,6 +30,12 @@ def with_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
     return W.reshape(shape)
 
 
+def with_absolute_radius(shape: Shape, dtype: torch.dtype, radius: float) -> Tensor:
+    W = torch.randn(shape, dtype=dtype)
+    factor = radius / torch.linalg.eigvals(blocks_of(W.abs())).abs().amax(dim=-1)
+    return (blocks_of(W) * factor[..., None, None]).reshape(shape)
+
+
 def as_shape(W: Tensor, shape: Shape) -> Tensor:
     """The way back from blocks_of."""
     return W.mT.contiguous() if shape in RECTANGLES and shape[-2] < shape[-1] else W.reshape(shape)
@@ -82,6 +88,15 @@ def with_singular_values(shape: Shape, dtype: torch.dtype, low: float, high: flo
     V = torch.linalg.qr(torch.randn_like(U[..., :n, :])).Q
     sigma = torch.linspace(low, high, n, dtype=dtype)
     return as_shape(U * sigma @ V, shape)
+
+
+def norms(W: Tensor) -> Tensor:
+    return torch.linalg.svdvals(blocks_of(W))[..., 0]
+
+
+def with_norm(shape: Shape, dtype: torch.dtype, norm: float) -> Tensor:
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    return as_shape(W * (norm / torch.linalg.svdvals(W)[..., 0])[..., None, None], shape)
 
 
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -142,6 +157,41 @@ def with_abscissa(shape: Shape, dtype: torch.dtype, abscissa: float) -> Tensor:
     return (blocks_of(W) + shift[..., None, None] * torch.eye(shape[-1], dtype=dtype)).reshape(shape)
 
 
+def contracting(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """S⁻¹CS for a contraction C of norm 0.7 and an S of condition at most 2."""
+    C, S = (blocks_of(torch.randn(shape, dtype=dtype)) for _ in range(2))
+    C = 0.7 * C / torch.linalg.matrix_norm(C, 2, keepdim=True)
+    S = torch.eye(shape[-1], dtype=dtype) + S / (3 * torch.linalg.matrix_norm(S, 2, keepdim=True))
+    return torch.linalg.solve(S, C @ S).reshape(shape)
+
+
+def growth_violation(W: Tensor) -> Tensor:
+    """‖Wᵏ‖ <= 3·0.9ᵏ."""
+    W = blocks_of(W) / 0.9
+    power, worst = W, torch.zeros_like(W.real[..., 0, 0])
+    for _ in range(50):
+        worst = torch.maximum(worst, torch.linalg.matrix_norm(power, 2) / 3 - 1)
+        power = power @ W
+    return worst
+
+
+def decaying(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """A matrix with exp(Wt) of norm at most 2 exp(-0.2 t)."""
+    C = blocks_of(contracting(shape, dtype))
+    return (C - 0.9 * torch.eye(shape[-1], dtype=dtype)).reshape(shape)
+
+
+def exponential_growth_violation(W: Tensor) -> Tensor:
+    """‖exp(Wt)‖ <= 2 exp(-0.1 t)."""
+    W = blocks_of(W)
+    shifted = W + 0.1 * torch.eye(W.shape[-1], dtype=W.dtype)
+    unit = torch.linalg.matrix_norm(W, 2, keepdim=True).clamp(min=1)
+    norms = [
+        torch.linalg.matrix_norm(torch.matrix_exp(shifted * t / unit), 2) for t in (0.1, 0.5, 1.0, 4.0, 10.0)
+    ]
+    return torch.stack(norms).amax(dim=0) / 2 - 1
+
+
 def checkered(n: int) -> Tensor:
     """Columns of one sign each, by turns; zeros below the diagonal, one row free."""
     pattern = torch.ones(n, n)
@@ -198,6 +248,14 @@ CASES = (
         member=lambda shape, dtype: with_radius(shape, dtype, 0.99),
         violation=lambda W: torch.relu(radii(W) - 1),
         outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="SpectralRadiusNorm-absolute",
+        variant=True,
+        make=lambda shape: sp.SpectralRadiusNorm(0.9, of="absolute"),
+        member=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.9),
+        violation=lambda W: (radii(W.abs()) / 0.9 - 1).abs(),
+        outside=lambda shape, dtype: with_absolute_radius(shape, dtype, 0.7),
     ),
     Case(
         name="SpectralAbscissa",
@@ -271,6 +329,33 @@ CASES = (
         rectangles=RECTANGLES,
     ),
     Case(
+        name="SpectralNorm",
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        violation=lambda W: (norms(W) / 0.7 - 1).abs(),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=RECTANGLES,
+    ),
+    Case(
+        name="SpectralNorm-at_most",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.9),
+        violation=lambda W: torch.relu(norms(W) - 1),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 1.5),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="SpectralNorm-tracking",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm(0.7, mode="equal", solver="tracking"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.7),
+        # In double precision a norm that is followed is known to 1e-10.
+        violation=lambda W: torch.relu((norms(W) / 0.7 - 1).abs() - 1e-10),
+        outside=lambda shape, dtype: with_norm(shape, dtype, 0.5),
+        rectangles=((60, 59),),
+    ),
+    Case(
         name="BlockTriangular",
         make=make_blocks,
         member=block_member,
@@ -314,6 +399,45 @@ CASES = (
         dtypes=(torch.float32, torch.float64),
     ),
     Case(
+        name="LyapunovForm",
+        make=lambda shape: sp.LyapunovForm(0.95),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.9),
+        violation=lambda W: torch.relu(radii(W) / 0.95 - 1),
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="LyapunovForm-growth",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(0.9, growth=3.0),
+        member=contracting,
+        violation=growth_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+    ),
+    Case(
+        name="LyapunovForm-contraction",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(growth=1.0),
+        member=lambda shape, dtype: 0.6 * orthogonal(shape, dtype),
+        violation=lambda W: torch.relu(torch.linalg.matrix_norm(blocks_of(W), 2) - 1),
+        outside=lambda shape, dtype: 2 * orthogonal(shape, dtype),
+    ),
+    Case(
+        name="LyapunovForm-abscissa",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(abscissa=-0.1),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
+        violation=lambda W: torch.relu(abscissas(W) + 0.1),
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.5),
+    ),
+    Case(
+        name="LyapunovForm-abscissa-growth",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(abscissa=-0.1, growth=2.0),
+        member=decaying,
+        violation=exponential_growth_violation,
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.5),
+    ),
+    Case(
         name="SignPattern",
         make=lambda shape: sp.SignPattern(checkered(shape[-1])),
         member=lambda shape, dtype: signed(torch.randn(shape, dtype=dtype)),
@@ -345,5 +469,27 @@ FROM_THE_START = (
         make=lambda shape: sp.SpectralAbscissa("present"),
         member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
         violation=lambda W: (abscissas(W) + 0.2).abs(),
+    ),
+    Case(
+        name="SpectralNorm-present",
+        variant=True,
+        make=lambda shape: sp.SpectralNorm("present", mode="equal"),
+        member=lambda shape, dtype: with_norm(shape, dtype, 0.8),
+        violation=lambda W: (norms(W) / 0.8 - 1).abs(),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="LyapunovForm-present",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm("present"),
+        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
+        violation=lambda W: torch.relu(radii(W) / 0.8 - 1),
+    ),
+    Case(
+        name="LyapunovForm-abscissa-present",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(abscissa="present"),
+        member=lambda shape, dtype: with_abscissa(shape, dtype, -0.2),
+        violation=lambda W: torch.relu(abscissas(W) + 0.2),
     ),
 )

@@ -65,7 +65,7 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_both_directions() -> None:
+def test_compiled_network_of_both_directions_is_the_same() -> None:
     blocks = [(4, sp.ScaledCayley())]
     rnn = sp.nn.BlockRNN(3, blocks, num_layers=2, bidirectional=True, dtype=torch.float64)
 
@@ -85,7 +85,7 @@ def test_both_directions() -> None:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("checkpoint_every", [None, 2])
-def test_traced_network(checkpoint_every) -> None:
+def test_traced_network_is_right_for_other_inputs(checkpoint_every) -> None:
     rnn = sp.nn.ScoRNN(3, 4, checkpoint_every=checkpoint_every)
     traced = torch.jit.trace(rnn, (torch.randn(5, 2, 3),), check_trace=False)
     x = torch.randn(5, 2, 3)

@@ -9,5 +9,5 @@ TRIALS = [trial for case in (*CASES, *FROM_THE_START) for trial in conformance(c
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_contract(trial) -> None:
+def test_constraint_keeps_its_contract(trial) -> None:
     trial()

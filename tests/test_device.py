@@ -12,10 +12,13 @@ import spectral_param as sp
 from benchmarks import device as benchmark
 from benchmarks.table import RESULTS
 from spectral_param.eigen import dense, tracking
+from spectral_param.functional.exponential import skew_exponential
 from spectral_param.testing import Case, Trial, conformance, holder
-from tests import standin
 from tests.cases import CASES, FROM_THE_START
-from tests.standin import DEVICE
+
+# An older torch has no hook for Python backends.
+standin = pytest.importorskip("tests.standin", exc_type=ImportError)
+DEVICE = standin.DEVICE
 
 # What these are about is not where the numbers are.
 ELSEWHERE = {
@@ -53,7 +56,7 @@ TRIALS = [
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_contract(trial: Trial) -> None:
+def test_constraint_keeps_its_contract_on_a_device(trial: Trial) -> None:
     with standin.counting():
         trial()
 
@@ -165,11 +168,41 @@ def test_a_step_that_falls_back_on_lapack_decomposes_once(scale, monkeypatch) ->
     layer = sp.constrain(nn.Linear(100, 100, bias=False), "weight", sp.SpectralRadiusNorm()).to(DEVICE)
     original = layer.parametrizations.weight.original
     with torch.no_grad():
+        # All eigenvalues are as large, so no step attempts to track.
         original.copy_(nn.init.orthogonal_(torch.empty(100, 100)) * scale)
+        layer.weight  # noqa: B018  # The host has the state of the tracking from now on.
+        original.mul_(1.01)
     calls.clear()
-    for _ in range(2):
+    with standin.counting() as asked:
         layer.weight.sum().backward()
+    # T, and whether something is extreme, zero or defective; for an extreme T the last two once more.
+    assert asked.waits <= (2 if scale == 1 else 4)
+    layer.weight.sum().backward()
     assert calls == ["cpu"]
+
+
+@pytest.mark.parametrize("case", STEPS[:19], ids=lambda case: case.name)
+def test_a_second_read_waits_once(case: benchmark.Case) -> None:
+    """Whether anything has changed is one question, however many tensors the weight depends on."""
+    with standin.counting():
+        module = copy.deepcopy(case.module).to(DEVICE)
+        module.weight  # noqa: B018
+    with standin.counting() as asked:
+        module.weight  # noqa: B018
+    assert asked.waits == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_of_any_size(dtype) -> None:
+    """What the host learns from one look gives the numbers that it computes itself."""
+    sizes = [0.0, 1e-30, 0.1, 5.0, 100.0, 1e7, float("nan"), float("inf")]
+    T = torch.randn(len(sizes), 6, 6, dtype=dtype) * torch.tensor(sizes, dtype=dtype)[:, None, None]
+    A = T.tril(-1) - T.tril(-1).mT
+    for X in (A, *A, A[5] * 1e5, A[5] * torch.finfo(dtype).max / 1e9):
+        with standin.counting():
+            found = skew_exponential(X.to(DEVICE)).cpu()
+        atol = 1e3 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found, skew_exponential(X), atol=atol, rtol=0, equal_nan=True)
 
 
 def test_tracked_matrices_are_what_they_are_alone() -> None:
@@ -201,3 +234,17 @@ def test_the_device_is_one() -> None:
         x.copy_(torch.zeros(2))
         x[x > 0]
     assert asked.waits == 3
+
+
+@pytest.mark.parametrize("device", ["standin", "cpu"])
+def test_the_command_writes_what_it_finds(device, monkeypatch, tmp_path, capsys) -> None:
+    """A real device is timed; the host stands for one here."""
+    output = tmp_path / "device.json"
+    arguments = ["--device", device, "--only", "ScaledCayley", "--repeats", "2", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", ["benchmarks.device", *arguments])
+    benchmark.main()
+    written = json.loads(output.read_text())
+    assert written["environment"]["device"] == device
+    (row,) = written["steps"].values()
+    assert set(row) == {"difference", *(("launches", "waits") if device == "standin" else ("device", "host"))}
+    assert "ScaledCayley" in capsys.readouterr().out

@@ -78,7 +78,7 @@ def test_no_import_points_upwards() -> None:
 
 
 @pytest.mark.parametrize("folder", ["spectral_param", "examples", "benchmarks"])
-def test_no_circle(folder) -> None:
+def test_imports_have_no_circle(folder) -> None:
     graph = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == folder}
     graphlib.TopologicalSorter(graph).prepare()
 
@@ -88,7 +88,7 @@ def test_no_circle(folder) -> None:
     [
         ("spectral_param", {"spectral_param"}),
         ("examples", {"spectral_param", "examples"}),
-        ("benchmarks", {"spectral_param", "examples", "benchmarks"}),
+        ("benchmarks", {"spectral_param", "examples", "benchmarks", "tests"}),  # The stand-in device.
     ],
 )
 def test_what_is_beside_the_package_stands_above_it(folder, below) -> None:

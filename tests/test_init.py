@@ -30,7 +30,7 @@ def test_henaff_angles_are_uniform_on_the_circle() -> None:
 
 
 @pytest.mark.parametrize(("uniform", "mean"), [("modulus", 1 / 2), ("area", 2 / 3)])
-def test_disc_moduli(uniform, mean) -> None:
+def test_moduli_in_the_disc_are_uniform_by_modulus_or_area(uniform, mean) -> None:
     _, moduli = angles_and_moduli(lambda T: sp.init.disc_(T, uniform))
     assert moduli.max() <= 1
     assert moduli.mean().item() == pytest.approx(mean, abs=0.02)
@@ -39,7 +39,7 @@ def test_disc_moduli(uniform, mean) -> None:
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
 @pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_])
-def test_orthogonal(fill, n, dtype) -> None:
+def test_starts_are_orthogonal(fill, n, dtype) -> None:
     assert orthogonality_defect(fill(torch.empty(n, n, dtype=dtype))).max() < 1e-6
 
 
@@ -55,7 +55,7 @@ def test_spectral_radius_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_, sp.init.disc_, sp.init.spectral_radius_])
-def test_generator_decides(fill) -> None:
+def test_start_depends_on_the_generator_alone(fill) -> None:
     def sample(seed):
         return fill(torch.empty(6, 6), generator=torch.Generator().manual_seed(seed))
 
@@ -66,7 +66,7 @@ def test_generator_decides(fill) -> None:
 
 
 @pytest.mark.parametrize("fill", [sp.init.cayley_, sp.init.henaff_])
-def test_gate_blocks(fill) -> None:
+def test_each_gate_gets_a_start_of_its_own(fill) -> None:
     def filled(tensor):
         return fill(tensor, generator=torch.Generator().manual_seed(1))
 
@@ -77,7 +77,7 @@ def test_gate_blocks(fill) -> None:
     torch.testing.assert_close(lstm.weight_hh_l0, W, atol=1e-5, rtol=0)
 
 
-def test_bad_arguments() -> None:
+def test_counts_distributions_and_radii_out_of_range_are_named() -> None:
     W = torch.zeros(3, 3)
     for wrong in (4, -1, 1.5, True):
         with pytest.raises(ValueError, match=f"an integer, 0 <= count <= n = 3, got {wrong}"):

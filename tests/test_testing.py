@@ -167,6 +167,11 @@ class WrongWhenCompiled(sp.SkewExponential):
         return super().constrain(scaled_gradient(T, -3) if torch.compiler.is_compiling() else T, found)
 
 
+class WrongWhenExported(sp.SkewExponential):
+    def constrain(self, T, found=None):
+        return super().constrain(-T if torch.compiler.is_compiling() else T, found)
+
+
 class WrongInsideCached(sp.SkewExponential):
     def constrain(self, T, found=None):
         return super().constrain(scaled_gradient(T, 2) if parametrize._cache_enabled else T, found)
@@ -192,6 +197,7 @@ class Constant(Skew):
     ("make", "check", "match"),
     [
         (WrongWhenCompiled, testing.check_compile, "torch.compile: expected agreement"),
+        (WrongWhenExported, testing.check_export, "exported program: expected agreement"),
         (WrongInsideCached, testing.check_cached, r"gradient inside cached\(\): expected agreement"),
         (ForgetsItsBase, testing.check_to, "weight in torch.float32: expected agreement"),
     ],
@@ -211,7 +217,7 @@ def test_zeros_are_not_compared(check) -> None:
 
 
 @pytest.mark.parametrize("name", ["SkewExponential", "ScaledCayley", "Givens", "Householder"])
-def test_single_numbers(name) -> None:
+def test_checks_hold_for_single_numbers(name) -> None:
     case = next(case for case in CASES if case.name == name)
     for check in (testing.check_bad_input, testing.check_constraint_holds, testing.check_cached):
         check(case, (1, 1), torch.float64)

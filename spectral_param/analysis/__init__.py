@@ -7,6 +7,7 @@ draw what they return. They need matplotlib (the extra ``plot``) and raise ``Imp
 from spectral_param.analysis.displacement import displacement
 from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis.gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from spectral_param.analysis.lyapunov import LyapunovCertificate, lyapunov_certificate
 from spectral_param.analysis.orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis.plot import (
     plot_angles,
@@ -37,6 +38,7 @@ from spectral_param.analysis.transient import TransientGrowth, kreiss_constant, 
 
 __all__ = [
     "LowerSchur",
+    "LyapunovCertificate",
     "Recorder",
     "TransientGrowth",
     "departure_from_normality",
@@ -49,6 +51,7 @@ __all__ = [
     "kreiss_constant",
     "loss_gradient_norms",
     "lower_schur",
+    "lyapunov_certificate",
     "orthogonality_error",
     "plot_angles",
     "plot_eigenvalues",

@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param.context import HOST, full_precision, is_compiled, is_on_host, is_wrapped, not_nested
+from spectral_param.context import full_precision, is_compiled, is_on_host, is_wrapped, not_nested
 from spectral_param.eigen.dense import (
     SHORT_SIZE,
     Choice,
@@ -241,7 +241,7 @@ class _Divided(torch.autograd.Function):
     ) -> Tensor:
         ctx.radius, ctx.eps = radius, eps
         ctx.save_for_backward(T, eigenvalue, u, v)
-        if T.ndim == 2 and T.device.type in HOST:  # Python numbers are faster than tensors.
+        if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
             return T / ((abs(eigenvalue.item()) + eps) / float(radius))
         return T / _to_matrices(_shifted(eigenvalue, eps) / radius, T)
 

@@ -56,6 +56,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
+from spectral_param.eigen.proof import resolvent_bound
 from spectral_param.errors import NotProvenError
 
 Array = npt.NDArray[Any]
@@ -367,14 +368,13 @@ def _resolvent_bound(
     most = PRODUCTS / (power * len(B.factors))
     if expected > most:
         return math.inf
-    total = 0.0
+    norms: list[float] = []  # of (QSQ)ʲ, relative to rʲ
     for _ in range(math.ceil(min(most, 4 * expected + 10))):
-        norm = MARGIN * float(np.linalg.norm(z, axis=0).max())  # of (QSQ)ʲ, relative to rʲ
-        if norm <= 0.5:
-            return total / (1 - norm)
-        if not norm < GROWTH:
+        norms.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
+        if norms[-1] <= 0.5:
+            return resolvent_bound(norms, 1.0)[0] / r
+        if not norms[-1] < GROWTH:
             break
-        total += norm / r
         z = B.times(z, power) / r
         z -= V @ (dual @ z)
     return math.inf

@@ -47,15 +47,13 @@ largest, scaled to |θ_1| = 1. Two such curves prove the result:
 - |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1.
 - |z| = 1 + δ and all z beyond: no eigenvalue is larger.
 
-So ρ(P) is 1 to within δ, for every T, normal or not. M comes from random vectors. Let Z have p = 16
-independent standard normal columns, drawn after T and the blocks are given, and let w be the leading right
-singular vector of A^j. Then ‖A^j Z‖ ≥ ‖A^j‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of freedom, which
-is below τ² = 0.65² with probability
+So ρ(P) is 1 to within δ, for every T, normal or not. M comes from random vectors, as (1) and (4) of
+:mod:`spectral_param.eigen.proof` say: with p = 16 independent standard normal columns Z, drawn after T and
+the blocks are given, and j products,
 
-    P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (2)
+    ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ,   τ = 0.65,   b_0 = ‖I - Π‖,                                         (2)
 
-(less for complex T). Otherwise ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ, and for j = 0, b_0 = ‖I - Π‖. If b_m < (1 - δ)^m for
-some m, then A has no eigenvalue with |z| ≥ 1 - δ, and the geometric series gives
+with probability at least 1 - 1e-10, and if b_m < (1 - δ)^m for some m,
 
     M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
 
@@ -78,6 +76,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.context import is_on_host
+from spectral_param.eigen import proof
 from spectral_param.eigen.dense import (
     Eigentriple,
     dominant_eigentriple_and_moduli,
@@ -105,8 +104,7 @@ MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
 # The audit: p and τ of (2), δ in rounding errors of λ, and the largest number of products.
-AUDIT_VECTORS = 16
-AUDIT_TAU = 0.65
+AUDIT_VECTORS, AUDIT_TAU = proof.VECTORS, proof.TAU
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
@@ -713,8 +711,4 @@ def _bounded_resolvent(
 
 def _resolvent(bounds: list[float], delta: float) -> tuple[float, float]:
     """Return M of (3), and b_m relative to (1 - δ)^m."""
-    b = np.asarray(bounds) * (1 - delta) ** -np.arange(len(bounds), dtype=float)
-    contraction = float(b[-1])
-    if not contraction < 1:
-        return math.inf, contraction
-    return float(b[:-1].sum() / ((1 - delta) * (1 - contraction))), contraction
+    return proof.resolvent_bound(bounds, 1 - delta)

@@ -56,16 +56,18 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
         powers = _four_powers(A * _powers_of_two(-s, A) if s.any() else A)
         if skew and s.any():
             least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
+            s = _halvings(least, limit)
     else:
         # The host looks once, at all that decides.
-        factor = (-torch.frexp(norm / limit).exponent.clamp(min=0)).exp2().to(norm.dtype)
-        powers = _four_powers(A * factor)
-        bound = _norm(powers[3]) ** 0.25 / factor if skew else norm
-        *norms, factors = torch.stack([norm, bound, factor]).cpu().numpy()
-        least, tried = np.minimum(*norms), -np.log2(factors)
+        divisor = torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype).exp2()
+        powers = _four_powers(A / divisor)
+        bound = _norm(powers[3]) ** 0.25 * divisor if skew else norm
+        *norms, divisors = torch.stack([norm, bound, divisor]).cpu().numpy()
+        least = np.minimum(*norms)
+        tried = np.where(np.isfinite(least), np.log2(divisors), 0)
+        s = _halvings(least, limit)
     # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
-    s = _halvings(least, limit)
-    if (back := tried - s).any():
+    if tried is not s and (back := tried - s).any():
         powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     X = _COEFFICIENTS[_DEGREE] * powers[3]
@@ -217,7 +219,7 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
         return E
-    large = large.to(A.device)
+    large = large.to(A.device, non_blocking=True)
     # iA is Hermitian, with eigenvalues -λ.
     angles, V = torch.linalg.eigh(1j * torch.where(large, A.detach(), 0).double())
     exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real

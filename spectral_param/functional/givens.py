@@ -86,6 +86,7 @@ def max_layers(n: int, order: Order) -> int:
     """
     if order == "rectangular":
         return n
+    n = int(n)  # In torch.jit.trace, sizes are tensors.
     if n & (n - 1):
         raise ValueError(
             f"order='fft': expected a size that is a power of two, got n = {n}. Take n = "

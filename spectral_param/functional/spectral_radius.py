@@ -59,7 +59,7 @@ def spectral_radius(T: Tensor) -> Tensor:
     The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
     Helfrich and Ye (2020). Under torch.compile autograd gives the first derivative only. Transforms of
     torch.func inside the compiled function give all of them, by PyTorch's formula, which takes the derivative
-    of |λ| through all eigenvectors. So does an exported program.
+    of the modulus through all eigenvectors. So does an exported program.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.

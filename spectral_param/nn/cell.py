@@ -56,7 +56,7 @@ class ConstrainedCell(nn.Module, abc.ABC):
         blocks = chain[0]
         assert isinstance(blocks, BlockTriangular)
         _constrain_weight(fresh, *self._start, originals_of(chain)[0].device, blocks.dtype)
-        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints behind it stay.
+        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints after it stay.
         chain.load_state_dict(fresh.parametrizations["weight_hh"].state_dict(), strict=False)  # type: ignore[index, union-attr]
 
     def _chain(self) -> parametrize.ParametrizationList:

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import HALF
+from spectral_param.context import HALF, is_on_host
 from spectral_param.eigen.follower import Follower
+from spectral_param.eigen.norm import NormFollower
 from spectral_param.parametrizations._layout import PLAIN
 
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
@@ -101,7 +102,7 @@ class Memory:
             W = constraint._as_weight(W, copies[0].dtype)
         values = tuple(map(torch.detach, copies))
         for value in values:
-            if value.untyped_storage().data_ptr() == W.untyped_storage().data_ptr():
+            if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
                 W = W.clone()  # Edits of the weight must not reach the copies.
         self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
         return W
@@ -127,25 +128,40 @@ def _mark(t: Tensor) -> _Mark:
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
     """Return whether originals of the same marks, and the state, still have the values of the last read."""
-    if len(originals) != len(last.originals) or not all(map(_same, originals, last.originals)):
+    asked: list[Tensor] = []
+    if len(originals) != len(last.originals):
         return False
+    for a, b in zip(originals, last.originals, strict=True):
+        if not _same(a, b, asked):
+            return False
     state = state_of(constraint)
     if state is None or state.structure != last.state.structure:
         return False
-    return not state.values or _same(state.values, last.state.values)
+    if state.values and not _same(state.values, last.state.values, asked):
+        return False
+    # The host waits once for all that a device compares.
+    return not asked or bool(torch.stack(asked).all())
 
 
 def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
     """Return the weight of the last read, with a new graph if one is wanted."""
     if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
         return last.weight.clone()
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+    if _may_have_hooks():
         # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
         # segment must have the same graph as the first one.
         again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
         return again
     W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
     return W
+
+
+def _may_have_hooks() -> bool:
+    """Return whether hooks may save the tensors of the graph."""
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    except AttributeError:  # torch 2.6 cannot say.
+        return True
 
 
 class _ReadAgain(torch.autograd.Function):
@@ -214,8 +230,8 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
-            # A weight does not depend on how its leading eigenvalue is tracked.
-            if child is not None and not isinstance(child, Follower):
+            # A weight does not depend on how its leading eigenvalue or its norm is tracked.
+            if child is not None and not isinstance(child, (Follower, NormFollower)):
                 parts.append(child)
     if copied and values:
         try:
@@ -248,18 +264,23 @@ def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if type(value) is list else copy.deepcopy(value)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
     """Return whether two values are equal, bit by bit in tensors and arrays.
 
-    Objects that do not define equality differ from their copies, so a weight that depends on one is evaluated
-    at every read.
+    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. Objects that do
+    not define equality differ from their copies, so a weight that depends on one is evaluated at every read.
     """
     if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+        if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
+            return False
+        if is_on_host(a) or a.shape != b.shape:
+            return torch.equal(a, b)
+        asked.append((a == b).all())
+        return True
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key], asked) for key in a)
     return bool(a == b)

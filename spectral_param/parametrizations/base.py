@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from spectral_param.context import HALF, full_precision, has_no_values, plain
-from spectral_param.errors import InManifoldError, NotAMatrixError, NotSquareError
+from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
-from spectral_param.parametrizations._layout import PLAIN, Layout
+from spectral_param.parametrizations._layout import PLAIN, Layout, layout_of
 from spectral_param.parametrizations._memory import Memory
 
 
@@ -128,6 +127,12 @@ class Parametrization(nn.Module, abc.ABC):
 
     #: Whether a weight can be assigned if the constraint acts after another one.
     assignable_after = False
+
+    def check_after(self, links: list[nn.Module]) -> None:
+        """Raise if this constraint would undo one of ``links``, which act before it in a chain.
+
+        For :func:`spectral_param.constrain`. By default nothing is raised.
+        """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
@@ -394,36 +399,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
 
     def _layout_of(self, W: Tensor) -> Layout:
-        """Return how a weight holds its matrices; raise if the constraint does not take them."""
-        name, shape = type(self).__name__, tuple(W.shape)
-        if W.ndim < 2 + self.kernel_dims:
-            raise NotAMatrixError(
-                f"{name}: expected a weight with {self.kernel_dims} spatial dimensions, got shape {shape}. "
-                "Leave kernel_dims to spectral_param.constrain."
-            )
-        rows, columns, *kernel = shape[W.ndim - self.kernel_dims - 2 :]
-        n = columns * math.prod(kernel)
-        if n == 1 and W.ndim > 2 and not self.kernel_dims:
-            # As a batch of columns each number would be constrained separately.
-            raise NotSquareError(
-                f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
-                "1 has. Use spectral_param.constrain, which knows kernels."
-            )
-        if rows % self.gates or (self.shapes == "square" and self.gates > 1 and rows != self.gates * n):
-            wanted = "n" if self.shapes == "square" else "m"
-            raise NotSquareError(
-                f"{name}: expected {self.gates} gates, so a weight (..., {self.gates}*{wanted}, n), got "
-                f"shape {shape}. Pass gates = number of rows / rows of one block."
-            )
-        m = rows // self.gates
-        if self.shapes == "square" and m != n:
-            raise NotSquareError(
-                f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
-                "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
-                "or Householder, with which they are 1, or SingularValues, with which they lie in an "
-                "interval."
-            )
-        return Layout(self.gates, tuple(kernel), self.shapes == "tall" and m < n)
+        return layout_of(W, type(self).__name__, self.shapes, self.gates, self.kernel_dims)
 
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes; PyTorch would notice these errors only afterwards."""

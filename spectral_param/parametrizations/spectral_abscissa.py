@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param.eigen import dominant_eigentriple
@@ -13,6 +13,7 @@ from spectral_param.eigen.derivative import is_degenerate, known_value
 from spectral_param.eigen.follower import Follower, Leader
 from spectral_param.errors import InManifoldError
 from spectral_param.parametrizations.base import Parametrization, real_entries
+from spectral_param.parametrizations.sign_pattern import SignPattern
 from spectral_param.parametrizations.spectral_radius import (
     as_attribute,
     broadcast_to_matrices,
@@ -72,7 +73,7 @@ class SpectralAbscissa(Parametrization):
             check_present(abscissa, "abscissa")
             number = 0.0
         values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
-        if isinstance(abscissa, torch.nn.Parameter) or not bool(values.isfinite().all()):
+        if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
                 f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
                 f"{abscissa!r}. For stable dynamics take a negative number."
@@ -108,6 +109,22 @@ class SpectralAbscissa(Parametrization):
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
         shift = torch.where(self._active(shift.detach()), shift, 0)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def check_after(self, links: list[nn.Module]) -> None:
+        """Raise if the shift of the diagonal would undo what a pattern gives.
+
+        Raises:
+            ValueError: If a :class:`spectral_param.SignPattern` before this constraint gives the diagonal.
+        """
+        # With "at_most" the diagonal is only made smaller.
+        or_negative = self.mode == "at_most"
+        patterns = [link for link in links if isinstance(link, SignPattern)]
+        if not all(pattern.has_free_diagonal(or_negative=or_negative) for pattern in patterns):
+            raise ValueError(
+                "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
+                "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
+                "sign; -1 may stay with mode='at_most'."
+            )
 
     def _take_present(self, alpha: Tensor) -> None:
         """Make the abscissas of the present weight the bound."""

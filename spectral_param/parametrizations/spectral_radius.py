@@ -29,6 +29,7 @@ from spectral_param.functional.checks import finfo_eps
 from spectral_param.parametrizations.base import Parametrization, real_entries
 
 Mode = Literal["equal", "at_most", "latched"]
+Of = Literal["weight", "absolute"]
 # Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
 _ROUNDINGS = 32
 
@@ -83,6 +84,12 @@ class SpectralRadiusNorm(Parametrization):
             precision, and the eigenvectors in the gradient to its square root. ``"auto"``, the default, is
             ``"tracking"`` from n = 96 on, where it is faster. The ``state_dict`` has the state of the
             tracking under ``tracking``: two n × 16 matrices.
+        of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(|W|), the spectral radius of the absolute
+            values of the entries, in place of ρ everywhere above. With ρ(|W|) < 1, z = φ(W z + u) has one
+            solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
+            tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
+            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 is not enough, and ‖W‖_∞ < 1 is more than
+            is needed.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -103,11 +110,13 @@ class SpectralRadiusNorm(Parametrization):
         mode: Mode = "equal",
         eps: float = 0.0,
         solver: Solver = "auto",
+        of: Of = "weight",
     ) -> None:
         super().__init__()
         for name, value, choices in (
             ("mode", mode, get_args(Mode)),
             ("solver", solver, get_args(Solver)),
+            ("of", of, get_args(Of)),
         ):
             if value not in choices:
                 raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
@@ -139,6 +148,7 @@ class SpectralRadiusNorm(Parametrization):
         self.mode = mode
         self.eps = eps
         self.solver = solver
+        self.of = of
         self.register_buffer("latched", None)
         self.tracking = Follower(solver)
         self._warned = False
@@ -147,7 +157,7 @@ class SpectralRadiusNorm(Parametrization):
 
     def find(self, T: Tensor) -> _Found:  # type: ignore[override]
         """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
-        triple, regular = self.tracking.follow(T)
+        triple, regular = self.tracking.follow(self._measured(T))
         if isinstance(self.radius, str):  # After another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if regular and self.mode == "equal":
@@ -159,13 +169,18 @@ class SpectralRadiusNorm(Parametrization):
         else:
             # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
             scale = _extreme_scale(T)
-            if bool((scale != 1).any()):
+            found = _Found(triple, regular, triple.eigenvalue.abs())
+            # A device is asked once. Its doubts are about a T of ordinary size.
+            asked = torch.stack([(scale != 1).any(), *self._doubts(T, scale, found)])
+            is_extreme, *doubts = asked.tolist()
+            if is_extreme:
                 triple = self._divided(triple, T, scale)
-            found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+                found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+                doubts = torch.stack(self._doubts(T, scale, found)).tolist()
+            if any(doubts) and not self._warned:
+                self._warn(*doubts)
         if self.mode == "latched":
             self._close_latches(found.size, T)
-        if not (regular or self._warned):
-            self._warn(T, scale, found)
         return found
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
@@ -174,7 +189,7 @@ class SpectralRadiusNorm(Parametrization):
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
             return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
-        return self.tracking.follow(divided(T, scale)).triple
+        return self.tracking.follow(self._measured(divided(T, scale))).triple
 
     def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
@@ -182,12 +197,13 @@ class SpectralRadiusNorm(Parametrization):
             return self._constrain_regular(T, found)
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
-        rho = self.tracking.recorded(S) if found is None else known_value(S, found.triple)
+        A = self._measured(S)
+        rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
         scale = scale[..., 0, 0]
         size = (rho * scale).detach()
         if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
             self._close_latches(size, T)
-        divided_by = self._active(size, T) & ~_nilpotent(S, rho, scale)
+        divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
@@ -200,46 +216,50 @@ class SpectralRadiusNorm(Parametrization):
         radius: Any = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
-        W = divided_by_modulus(T, found.triple, radius, self.eps)
+        if self.of == "absolute":
+            rho = known_value(self._measured(T), found.triple)
+            W = T * (radius / (rho + self.eps))[..., None, None]
+        else:
+            W = divided_by_modulus(T, found.triple, radius, self.eps)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
-    def _warn(self, T: Tensor, scale: Tensor, found: _Found) -> None:
-        """Warn if an eigenvalue that is divided by has no derivative or is zero."""
+    def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
+        """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
         triple, active = found.triple, self._active(found.size, T)
-        S, scale = divided(T, scale), scale[..., 0, 0]
-        nilpotent = (active & _nilpotent(S, triple.eigenvalue.abs(), scale)).any()
-        degenerate = (active & is_degenerate(triple.right, triple.left)).any()
-        reason, (is_zero, is_defective) = "", torch.stack([nilpotent, degenerate]).tolist()
+        S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
+        nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
+        return [nilpotent.any(), (active & is_degenerate(triple.right, triple.left)).any()]
+
+    def _warn(self, is_zero: bool, is_defective: bool) -> None:
+        reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
         if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
-        elif is_defective:
-            reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
-        if reason:
-            self._warned = True
-            warn_degenerate(f"SpectralRadiusNorm: {reason}")
+        self._warned = True
+        warn_degenerate(f"SpectralRadiusNorm: {reason}")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
+        A = self._measured(S)
         followed = project and self.tracking.tracks(W.shape[-1])
         if followed:
             # The first read follows from here, instead of a second decomposition.
-            self.tracking.begin(S)
-            triple, _ = self.tracking.follow(S)
+            self.tracking.begin(A)
+            triple, _ = self.tracking.follow(A)
         else:
-            triple = dominant_eigentriple(S)
+            triple = dominant_eigentriple(A)
         if "radius" in self._saved and (project or isinstance(self.radius, str)):
             self._take_present(scale * triple.eigenvalue.abs())
         radius = broadcast_to_matrices(self.radius, W, "radius")
-        size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(S, triple, eps)
+        size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
         rho = scale * size
-        nilpotent = (size <= _rounding(S, eps)) | (rho < torch.finfo(W.dtype).tiny)
+        nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
         # With ε > 0 the set is ρ < r, without its edge, which T reaches only at infinity.
         edge = radius + tolerance
         if self.eps > 0:
-            edge = radius - scale * rounding_tolerance(S, triple, finfo_eps(W.dtype))
+            edge = radius - scale * rounding_tolerance(A, triple, finfo_eps(W.dtype))
         outside = rho > edge
         if self.mode == "equal" and self.eps == 0:
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
@@ -255,7 +275,7 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode == "latched":
             self.latched = outside.to(W.real.dtype)
         if not followed:
-            self.tracking.begin(W)
+            self.tracking.begin(A)
         self._warned = False
         moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
         return torch.where(outside[..., None, None], moved, kept)
@@ -263,11 +283,13 @@ class SpectralRadiusNorm(Parametrization):
     def start(self, like: Tensor) -> Tensor:
         """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
         T = init.disc_(torch.empty_like(like))
+        if self.of == "absolute":
+            T = T / dominant_eigentriple(T.abs()).eigenvalue.abs()[..., None, None]
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
         if isinstance(self.radius, str):
             self.radius = as_attribute(torch.ones_like(T.real[..., 0, 0]))
-        self.tracking.begin(T)
+        self.tracking.begin(self._measured(T))
         return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
@@ -279,7 +301,12 @@ class SpectralRadiusNorm(Parametrization):
         chosen: str = self.solver
         if self.solver == "auto" and self._shape is not None:
             chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
-        return f"radius={self.radius!r}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}"
+        of = "" if self.of == "weight" else f", of={self.of!r}"
+        return f"radius={self.radius!r}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}{of}"
+
+    def _measured(self, T: Tensor) -> Tensor:
+        """Return the matrix whose spectral radius counts."""
+        return T.abs() if self.of == "absolute" else T
 
     def _take_present(self, rho: Tensor) -> None:
         """Make the radii of the present weight the bound."""
@@ -329,11 +356,12 @@ class SpectralRadiusNorm(Parametrization):
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
+        what, call = ("", "") if self.of == "weight" else (" of the absolute values", ".abs()")
         raise InManifoldError(
-            f"SpectralRadiusNorm: expected a weight of spectral radius {relation} "
+            f"SpectralRadiusNorm: expected a weight of spectral radius{what} {relation} "
             f"{readable(radius)}, got {readable(rho)}. Assign weight * (radius / "
-            "spectral_param.functional.spectral_radius(weight)) instead, or remove the parametrization, "
-            "set the weight and register a new instance, which projects it."
+            f"spectral_param.functional.spectral_radius(weight{call})) instead, or remove the "
+            "parametrization, set the weight and register a new instance, which projects it."
         )
 
 

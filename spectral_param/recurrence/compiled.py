@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, List  # noqa: UP035
 
 import torch
 from torch import Tensor
@@ -27,13 +27,19 @@ def rnn_operator(cell: Cell, rows: Rows) -> Result:
     output, last, *_ = _recurrence(
         *tensors,
         str(cell.nonlinearity),
-        None if support is None else [i for pair in support for s in pair for i in s.indices(len(W))[:2]],
+        None if support is None else [i for pair in support for s in pair for i in _ends(s, len(W))],
         rows.sizes,
         rows.checkpoint_every,
         rows.return_output,
         differentiable,
     )
     return output if rows.return_output else None, last
+
+
+def _ends(part: slice, n: int) -> tuple[int, int]:
+    """Return where a part of range(n) begins and ends. torch 2.6 does not compile slice.indices."""
+    found = range(n)[part]
+    return found.start, found.stop
 
 
 # An operator has no optional results, so empty tensors stand for None.
@@ -120,7 +126,7 @@ def _recurrence_backward(
     sizes: Sequence[int],
     checkpoint_every: int | None,
     return_output: bool,
-) -> list[Tensor]:
+) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
     plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, True)

@@ -137,7 +137,8 @@ def rnn(
     _check_shapes(cell, rows, h0)
     _check_support(support, h0.shape[-1])
     if bias is not None:
-        cell = cell._replace(bias=fitting_bias(bias, h0, nonlinearity))
+        # Not _replace, which torch 2.6 does not compile.
+        cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity, support)
     output, last = run(cell, rows)
     if output is not None and batch_sizes is None:
         output = output.unflatten(0, x.shape[:2])

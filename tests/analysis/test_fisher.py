@@ -82,7 +82,7 @@ def test_nan_in_nan_out_and_only_there() -> None:
     assert J[1].isnan().all()
 
 
-def test_bad_input() -> None:
+def test_what_has_no_fisher_memory_is_refused_with_the_reason() -> None:
     v = torch.ones(3)
     for unstable in (torch.eye(3), 2 * torch.eye(3), torch.tensor([[1.0, 9, 9], [0, 1, 9], [0, 0, 1]])):
         with pytest.raises(ValueError, match="expected a spectral radius below 1"):

@@ -124,7 +124,7 @@ def test_layouts_and_initial_states(function, name) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_loss_gradients(name) -> None:
+def test_loss_gradients_are_those_of_a_shift_added_to_each_state(name) -> None:
     """∂L/∂h_t = (∂h_t/∂x_t)⁺ᵀ ∂L/∂x_t where x_t acts on h_t alone: here, a shift e_t added to the state."""
     rnn, x = NETWORKS[name](**DOUBLE).eval(), torch.randn(TIME, BATCH, 2, **DOUBLE)
     weights = torch.randn(TIME, BATCH, rnn(x)[0].shape[-1], **DOUBLE)
@@ -253,7 +253,7 @@ def test_the_module_is_left_as_it_was() -> None:
         assert p.grad is None
 
 
-def test_bad_input() -> None:
+def test_networks_inputs_and_blocks_that_do_not_fit_are_refused() -> None:
     x = torch.randn(TIME, BATCH, 2)
     for function in (gradient_norms, lambda rnn, x, **kw: loss_gradient_norms(rnn, x, torch.sum, **kw)):
         with pytest.raises(ValueError, match="expected a network of one direction"):
@@ -310,7 +310,7 @@ def test_complex_states_for_a_real_network(function) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_packed_sequences(function) -> None:
+def test_packed_sequences_are_refused(function) -> None:
     x = nn.utils.rnn.pack_sequence([torch.randn(4, 2), torch.randn(3, 2)])
     with pytest.raises(ValueError, match="sequences of one length, got PackedSequence"):
         function(nn.RNN(2, 4), x)

@@ -9,7 +9,7 @@ from spectral_param.errors import NotSquareError
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
-def test_known_errors(dtype) -> None:
+def test_error_is_the_norm_of_the_gram_matrix_minus_identity(dtype) -> None:
     n = 6
     W = torch.eye(n, dtype=dtype)
     assert orthogonality_error(W) == 0
@@ -28,7 +28,7 @@ def test_of_an_lstm_the_four_gates() -> None:
     assert orthogonality_error(torch.nn.LSTM(2, 5).weight_hh_l0).min() > 0.1
 
 
-def test_not_square() -> None:
+def test_error_of_a_rectangle_is_refused() -> None:
     with pytest.raises(NotSquareError, match="orthogonality_error: expected a square weight"):
         orthogonality_error(torch.randn(3, 4))
 

@@ -23,7 +23,7 @@ def sorted_by_angle(values):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_schur_form(dtype, n) -> None:
+def test_lower_schur_gives_back_the_weight_by_a_unitary_basis(dtype, n) -> None:
     W = torch.randn(3, n, n, dtype=dtype)
     P, Theta = lower_schur(W)
     exact = W.to(P.dtype)
@@ -60,7 +60,7 @@ def test_eigenvalues_of_the_form_that_nnrnn_trains() -> None:
     assert moduli[2].item() == pytest.approx(gamma)
 
 
-def test_subdiagonals() -> None:
+def test_each_subdiagonal_has_its_mean_modulus() -> None:
     Theta = torch.zeros(2, 5, 5)
     for k in range(5):
         Theta += (-1) ** k * k * torch.diag(torch.ones(5 - k), -k)
@@ -88,7 +88,7 @@ def test_nan_in_nan_out_and_only_there() -> None:
         assert X[1].isnan().all()
 
 
-def test_bad_input() -> None:
+def test_what_has_no_lower_schur_structure_is_refused() -> None:
     with pytest.raises(NotSquareError, match="lower_schur"):
         lower_schur(torch.randn(3, 4))
     for wrong in (torch.ones(3, 3), torch.ones(3, 3).triu(1).tril(1)):

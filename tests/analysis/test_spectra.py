@@ -72,7 +72,7 @@ def test_nan_in_nan_out_and_only_there(function, dtype, bad) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_bad_input(function) -> None:
+def test_weights_without_a_spectrum_are_refused(function) -> None:
     with pytest.raises(NotSquareError, match="expected a square weight"):
         function(torch.randn(3, 4))
     with pytest.raises(NotAMatrixError, match="at least two dimensions"):

@@ -123,7 +123,7 @@ def test_spectrum_in_units_of_time():
     np.testing.assert_allclose(A @ model.modes_, model.modes_ * model.eigenvalues_, atol=1e-8)
 
 
-def test_continuous_time():
+def test_continuous_time_finds_rates_and_frequencies():
     F = np.array([[-0.1, 2.0], [-2.0, -0.1]])
     rng = np.random.default_rng(0)
     X, U = rng.standard_normal((30, 2)), rng.standard_normal((30, 1))

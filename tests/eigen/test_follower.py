@@ -170,7 +170,7 @@ def test_averaged_checkpoints_are_computed_anew() -> None:
 
 @pytest.mark.parametrize("use_buffers", [False, True])
 @pytest.mark.parametrize("n", [6, N])
-def test_averaged_models(use_buffers, n) -> None:
+def test_averaged_models_keep_the_constraint(use_buffers, n) -> None:
     layer = constrained(n=n, mode="latched", solver="tracking" if n == N else "auto")
     averaged = AveragedModel(layer, use_buffers=use_buffers)
     for _ in range(4):

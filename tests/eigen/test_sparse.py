@@ -56,7 +56,7 @@ def test_entries_at_one_place_add_up() -> None:
 @pytest.mark.parametrize(
     "T", [[[0]], [[2]], [[0, 1], [0, 0]], [[0, 4], [1, 0]], [[-3, 5], [0, 2]], [[0, 2j], [2j, 0]]]
 )
-def test_small_matrices(T) -> None:
+def test_radius_of_a_small_matrix_is_exact(T) -> None:
     exact = np.abs(np.linalg.eigvals(T)).max()
     assert sparse.spectral_radius(formats.csr_array(np.array(T))) == pytest.approx(exact, rel=1e-14)
 
@@ -101,7 +101,7 @@ def test_two_nodes_to_a_class(rng) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_perron_bounds(sign, rng) -> None:
+def test_perron_vector_gives_the_radius_of_a_signed_matrix(sign, rng) -> None:
     B = sign * rng.random((30, 30))
     exact = np.abs(np.linalg.eigvals(B)).max()
     assert sparse._by_perron(lambda x: B @ x, 30) == pytest.approx(sign * exact, rel=1e-8)

@@ -191,7 +191,7 @@ def is_tied(layer, T):
     return bool(others.abs().max() > (1 - delta) * leader.abs())
 
 
-def test_gradcheck() -> None:
+def test_gradient_of_a_tracked_radius_passes_gradcheck() -> None:
     parametrization = sp.SpectralRadiusNorm(solver="tracking").eval()
     T = torch.randn(18, 18, dtype=torch.float64, requires_grad=True)
     T.data[0] += 1  # separates an eigenvalue

@@ -28,7 +28,7 @@ def skew(T):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_derivatives_real(shape) -> None:
+def test_real_derivatives_of_first_and_second_order_are_exact(shape) -> None:
     T = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     d = torch.randn(shape[:-1], dtype=torch.float64).sign()
 
@@ -98,7 +98,7 @@ def test_orthogonal_for_skew_matrices_of_any_size(scale) -> None:
     assert (W.mT @ W - torch.eye(12, dtype=torch.float64)).abs().max() < 1e-13
 
 
-def test_inverse() -> None:
+def test_inverse_gives_back_the_skew_matrix() -> None:
     A = skew(torch.randn(3, 7, 7, dtype=torch.float64))
     torch.testing.assert_close(cayley_inverse(cayley(A)), A)
 
@@ -125,7 +125,7 @@ def test_serves_geotorch_as_trivialisation() -> None:
     W.square().sum().backward()
 
 
-def test_rectangular() -> None:
+def test_rectangles_are_refused() -> None:
     with pytest.raises(NotSquareError, match="scaled_cayley: expected square"):
         scaled_cayley(torch.zeros(2, 3), torch.ones(3))
 

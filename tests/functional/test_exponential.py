@@ -91,7 +91,7 @@ def test_single_rotations_of_small_angle(dtype, angle) -> None:
 
 @pytest.mark.parametrize("norm", [0.1, 5.0])
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1)])
-def test_derivatives(shape, norm) -> None:
+def test_derivatives_of_first_and_second_order_are_exact(shape, norm) -> None:
     A = (norm * torch.randn(shape, dtype=torch.float64) / shape[-1]).requires_grad_()
     assert gradcheck(exponential, (A,), check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(exponential, (A,), fast_mode=True)
@@ -147,7 +147,7 @@ def test_zero_gives_the_identity() -> None:
     assert torch.equal(exponential(torch.zeros(3, 3)), torch.eye(3))
 
 
-def test_bad_input() -> None:
+def test_rectangles_and_complex_matrices_are_refused() -> None:
     with pytest.raises(NotSquareError, match="exponential: expected square"):
         exponential(torch.zeros(2, 3))
     with pytest.raises(UnsupportedDtypeError, match=r"expected a real tensor, got torch\.complex64"):

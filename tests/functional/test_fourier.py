@@ -35,7 +35,7 @@ def test_against_explicit_matrices(n) -> None:
         np.testing.assert_allclose(fourier_operator(*parameters)(h), h.numpy() @ W.T, atol=1e-13)
 
 
-def test_derivatives() -> None:
+def test_derivatives_of_first_and_second_order_are_exact() -> None:
     v, phases, permutation = sample(4)
     tensors = tuple(t.requires_grad_() for t in (torch.randn(2, 4, dtype=torch.complex128), v, phases))
 

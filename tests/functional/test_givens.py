@@ -61,7 +61,7 @@ def test_against_explicit_rotations(n, layers, order, dtype) -> None:
 @pytest.mark.parametrize(
     ("n", "layers", "order"), [(5, 5, "rectangular"), (6, 2, "rectangular"), (4, 2, "fft")]
 )
-def test_derivatives(n, layers, order, dtype) -> None:
+def test_derivatives_of_first_and_second_order_are_exact(n, layers, order, dtype) -> None:
     theta, phi, d = sample(n, layers, order, dtype)
     h = torch.randn(2, n, dtype=dtype)
     tensors = tuple(t.requires_grad_() for t in (h, theta, d, phi) if t is not None)
@@ -142,7 +142,7 @@ def test_derivatives_of_matmul_in_one_factor(factor) -> None:
     assert gradgradcheck(matmul, tensors, fast_mode=True)
 
 
-def test_bad_arguments() -> None:
+def test_orders_and_counts_that_do_not_fit_are_refused() -> None:
     d = torch.ones(6)
     with pytest.raises(ValueError, match="order: expected one of rectangular, fft, got 'reck'"):
         givens_operator(torch.ones(15), None, d, order="reck")

@@ -56,7 +56,7 @@ def test_factors_other_than_reflections() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_derivatives(shape, dtype) -> None:
+def test_derivatives_of_first_and_second_order_are_exact(shape, dtype) -> None:
     vectors = torch.randn(shape, dtype=dtype, requires_grad=True)
     assert gradcheck(householder, (vectors,), check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(householder, (vectors,), check_fwd_over_rev=True, fast_mode=True)
@@ -166,7 +166,7 @@ def test_compiled_second_derivatives() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matmul(dtype) -> None:
+def test_matmul_is_the_product_with_exact_derivatives(dtype) -> None:
     A = torch.randn(2, 3, 4, dtype=dtype, requires_grad=True)
     B = torch.randn(2, 4, 5, dtype=dtype, requires_grad=True)
     torch.testing.assert_close(matmul(A, B), A @ B)
@@ -174,7 +174,7 @@ def test_matmul(dtype) -> None:
     assert gradgradcheck(matmul, (A, B), check_fwd_over_rev=True, fast_mode=True)
 
 
-def test_bad_input() -> None:
+def test_vectors_and_scales_that_do_not_fit_are_refused() -> None:
     with pytest.raises(NotAMatrixError, match="householder_factors: expected a non-empty tensor"):
         householder(torch.zeros(3))
     with pytest.raises(UnsupportedDtypeError, match=r"got torch\.int64"):

@@ -39,7 +39,7 @@ def error(W, expected):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 7, 40])
-def test_all_reflections(n, dtype) -> None:
+def test_n_reflections_give_every_unitary_matrix(n, dtype) -> None:
     W = unitary(n, dtype)
     vectors, d = all_reflections(W)
     assert error(householder(vectors) * d, W) < 10 * n * torch.finfo(dtype).eps
@@ -51,7 +51,7 @@ def test_all_reflections(n, dtype) -> None:
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("name", SPECIAL)
-def test_special_matrices(name) -> None:
+def test_special_matrices_come_back_from_their_reflections(name) -> None:
     W = torch.from_numpy(SPECIAL[name])
     tolerance = 10 * len(W) * torch.finfo(W.dtype).eps
     vectors, d = all_reflections(W)
@@ -117,7 +117,7 @@ def test_householders_own_signs_do_not_find_them() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize(("n", "k"), SIZES[:-1])
-def test_the_nearest(n, k, dtype) -> None:
+def test_few_reflections_are_the_nearest_of_their_set(n, k, dtype) -> None:
     """At the distance of Eckart and Young, unless k separates a pair of conjugate eigenvalues."""
     for _ in range(5):
         W = unitary(n, dtype)
@@ -135,7 +135,7 @@ def test_the_nearest(n, k, dtype) -> None:
             assert other >= distance
 
 
-def test_batches() -> None:
+def test_each_matrix_of_a_batch_comes_back() -> None:
     W = torch.stack([member(5, 2, torch.complex128) for _ in range(6)]).reshape(2, 3, 5, 5)
     tolerance = 10 * 5 * torch.finfo(W.dtype).eps
     vectors, d = few_reflections(W, 2)

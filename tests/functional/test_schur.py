@@ -116,7 +116,7 @@ def test_the_papers_literal_form_moves_the_eigenvalues() -> None:
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "paper"])
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_derivatives(n, exact) -> None:
+def test_derivatives_of_first_and_second_order_are_exact(n, exact) -> None:
     P, blocks = random_blocks(n, np.random.default_rng(2))
     leaves = [X.clone().requires_grad_() for X in (P, *blocks[:4])]
 

@@ -42,7 +42,7 @@ def test_first_and_second_derivatives(function, dtype, shape) -> None:
     assert gradgradcheck(function, (T,), check_fwd_over_rev=True, fast_mode=True)
 
 
-def test_third_derivative() -> None:
+def test_third_derivative_is_exact() -> None:
     T = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
 
     def gradient(T):
@@ -277,7 +277,7 @@ def test_second_derivative_of_a_defective_matrix_is_zero_not_an_error() -> None:
 
 
 @pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.diag(torch.ones(3), 1)], ids=["zero", "nilpotent"])
-def test_zero_radius(T) -> None:
+def test_gradient_of_a_zero_radius_is_zero(T) -> None:
     T = T.clone().requires_grad_()
     rho = spectral_radius(T)
     rho.backward()
@@ -297,7 +297,7 @@ def test_zero_radius(T) -> None:
     ],
     ids=["vector", "empty", "rectangular", "integer", "bfloat16"],
 )
-def test_bad_input(function, T, error, match) -> None:
+def test_what_has_no_eigenvalues_is_refused(function, T, error, match) -> None:
     with pytest.raises(error, match=match):
         function(T)
     assert issubclass(error, ValueError)

@@ -16,6 +16,7 @@ from spectral_param._model import originals_of
 from spectral_param.recurrence import fused
 from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
+from tests.training import average_inputs
 
 BLOCKS = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
 N = 7
@@ -180,7 +181,7 @@ def test_a_module_as_activation_is_trained_with_the_network() -> None:
     assert rnn.cells[0].nonlinearity.weight.grad is not None
 
 
-def test_complex_network() -> None:
+def test_complex_network_has_complex_states_and_a_unitary_weight() -> None:
     rnn = sp.nn.ScoRNN(2, 5, negative_ones=None, dtype=torch.complex64)
     output, h_n = rnn(torch.randn(4, 3, 2))
     assert output.dtype == h_n.dtype == torch.complex64
@@ -216,15 +217,7 @@ def test_training_keeps_every_constraint_and_lowers_the_loss() -> None:
     rnn = sp.nn.ENRNN(2, 12, 8, mode="equal")
     head = torch.nn.Linear(20, 1)
     groups = sp.param_groups(torch.nn.ModuleList([rnn, head]), lr=1e-2, constrained_lr=1e-3)
-    optimizer = torch.optim.Adam(groups)
-    losses = []
-    for _ in range(100):
-        x = torch.rand(10, 16, 2)
-        loss = (head(rnn(x)[0][-1]) - x.sum(dim=(0, 2))[:, None] / 10).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = average_inputs(rnn, head, groups)
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
     W = rnn.cells[0].weight_hh.detach()
     assert orthogonality_defect(W[:12, :12]).max() < 1e-5
@@ -380,7 +373,7 @@ def test_complex_input_for_a_real_network() -> None:
         (torch.randn(0, 3, 2), "at least one time step"),
     ],
 )
-def test_bad_sequences(x, match) -> None:
+def test_sequences_of_wrong_shape_are_refused(x, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.ENRNN(2, 4, 3)(x)
 
@@ -446,7 +439,7 @@ def test_dropout_of_complex_states_drops_whole_entries() -> None:
         ({"init": "henaff"}, "init: expected None, 'paper', a tensor or a function"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_arguments_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.BlockRNN(2, BLOCKS, **kwargs)
 

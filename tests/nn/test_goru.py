@@ -50,7 +50,7 @@ def test_compiles_into_one_graph() -> None:
     torch.testing.assert_close(torch.compile(rnn, fullgraph=True, backend="eager")(x)[0], rnn(x)[0])
 
 
-def test_parameters() -> None:
+def test_free_parameters_are_those_of_maps_gates_biases_and_rotation() -> None:
     # Three input maps, two gate maps, three biases, one orthogonal matrix.
     assert sp.num_free_parameters(sp.nn.GORU(2, 5)) == 3 * 10 + 2 * 25 + 15 + 10
 
@@ -63,11 +63,11 @@ def test_parameters() -> None:
         ((2, 5), {"dtype": torch.complex64}, "expected a real dtype, got torch.complex64.*ScuRNN"),
     ],
 )
-def test_bad_arguments(args, kwargs, match) -> None:
+def test_sizes_and_dtypes_out_of_range_are_named(args, kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.nn.GORU(*args, **kwargs)
 
 
-def test_complex_input() -> None:
+def test_complex_input_of_a_real_network_is_refused() -> None:
     with pytest.raises(ValueError, match=r"input: expected a real tensor for a network of torch\.float32"):
         sp.nn.GORU(2, 5)(torch.randn(4, 3, 2, dtype=torch.complex64))

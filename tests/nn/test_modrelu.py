@@ -22,7 +22,7 @@ def test_is_the_function(dtype) -> None:
 
 @pytest.mark.parametrize("convert", [lambda layer: layer.to(torch.complex64), lambda layer: layer.double()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-def test_converted(convert, dtype) -> None:
+def test_conversion_keeps_the_activation(convert, dtype) -> None:
     layer, z = activation(), torch.randn(5, 3, dtype=dtype)
     expected = layer(z)
     with warnings.catch_warnings():

@@ -5,6 +5,7 @@ import torch
 
 import spectral_param as sp
 from tests.cases import orthogonality_defect
+from tests.training import average_inputs
 
 
 def states(x, h, cell, activation):
@@ -48,15 +49,8 @@ def test_complex_networks_and_other_activations(make) -> None:
 def test_training_lowers_the_loss_and_keeps_the_constraints() -> None:
     for rnn in (sp.nn.ORNN(2, 16, reflections=6), sp.nn.SpectralRNN(2, 16, margin=0.1, reflections=4)):
         head = torch.nn.Linear(16, 1)
-        optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=5e-3)
-        losses = []
-        for _ in range(100):
-            x = torch.rand(10, 16, 2)
-            loss = (head(rnn(x)[0][-1]) - x.sum(dim=(0, 2))[:, None] / 10).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        groups = [{"params": [*rnn.parameters(), *head.parameters()], "lr": 5e-3}]
+        losses = average_inputs(rnn, head, groups)
         assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
         W = rnn.cells[0].weight_hh.detach()
         if isinstance(rnn, sp.nn.ORNN):

@@ -16,7 +16,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_complex(make, dtype) -> None:
+def test_complex_states_give_real_outputs_and_gradients(make, dtype) -> None:
     rnn = make(dtype=dtype, num_layers=2, batch_first=True)
     x = torch.randn(3, 20, 2, dtype=dtype.to_real())
     output, h_n = rnn(x)
@@ -30,13 +30,13 @@ def test_complex(make, dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["EUNN", "EUNN-layers", "EUNN-fft"])
-def test_real(name) -> None:
+def test_real_dtypes_have_real_states_and_outputs(name) -> None:
     rnn = NETWORKS[name](dtype=torch.float32)
     output, h_n = rnn(torch.randn(20, 3, 2))
     assert (output.shape, output.dtype, h_n.dtype) == ((20, 3, 8), torch.float32, torch.float32)
 
 
-def test_default_dtype() -> None:
+def test_complex_dtype_follows_the_default_precision() -> None:
     for make in NETWORKS.values():
         assert make()(torch.randn(5, 1, 2))[1].dtype == torch.complex64
     torch.set_default_dtype(torch.float64)

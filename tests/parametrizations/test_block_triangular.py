@@ -66,7 +66,7 @@ def test_complex_blocks_have_two_originals() -> None:
     assert orthogonality_defect(module.weight[:3, :3]).max() < 1e-13
 
 
-def test_gates() -> None:
+def test_each_gate_has_its_own_blocks() -> None:
     blocks = [(3, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())]
     lstm = sp.constrain(torch.nn.LSTM(2, 5), "weight_hh_l0", sp.BlockTriangular(blocks))
     W = lstm.weight_hh_l0.unflatten(0, (4, 5))
@@ -97,7 +97,7 @@ def test_the_papers_start() -> None:
         ([(2, None), (2, None)], [(0, 1), (0, 1)], "each pair once"),
     ],
 )
-def test_bad_arguments(blocks, coupling, match) -> None:
+def test_blocks_and_couplings_that_do_not_fit_are_named(blocks, coupling, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.BlockTriangular(blocks, coupling)
 

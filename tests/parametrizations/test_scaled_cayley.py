@@ -12,6 +12,7 @@ from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, orthogonality_defect
 from tests.functional.test_cayley import SPECIAL
+from tests.training import reverse_inputs
 
 
 def constrained(weight, negative_ones=None):
@@ -93,7 +94,7 @@ def test_negative_ones_for_a_complex_weight() -> None:
             )
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="expected a finite weight"):
         constrained(torch.full((3, 3), torch.nan))
 
@@ -149,7 +150,7 @@ def test_the_papers_start_for_a_complex_weight() -> None:
     assert ((theta >= 0) & (theta <= 2 * torch.pi)).all()
 
 
-def test_unparametrized_use() -> None:
+def test_class_alone_is_the_function_of_the_skew_part() -> None:
     """The map alone, outside register_parametrization: D = I."""
     T = torch.randn(4, 4, dtype=torch.float64)
     W = sp.ScaledCayley()(T)
@@ -159,12 +160,7 @@ def test_unparametrized_use() -> None:
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.ScaledCayley())
-    optimizer = torch.optim.RMSprop(layer.parameters(), lr=1e-2)
-    for _ in range(500):
-        x = torch.randn(16, 32)
-        optimizer.zero_grad()
-        (layer(x) - x.flip(-1)).square().mean().backward()
-        optimizer.step()
+    assert reverse_inputs(layer, 500) > 0.1
     assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 

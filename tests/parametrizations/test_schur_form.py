@@ -381,20 +381,20 @@ def test_a_rate_of_its_own_for_p() -> None:
         ({"P": torch.nn.Identity()}, "P: expected a parametrization of orthogonal matrices"),
     ],
 )
-def test_bad_arguments(arguments, match) -> None:
+def test_bounds_and_forms_that_do_not_fit_are_named(arguments, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.SchurForm(**arguments)
 
 
 @pytest.mark.parametrize("init", [None, "paper"])
-def test_complex_weight(init) -> None:
+def test_complex_weight_is_refused(init) -> None:
     with pytest.raises(
         UnsupportedDtypeError, match=r"SchurForm: expected a real tensor, got torch\.complex64"
     ):
         sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SchurForm(), init=init)
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="SchurForm: expected a finite weight"):
         constrained(torch.full((3, 3), torch.nan))
 

@@ -9,6 +9,7 @@ from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, with_singular_values
 from tests.functional.test_householder import product
+from tests.training import approach
 
 DTYPES = (torch.float64, torch.complex128)
 
@@ -25,7 +26,7 @@ def originals(module):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reflections", [3, None])
-def test_against_numpy(dtype, reflections) -> None:
+def test_weight_is_the_formula_of_the_paper_in_numpy(dtype, reflections) -> None:
     """H(u) … diag(2m (sigmoid(f) - 1/2) + c) (H(v) …)ᴴ, the paper's formula."""
     module = sp.constrain(
         Holder(torch.empty(6, 6, dtype=dtype)),
@@ -47,7 +48,7 @@ def test_against_numpy(dtype, reflections) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 30])
-def test_round_trip(n, dtype) -> None:
+def test_assigned_weight_comes_back(n, dtype) -> None:
     W = with_singular_values((n, n), dtype, 0.805, 1.19)
     module = constrained(W, margin=0.2)
     torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
@@ -95,21 +96,7 @@ def test_training_reaches_a_target() -> None:
     U, _, Vh = torch.linalg.svd(target)
     X = 0.1 * orthogonal((5, 5), torch.float64)
     module = constrained(U @ Vh @ torch.linalg.matrix_exp(X - X.mT), margin=0.3)
-    optimizer = torch.optim.LBFGS(
-        module.parameters(),
-        max_iter=1000,
-        line_search_fn="strong_wolfe",
-        tolerance_change=0,
-        tolerance_grad=1e-9,
-    )
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (module.weight - target).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
+    approach(module, target, 1000)
     torch.testing.assert_close(module.weight, target, atol=1e-7, rtol=0)
 
 
@@ -132,7 +119,7 @@ def test_derivatives_at_equal_singular_values(dtype, reflections) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(4, 1), (7, 2), (7, 5), (7, 6)])
-def test_few_reflections(n, k, dtype) -> None:
+def test_products_of_few_reflections_come_back(n, k, dtype) -> None:
     """Multiples of products of 2k reflections go in and come out."""
     vectors = torch.randn(n, min(2 * k, n), dtype=dtype)
     W = 1.05 * sp.functional.householder(vectors)
@@ -190,7 +177,7 @@ def test_gates_and_batches(shape, reflections) -> None:
     assert (torch.linalg.svdvals(W) - 1).abs().max() < 0.1 + 1e-5
 
 
-def test_free_parameters() -> None:
+def test_free_parameters_are_the_dimension_of_the_set() -> None:
     assert sp.num_free_parameters(constrained(torch.eye(5))) == 25
     assert sp.num_free_parameters(constrained(torch.eye(5, dtype=torch.complex64))) == 50
     assert sp.num_free_parameters(constrained(torch.eye(9), reflections=2)) == 2 * 15 + 9
@@ -214,7 +201,7 @@ def test_free_parameters() -> None:
         ({"reflections": 0}, "reflections: expected an integer >= 1, or None"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_margins_centers_and_reflections_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.SingularValues(**kwargs)
 
@@ -224,6 +211,6 @@ def test_more_reflections_than_rows() -> None:
         constrained(torch.eye(3), reflections=4)
 
 
-def test_nan_weight() -> None:
+def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="SingularValues: expected a finite weight"):
         constrained(torch.full((3, 3), torch.nan))

@@ -92,7 +92,7 @@ def test_nan_in_nan_out(mode) -> None:
         ({"mode": "below"}, "mode: expected one of equal, at_most, got 'below'"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_abscissas_and_modes_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.SpectralAbscissa(**kwargs)
 

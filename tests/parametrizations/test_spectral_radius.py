@@ -9,6 +9,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.testing import Holder
 from tests import matrices
 from tests.cases import radii, with_radius
 
@@ -153,7 +154,7 @@ def test_eps_is_the_papers() -> None:
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_radii_modes_and_solvers_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         sp.SpectralRadiusNorm(**kwargs)
 
@@ -438,3 +439,75 @@ def test_a_badly_scaled_weight_outside_cannot_be_assigned() -> None:
     with pytest.raises(sp.errors.InManifoldError, match=r"spectral radius <= 0\.5, got 10\.9"):
         layer.weight = W
     layer.weight = W * (0.499 / sp.functional.spectral_radius(W))
+
+
+# The spectral radius of the absolute values -------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [5, 120])
+@pytest.mark.parametrize("mode", ["equal", "at_most"])
+def test_an_equation_has_one_solution_from_every_start(n, mode) -> None:
+    """z = relu(W z + U x + b), solved by iterating it, while W is trained."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(n, n).double()
+    torch.nn.init.normal_(layer.weight)
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.9, mode=mode, of="absolute"))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    u = torch.randn(n, dtype=torch.float64)
+    for _ in range(3):
+        starts = 100 * torch.randn(50, n, dtype=torch.float64)
+        # ‖.‖ weighted by the Perron vector contracts by 0.9.
+        z = starts
+        with torch.no_grad():
+            for _ in range(400):
+                z = torch.relu(layer(z) + u)
+        assert torch.equal(z.amax(dim=0).isfinite(), torch.ones(n, dtype=torch.bool))
+        assert (z - z[0]).abs().max() <= 1e-9 * z.abs().max()
+        excess = radius_of(layer.weight.detach().abs()) - 0.9
+        assert excess <= 1e-9
+        assert mode == "at_most" or excess >= -1e-9
+        optimizer.zero_grad()
+        (layer(torch.relu(z[:1])) - 1).square().sum().backward()
+        optimizer.step()
+
+
+def radius_of(W):
+    return torch.linalg.eigvals(W.double()).abs().max().item()
+
+
+def test_the_spectral_norm_and_the_radius_of_absolute_values_contain_each_other_nowhere() -> None:
+    rotation = 0.9 * torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
+    assert torch.linalg.matrix_norm(rotation, 2) < 0.91
+    assert radius_of(rotation.abs()) > 1.27
+    triangular = torch.tensor([[0.5, 10.0], [0.0, 0.5]]).double()
+    assert torch.linalg.matrix_norm(triangular, 2) > 10
+    assert radius_of(triangular.abs()) == 0.5
+
+
+def test_the_radius_alone_leaves_an_equation_without_a_solution() -> None:
+    """W has the spectral radius 0, but the active units alone have 2, so z grows for ever."""
+    W = torch.tensor([[2.0, -2.0], [2.0, -2.0]])
+    assert sp.functional.spectral_radius(W) < 1e-3
+    z = torch.tensor([1.0, 0.0])
+    for _ in range(30):
+        z = torch.relu(W @ z + torch.tensor([0.0, -1e9]))
+    assert z[0] > 1e8
+    module = sp.constrain(Holder(W), "weight", sp.SpectralRadiusNorm(0.9, of="absolute"))
+    z = torch.tensor([1.0, 0.0])
+    for _ in range(300):
+        z = torch.relu(module.weight.detach() @ z + torch.tensor([0.0, -1e9]))
+    assert z[0] < 1e-6
+
+
+def test_a_weight_whose_absolute_values_have_a_larger_radius_is_refused_and_the_remedy_works() -> None:
+    module = sp.constrain(Holder(torch.randn(4, 4)), "weight", sp.SpectralRadiusNorm(0.5, of="absolute"))
+    W = torch.randn(4, 4)
+    with pytest.raises(
+        InManifoldError, match=r"radius of the absolute values = 0.5.*spectral_radius\(weight.abs"
+    ):
+        module.weight = W
+    module.weight = W * (0.5 / sp.functional.spectral_radius(W.abs()))
+    assert abs(radius_of(module.weight.detach().abs()) - 0.5) < 1e-5
+    assert "of='absolute'" in repr(module.parametrizations.weight[0])
+    with pytest.raises(ValueError, match="of: expected one of weight, absolute, got 'norm'"):
+        sp.SpectralRadiusNorm(of="norm")

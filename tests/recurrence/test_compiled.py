@@ -65,7 +65,7 @@ def test_the_operators_keep_their_promises() -> None:
         torch.library.opcheck(operator, (x, h, U, W, b, "modrelu", None, [3, 3, 2], every, wants_all, True))
 
 
-def test_without_gradients() -> None:
+def test_compiled_recurrence_without_gradients_is_the_same() -> None:
     args = [t.detach() for t in arguments(torch.float64, [3, 2], "tanh")]
     torch.compiler.reset()
     compiled = torch.compile(lambda *a: rnn(*a, "tanh", [3, 2]), fullgraph=True, backend="aot_eager")

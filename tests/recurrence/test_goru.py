@@ -38,7 +38,7 @@ def test_equations_written_out() -> None:
         torch.testing.assert_close(last[i], h)
 
 
-def test_without_biases() -> None:
+def test_no_bias_is_a_bias_of_zero() -> None:
     x, h0, V, gates, U, bias = tensors()
     for a, b in zip(goru(x, h0, V, gates, U), goru(x, h0, V, gates, U, 0 * bias), strict=True):
         torch.testing.assert_close(a, b)
@@ -53,13 +53,13 @@ def test_sequences_that_end_before_others() -> None:
     torch.testing.assert_close(last, torch.stack([full[3, 0], full[1, 1]]))
 
 
-def test_gradients() -> None:
+def test_gradients_of_first_and_second_order_are_exact() -> None:
     inputs = [t.requires_grad_() for t in tensors()]
     assert gradcheck(goru, inputs)
     assert gradgradcheck(goru, inputs, fast_mode=True)
 
 
-def test_bad_input() -> None:
+def test_sequences_and_states_that_do_not_fit_are_refused() -> None:
     x, h0, *weights = tensors()
     with pytest.raises(ValueError, match="at least one time step"):
         goru(x[:0], h0, *weights)

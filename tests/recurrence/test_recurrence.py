@@ -156,7 +156,7 @@ SUPPORTS = {
     covering(SUPPORTS, EXACT, list(itertools.product(SIZES, [None, 2]))),
     ids=lambda value: str(value),
 )
-def test_support(name, defined, options, monkeypatch) -> None:
+def test_zeros_outside_the_support_may_be_skipped(name, defined, options, monkeypatch) -> None:
     (nonlinearity, dtype), (sizes, checkpoint_every) = defined, options
     monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
     monkeypatch.setattr(fused, "BLOCKWISE_ROWS", 0)
@@ -183,7 +183,7 @@ def test_support_that_is_one_block(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("pair", [(slice(0, 2), slice(0, 4)), (slice(None), slice(0, 4, 2))])
-def test_bad_support(pair) -> None:
+def test_support_that_is_not_of_the_weight_is_refused(pair) -> None:
     args = arguments([2] * 3, 2, 4, torch.float32)
     with pytest.raises(ValueError, match="support"):
         rnn(*args, batch_sizes=[2] * 3, support=[pair])
@@ -202,7 +202,7 @@ def test_gradient_of_one_output_alone(which, dtype, checkpoint_every) -> None:
 
 @pytest.mark.parametrize(("nonlinearity", "dtype"), EXACT)
 @pytest.mark.parametrize("checkpoint_every", [None, 2])
-def test_derivatives(nonlinearity, dtype, checkpoint_every) -> None:
+def test_derivatives_of_first_and_second_order_are_exact(nonlinearity, dtype, checkpoint_every) -> None:
     sizes = [2, 2, 1]
     args = arguments(sizes, 2, 3, dtype, nonlinearity=nonlinearity)
 
@@ -426,7 +426,7 @@ def test_checkpoints_inside_transforms(nonlinearity) -> None:
 
 
 @pytest.mark.parametrize("checkpoint_every", [0, -3, 2.0, "sqrt"])
-def test_bad_checkpoints(checkpoint_every) -> None:
+def test_distance_of_checkpoints_out_of_range_is_named(checkpoint_every) -> None:
     args = arguments([2] * 4, 2, 3, torch.float64)
     with pytest.raises(ValueError, match="checkpoint_every: expected a positive number of steps, 'auto'"):
         rnn(*args, "modrelu", [2] * 4, checkpoint_every=checkpoint_every)
@@ -483,14 +483,14 @@ def test_torch_func_takes_the_reference_path() -> None:
     torch.testing.assert_close(torch.func.grad(loss)(W.detach()), eager)
 
 
-def test_custom_activation() -> None:
+def test_function_of_ones_own_is_an_activation() -> None:
     x, h0, U, W, b = arguments([2] * 4, 2, 3, torch.float64)
     x = x.unflatten(0, (4, 2))
     named = rnn(x, h0, U, W, b, "tanh")[0]
     torch.testing.assert_close(rnn(x, h0, U, W, b, torch.tanh)[0], named)
 
 
-def test_complex_states() -> None:
+def test_complex_states_have_exact_gradients() -> None:
     args = arguments([2] * 3, 2, 3, torch.complex128, bias=False)
     bias = torch.full((3,), -0.01, dtype=torch.float64, requires_grad=True)
     x, h0, U, W, _ = args
@@ -511,7 +511,7 @@ def test_dense_equals_a_loop_in_plain_sight() -> None:
     torch.testing.assert_close(last, h)
 
 
-def test_bad_input() -> None:
+def test_names_and_shapes_that_do_not_fit_are_refused() -> None:
     x, h0, U, W = torch.randn(2, 1, 3), torch.zeros(1, 4), torch.zeros(4, 3), torch.zeros(4, 4)
     with pytest.raises(ValueError, match="expected one of modrelu, relu, tanh, identity"):
         rnn(x, h0, U, W, nonlinearity="gelu")
@@ -534,7 +534,7 @@ def test_bad_input() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_modrelu(dtype) -> None:
+def test_modrelu_is_its_formula_with_exact_derivatives(dtype) -> None:
     z = torch.randn(6, 5, dtype=dtype, requires_grad=True)
     bias = (0.3 * torch.randn(5, dtype=torch.float64)).requires_grad_()
     with torch.no_grad():

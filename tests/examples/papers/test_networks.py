@@ -181,7 +181,7 @@ def test_groups_of_a_model() -> None:
         ({"eps": -1e-8}, "eps: expected a number at least 0"),
     ],
 )
-def test_bad_arguments(kwargs, match) -> None:
+def test_optimizer_arguments_out_of_range_are_named(kwargs, match) -> None:
     with pytest.raises(ValueError, match=match):
         StiefelRMSprop([torch.nn.Parameter(torch.ones(3, 2))], **kwargs)
 
@@ -197,7 +197,7 @@ def test_gated_network_computes_what_torchs_does_with_the_same_weights(ours, the
 
 @pytest.mark.parametrize("forget_bias", [1.0, -4.0])
 @pytest.mark.parametrize("second_bias", [False, True])
-def test_forget_bias(forget_bias, second_bias) -> None:
+def test_forget_gates_start_with_the_given_bias(forget_bias, second_bias) -> None:
     lstm = LSTM(3, 4, forget_bias=forget_bias, second_bias=second_bias)
     torch.nn.init.ones_(lstm.bias_ih_l0)
     lstm.reset_parameters()
@@ -215,7 +215,7 @@ def test_one_trained_bias_for_each_gate(make, gates) -> None:
     assert rnn.bias_ih_l0.grad.any()
 
 
-def test_unconstrained_starts() -> None:
+def test_unconstrained_networks_start_as_their_papers_say() -> None:
     irnn, orth = IRNN(2, 40), RNNOrth(2, 8)
     assert torch.equal(irnn.cells[0].weight_hh, torch.eye(40))
     assert irnn.cells[0].weight_ih.detach().std().item() == pytest.approx(0.001, rel=0.3)

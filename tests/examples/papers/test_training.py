@@ -57,7 +57,7 @@ def test_bad_entries_are_named(entries, message) -> None:
         optimizers.build(model(), entries)
 
 
-def test_schedules() -> None:
+def test_rate_follows_the_schedule_and_bad_schedules_are_named() -> None:
     def factor(schedule, step, measured=()):
         optimizers.check_schedule(schedule)
         return optimizers.factor(schedule, step, 100, 10, list(measured))

@@ -1,0 +1,193 @@
+"""``python -m benchmarks.stable_weights``: training of stable weights, plain and constrained.
+
+Regressions of roll-outs onto random stable targets; and the bounds under an attack that maximises what they
+forbid. ``docs/choosing.md`` has the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import spectral_param as sp
+from benchmarks.run import environment
+from benchmarks.table import RESULTS
+
+SEEDS, STEPS, RATE = 16, 1500, 1e-2
+STARTS, HORIZON = 32, 20
+WAYS: dict[str, Callable[[], nn.Module | None]] = {
+    "plain weight": lambda: None,
+    "SpectralRadiusNorm, at most": lambda: sp.SpectralRadiusNorm(mode="at_most"),
+    "SchurForm": lambda: sp.SchurForm(radius=1.0),
+    "LyapunovForm": lambda: sp.LyapunovForm(),
+    "LyapunovForm, growth 10": lambda: sp.LyapunovForm(growth=10.0),
+}
+#: What is maximised, in each of 600 steps.
+ATTACKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm": lambda W: torch.linalg.matrix_norm(W).log(),
+    "trace": lambda W: torch.einsum("ii", W),
+    "W⁶": lambda W: torch.linalg.matrix_norm(torch.linalg.matrix_power(W, 6)).log(),
+    "radius": lambda W: sp.functional.spectral_radius(W),
+}
+
+
+class Stack(nn.Module):
+    """One weight for each seed. Adam acts on the entries, so the seeds do not know of each other."""
+
+    def __init__(self, W: Tensor, constraint: nn.Module | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(W.clone())
+        if constraint is not None:
+            sp.constrain(self, "weight", constraint)
+
+
+def random_matrices(n: int, radius: float | None, offset: int) -> Tensor:
+    """Return one matrix for each seed, with Gaussian entries and a spectral radius.
+
+    Args:
+        n: Size.
+        radius: Of each matrix; None for the start that ``torch.nn.Linear`` has.
+        offset: Added to the seeds.
+    """
+    found = []
+    for seed in range(SEEDS):
+        generator = torch.Generator().manual_seed(offset + seed)
+        if radius is None:
+            found.append((2 * torch.rand(n, n, generator=generator, dtype=torch.float64) - 1) / n**0.5)
+            continue
+        W = torch.randn(n, n, generator=generator, dtype=torch.float64)
+        found.append(W * radius / sp.functional.spectral_radius(W))
+    return torch.stack(found)
+
+
+def regression(n: int, radius: float, way: str, steps: int) -> list[float]:
+    """Return for each seed the error of all roll-outs relative to their size, after training.
+
+    Args:
+        n: Size of the weight.
+        radius: Spectral radius of the targets.
+        way: One of ``WAYS``.
+        steps: Steps of Adam, with a cosine schedule.
+    """
+    targets = random_matrices(n, radius, 0)
+    generator = torch.Generator().manual_seed(500)
+    starts = torch.randn(SEEDS, n, STARTS, generator=generator, dtype=torch.float64)
+
+    def roll_out(W: Tensor) -> Tensor:
+        states = [W @ starts]
+        for _ in range(HORIZON - 1):
+            states.append(W @ states[-1])
+        return torch.stack(states)
+
+    truth = roll_out(targets)
+    size = truth.square().sum(dim=(0, 2, 3))
+    model = Stack(random_matrices(n, None, 900), WAYS[way]())
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((roll_out(model.weight) - truth).square().sum(dim=(0, 2, 3)) / size).sum().backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        squares = (roll_out(model.weight) - truth).square().sum(dim=(0, 2, 3))
+    errors: list[float] = (squares / size).sqrt().tolist()
+    return errors
+
+
+def attack(n: int, dtype: torch.dtype, growth: float | None, name: str, steps: int) -> dict[str, float]:
+    """Return how far an attack by Adam gets: the largest ρ - 1, and the largest ‖Wᵏ‖/growth - 1.
+
+    Args:
+        n: Size of the weight.
+        dtype: Its dtype.
+        growth: The bound of the growth, or None.
+        name: One of ``ATTACKS``.
+        steps: Steps of Adam.
+    """
+    W = random_matrices(n, 0.9, 0)[0].to(dtype)
+    model = Stack(W, sp.LyapunovForm(growth=growth))
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    radius = power = norm = -1.0
+    for step in range(steps):
+        optimizer.zero_grad()
+        (-ATTACKS[name](model.weight)).backward()
+        optimizer.step()
+        if step % 50 == 49 or step >= steps - 5:
+            W = model.weight.detach().double()
+            radius = max(radius, sp.functional.spectral_radius(W).item() - 1)
+            norm = max(norm, torch.linalg.matrix_norm(W, 2).item())
+            if growth is not None and step >= steps - 5:
+                power = max(power, sp.analysis.transient_growth(W, 200).norms[1:].max().item() / growth - 1)
+    return {"radius - 1": radius, "power / growth - 1": power, "norm": norm}
+
+
+def table(regressions: dict[str, Any]) -> str:
+    """Return the table of the page: median and worst error of all seeds.
+
+    Args:
+        regressions: Those of the results.
+    """
+    lines = ["| radius of the target | n | " + " | ".join(WAYS) + " |", "|---|---|" + "---|" * len(WAYS)]
+    cases = dict.fromkeys(", ".join(name.split(", ")[:2]) for name in regressions)
+    for case in cases:
+        radius, n = case.removeprefix("radius ").split(", n = ")
+        cells = [regressions.get(f"{case}, {way}") for way in WAYS]
+        numbers = " | ".join(
+            "not measured" if cell is None else f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells
+        )
+        lines.append(f"| {radius} | {n} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, print and write the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stable_weights", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few steps, to test the machinery")
+    parser.add_argument("--only", choices=["regressions", "attacks"], help="the others keep their numbers")
+    parser.add_argument("--sizes", nargs="*", type=int, default=[4, 8, 16], help="of the regressions")
+    parser.add_argument("--radii", nargs="*", type=float, default=[0.95, 1.0], help="of their targets")
+    parser.add_argument(
+        "--ways", nargs="*", default=list(WAYS), help="of training; the others keep their numbers"
+    )
+    parser.add_argument("--attacked", nargs="*", type=int, default=[6, 32, 96], help="sizes of the attacks")
+    parser.add_argument("--output", type=Path, default=RESULTS / "stable_weights.json")
+    parser.add_argument("--table", action="store_true", help="print the table of the page, measure nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(table(json.loads(arguments.output.read_text())["regressions"]))
+        return
+    results: dict[str, Any] = {"regressions": {}, "attacks": {}}
+    if arguments.output.is_file():
+        results = json.loads(arguments.output.read_text())
+    results["environment"] = environment()
+
+    def keep(part: str, name: str, found: Any) -> None:
+        results[part][name] = found
+        arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+    for n in arguments.sizes if arguments.only != "attacks" else []:
+        for radius in arguments.radii:
+            for way in arguments.ways:
+                errors = regression(n, radius, way, 3 if arguments.quick else STEPS)
+                median, worst = torch.tensor(errors).quantile(0.5).item(), max(errors)
+                print(f"radius {radius}, n = {n}, {way}: median {median:.0e}, worst {worst:.0e}", flush=True)
+                found = {"median": median, "worst": worst, "errors": errors}
+                keep("regressions", f"radius {radius}, n = {n}, {way}", found)
+    for n in arguments.attacked if arguments.only != "regressions" else []:
+        for dtype in (torch.float32, torch.float64):
+            for growth in (None, 3.0):
+                for name in ATTACKS:
+                    reached = attack(n, dtype, growth, name, 3 if arguments.quick else 600)
+                    print(n, dtype, growth, name, reached, flush=True)
+                    keep("attacks", f"n = {n}, {str(dtype)[6:]}, growth {growth}, {name}", reached)
+
+
+if __name__ == "__main__":
+    main()

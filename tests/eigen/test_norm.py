@@ -1,0 +1,148 @@
+"""The largest singular value, followed: near, from above, by few products, and again after it was lost."""
+
+import pytest
+import torch
+
+import spectral_param as sp
+from spectral_param.eigen import norm, proof
+from spectral_param.eigen.norm import NormFollower
+from spectral_param.eigen.singular import leading_pair, recorded_norm
+from tests import standin
+from tests.standin import DEVICE
+
+
+@pytest.fixture
+def products(monkeypatch):
+    calls = []
+    product, below = norm._product, proof.is_below
+    monkeypatch.setattr(norm, "_product", lambda *args: calls.append("product") or product(*args))
+    monkeypatch.setattr(proof, "is_below", lambda *args: calls.append("cholesky") or below(*args))
+    return calls
+
+
+def gaussian(m, n, dtype=torch.float32, seed=0):
+    return torch.randn(m, n, dtype=dtype, generator=torch.Generator().manual_seed(seed)) / n**0.5
+
+
+def true(T):
+    return torch.linalg.svdvals(T.to(torch.complex128 if T.is_complex() else torch.float64))[..., 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(200, 100), (150, 150), (2, 130, 120)])
+def test_a_path_without_a_gap_needs_few_products_and_no_decomposition(shape, dtype, products) -> None:
+    """A Gaussian matrix has many singular values near the largest one."""
+    T = gaussian(*shape[-2:], dtype).expand(shape).clone()
+    follower, counts = NormFollower("tracking"), []
+    for step in range(8):
+        products.clear()
+        (sigma, v), bound = follower.follow(T.clone())
+        exact = true(T)
+        assert (sigma <= exact * (1 + 1e-6)).all()
+        assert (bound >= exact * (1 - 5e-7)).all()
+        assert (bound <= exact * (1 + 1.5e-6)).all()
+        u = (T @ v[..., None])[..., 0]
+        torch.testing.assert_close(u.abs().square().sum(-1).sqrt().double(), sigma, rtol=1e-5, atol=0)
+        counts.append(len(products))
+        assert "cholesky" not in products
+        T += 1e-4 * gaussian(*shape[-2:], dtype, seed=step + 1)
+    assert max(counts[2:]) <= (30 if dtype == torch.float64 else 20)
+    assert max(counts[2:]) < counts[0]
+
+
+def test_a_plateau_is_proven_by_cholesky_and_left_again(products) -> None:
+    Q = torch.linalg.qr(gaussian(140, 120)).Q
+    follower = NormFollower("tracking")
+    for _ in range(3):
+        products.clear()
+        norms = follower.follow(Q.clone())
+        assert "cholesky" in products
+        assert abs(norms.bound - 1) <= 1e-6
+    for step in range(4):  # A gap opens.
+        products.clear()
+        T = Q + 2 * torch.outer(Q[:, 0], torch.eye(120)[0]) + 1e-4 * gaussian(140, 120, seed=step)
+        T[:, 1:] *= torch.linspace(1, 0.1, 119)
+        norms = follower.follow(T)
+        assert abs(norms.bound / true(T) - 1) <= 1e-6
+    assert "cholesky" not in products
+
+
+def test_a_leader_from_outside_is_found() -> None:
+    """A singular value outside of the block grows from step to step until it leads."""
+    U, sigma, Vh = torch.linalg.svd(gaussian(200, 100), full_matrices=False)
+    follower = NormFollower("tracking")
+    for step in range(12):
+        sigma[-1] = 0.25 * step
+        T = (U * sigma) @ Vh
+        (value, _), bound = follower.follow(T)
+        assert abs(value / true(T) - 1) <= 1e-6
+        assert abs(bound / true(T) - 1) <= 1.5e-6
+
+
+@pytest.mark.parametrize(
+    "T", [torch.zeros(120, 100), torch.full((120, 100), torch.nan), 1e-30 * torch.ones(120, 100)]
+)
+def test_matrices_that_cannot_be_followed(T) -> None:
+    follower = NormFollower("tracking")
+    for _ in range(2):
+        (sigma, _), bound = follower.follow(T)
+        torch.testing.assert_close(
+            sigma,
+            true(T) if T.isfinite().all() else torch.tensor(torch.nan).double(),
+            equal_nan=True,
+            rtol=1e-6,
+            atol=0,
+        )
+        torch.testing.assert_close(bound, sigma, equal_nan=True, rtol=1e-6, atol=0)
+    good = gaussian(120, 100)
+    assert abs(follower.follow(good).bound / true(good) - 1) <= 1e-6
+
+
+def test_the_same_bits_in_any_process_and_no_use_of_the_global_generator() -> None:
+    T = gaussian(130, 110)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(len(found))
+        before = torch.get_rng_state()
+        follower = NormFollower("tracking")
+        found.append([follower.follow(T + step * 1e-3) for step in range(3)])
+        assert torch.equal(torch.get_rng_state(), before)
+    for (a, bound_a), (b, bound_b) in zip(*found, strict=True):
+        assert torch.equal(a.vector, b.vector)
+        assert torch.equal(bound_a, bound_b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_lapack_and_the_recorded_norm(dtype, scale) -> None:
+    T = scale * gaussian(3 * 7, 5, dtype).reshape(3, 7, 5)
+    torch.testing.assert_close(leading_pair(T).value / scale, true(T / scale), rtol=1e-6, atol=0)
+    recorded = recorded_norm(T.requires_grad_())
+    torch.testing.assert_close(recorded.double() / scale, true(T.detach() / scale), rtol=1e-6, atol=0)
+    (g,) = torch.autograd.grad(recorded.sum(), T)
+    assert abs(torch.linalg.matrix_norm(g) - 1).max() <= 1e-5
+    assert recorded_norm(torch.zeros(3, 2)) == 0
+
+
+@pytest.mark.parametrize("shape", [(130, 120), (120, 200), (6, 5)])
+def test_numbers_and_waits_on_a_device(shape) -> None:
+    layers = []
+    for device in ("cpu", DEVICE):
+        with standin.counting():
+            layer = sp.constrain(
+                sp.testing.Holder(gaussian(*shape).to(device)), "weight", sp.SpectralNorm(0.5, mode="equal")
+            )
+            layers.append(layer)
+    waits = []
+    for step in range(5):
+        for layer in layers:
+            with torch.no_grad(), standin.counting() as asked:
+                original = layer.parametrizations.weight.original
+                original += 1e-5 * gaussian(*shape, seed=step).to(original.device)
+                asked.waits = 0
+                layer.weight  # noqa: B018
+                if layer is layers[1]:
+                    waits.append(asked.waits)
+        with standin.counting():
+            torch.testing.assert_close(layers[1].weight.detach().cpu(), layers[0].weight.detach())
+    assert max(waits[1:]) <= 3, waits

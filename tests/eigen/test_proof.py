@@ -1,0 +1,96 @@
+"""Bounds from above hold, whatever the matrix and the guesses are; they are close if the guesses are good."""
+
+import numpy as np
+import pytest
+import torch
+
+from spectral_param.eigen import proof
+
+
+def hermitian(n, values, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype == np.complex128 else 0)
+    Q = np.linalg.qr(X)[0]
+    return (Q * values) @ Q.conj().T, Q
+
+
+def chebyshev(A, Z, edge, degree):
+    before, now = Z, 2 / edge * A @ Z - Z
+    for _ in range(degree - 1):
+        before, now = now, 4 / edge * A @ now - 2 * now - before
+    return now
+
+
+SPECTRA = {
+    "flat": np.ones(60),
+    "linear": np.linspace(1, 0, 60),
+    "one": np.array([1.0] + 59 * [0.0]),
+    "outlier": np.array([1.0] + 59 * [0.1]),
+    "decay": 0.5 ** np.arange(60.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("degree", [1, 2, 7, 15])
+@pytest.mark.parametrize("edge", [0.01, 0.5, 0.9, 1.0, 3.0])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_bound_by_random_vectors_holds_for_every_edge(name, edge, degree, dtype) -> None:
+    A, _ = hermitian(60, SPECTRA[name], dtype=dtype)
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        Z = rng.standard_normal((60, proof.VECTORS)).astype(dtype)
+        S = chebyshev(A, Z, edge, degree)
+        bound, estimate = proof.chebyshev_bound((S.conj().T @ S)[None], np.array([edge]), degree, 60)
+        assert bound[0] >= 1 - 1e-12
+        assert estimate[0] <= bound[0]
+        if edge == 1.0 and degree == 15:
+            assert bound[0] <= 1.1
+
+
+def test_the_probability_of_a_wrong_bound() -> None:
+    """‖wᴴZ‖² is chi-squared, and the bound of its distribution function is that of the text."""
+    from scipy.stats import chi2
+
+    half = proof.VECTORS // 2
+    bound = (proof.TAU**2 / 2) ** half / np.prod(np.arange(1.0, half + 1))
+    assert chi2.cdf(proof.TAU**2, proof.VECTORS) <= bound < 1e-10
+
+
+def test_a_block_with_its_residual_bounds_the_whole_matrix() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        G, Q = hermitian(40, np.sort(rng.random(40))[::-1], seed)
+        V = np.linalg.qr(Q[:, :8] + 10.0 ** rng.uniform(-6, -1) * rng.standard_normal((40, 8)))[0]
+        H = V.T @ G @ V
+        E = G @ V - V @ H
+        rest = np.linalg.eigvalsh((np.eye(40) - V @ V.T) @ G @ (np.eye(40) - V @ V.T))[-1]
+        top = np.linalg.eigvalsh(H)[-1]
+        upper = proof.block_bound(H[None], (E.T @ E)[None], np.array([top]), np.array([rest]))[0]
+        assert top <= np.linalg.eigvalsh(G)[-1] * (1 + 1e-14)
+        assert np.linalg.eigvalsh(G)[-1] <= upper * (1 + 1e-14)
+
+
+def test_what_is_not_finite_and_what_has_no_gap_is_not_bounded() -> None:
+    gram = np.stack([np.eye(16), np.full((16, 16), np.nan)])
+    bound, _ = proof.chebyshev_bound(gram, np.ones(2), 3, 50)
+    assert np.isfinite(bound).tolist() == [True, False]
+    H = np.stack([np.eye(2), np.eye(2)])
+    upper = proof.block_bound(H, np.zeros((2, 2, 2)), np.ones(2), np.array([0.5, 1.0]))
+    assert upper.tolist() == [1.0, np.inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_cholesky_without_a_gap(dtype) -> None:
+    G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).repeat(3, 1, 1)
+    s = torch.tensor([1 - 1e-12, 1 + 1e-12, torch.nan], dtype=torch.float64)
+    assert proof.is_below(G, s).tolist() == [False, True, False]
+
+
+def test_the_bound_of_a_resolvent() -> None:
+    A = np.array([[0.5, 3.0], [0.0, 0.5]])
+    bounds = [np.linalg.norm(np.linalg.matrix_power(A, j), 2) for j in range(20)]
+    M, contraction = proof.resolvent_bound(bounds, 0.9)
+    assert contraction < 1
+    for angle in np.linspace(0, 2 * np.pi, 50):
+        assert np.linalg.norm(np.linalg.inv(0.9 * np.exp(1j * angle) * np.eye(2) - A), 2) <= M
+    assert proof.resolvent_bound(bounds[:3], 0.9)[0] == np.inf  # The powers still grow.

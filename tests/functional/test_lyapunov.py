@@ -1,0 +1,131 @@
+"""The maps onto stable matrices beside their formulas, and the quadratic forms that they start from."""
+
+import numpy as np
+import pytest
+import torch
+
+from spectral_param import context
+from spectral_param.functional import lyapunov
+
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+EXACT = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+def reference(X):
+    """V = 2H⁻¹QᴴA with LU, in double precision."""
+    X = X.to(EXACT.get(X.dtype, X.dtype))
+    Q, A = X.chunk(2, dim=-2)
+    return torch.linalg.solve(Q.mH @ Q + A.mH @ A, 2 * Q.mH @ A)
+
+
+def radius(V):
+    return torch.linalg.eigvals(V.to(EXACT.get(V.dtype, V.dtype))).abs().max().item()
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 1), (10, 5), (128, 64), (130, 65), (3, 14, 7)])
+def test_value_and_gradient(shape, dtype, on_host, monkeypatch) -> None:
+    if not on_host:  # The way that looks at no value.
+        monkeypatch.setattr(context, "HOST", set())
+    X = torch.randn(shape, dtype=dtype, requires_grad=True)
+    V = lyapunov.stable(X)
+    expected = reference(X)
+    G = torch.randn_like(V)
+    (gradient,) = torch.autograd.grad(V, X, G)
+    (expected_gradient,) = torch.autograd.grad(expected, X, G.to(expected.dtype))
+    # The enlargement of H is 2n eps, and its condition that of random matrices.
+    H = X.detach().mH @ X.detach()
+    rtol = 20 * shape[-1] * torch.finfo(dtype).eps * torch.linalg.cond(H).max().item()
+    assert (V - expected).abs().max() <= rtol * expected.abs().max()
+    assert (gradient - expected_gradient).abs().max() <= rtol * expected_gradient.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lyapunov.stable,
+        lyapunov.contraction,
+        lambda X: lyapunov.stable_with_growth(torch.cat([X, X[:3] ** 2]), 3.0, 1e-7),
+        lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), None, 1e-7),
+        lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), 2.0, 1e-7),
+    ],
+)
+def test_derivatives(function, dtype) -> None:
+    X = torch.randn(6, 3, dtype=dtype, requires_grad=True)
+    assert torch.autograd.gradcheck(function, X)
+    assert torch.autograd.gradgradcheck(function, X)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
+def test_size_does_not_matter(scale) -> None:
+    X = torch.randn(6, 3)
+    big = (X * scale).requires_grad_()
+    V = lyapunov.stable(big)
+    torch.testing.assert_close(V, lyapunov.stable(X), atol=1e-4, rtol=1e-4)
+    (gradient,) = torch.autograd.grad(V.sum(), big)
+    leaf = X.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(lyapunov.stable(leaf).sum(), leaf)
+    torch.testing.assert_close(gradient * scale, expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1, 3, 64, 65, 129, 256])
+@pytest.mark.parametrize("rank", [0, 1, 2, 5])
+def test_singular_forms_are_stable(n, rank, dtype) -> None:
+    """H of any rank, also with units of the state that differ by 1e8."""
+    units = torch.logspace(-4, 4, n)
+    for scale in (torch.ones(n), units):
+        X = torch.randn(2 * n, rank).double() @ torch.randn(rank, n).double() * scale
+        X = X.to(dtype)
+        assert radius(lyapunov.stable(X)) <= 1 + 100 * n * torch.finfo(dtype).eps
+        norm = torch.linalg.matrix_norm(lyapunov.contraction(X), 2).item()
+        assert norm <= 1 + 100 * n * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.5, 30.0])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
+def test_condition(growth, scale) -> None:
+    S = lyapunov.conditioned(scale * torch.randn(7, 7, dtype=torch.float64), growth)
+    assert torch.linalg.cond(S) <= growth * (1 + 1e-12)
+
+
+def with_radius(n, rho, dtype=torch.float64):
+    V = torch.randn(n, n, dtype=dtype)
+    return V * rho / radius(V)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.999, 1 - 1e-14])
+@pytest.mark.parametrize("n", [1, 2, 5, 64])
+def test_quadratic_form(n, rho, dtype) -> None:
+    V = with_radius(n, rho, dtype)
+    P = lyapunov.quadratic_form(V)
+    values = torch.linalg.eigvalsh(P)
+    assert values[-1] <= 1e4 * values[0]  # It does not grow as ρ tends to 1.
+    assert torch.linalg.eigvalsh(V.mH @ P @ V - P)[-1] <= 1e-12 * values[-1]
+
+
+@pytest.mark.parametrize(("largest", "atol"), [(0.99, 1e-11), (1.0, 1e-2)])
+def test_quadratic_form_of_normal_matrices(largest, atol) -> None:
+    """A multiple of the identity. At the bound two inverses of condition 1e13 are taken on the way."""
+    Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.complex128)).Q
+    moduli = torch.tensor([largest, largest, largest, 0.9, 0.5, 0.0], dtype=torch.float64)
+    P = lyapunov.quadratic_form((Q * torch.polar(moduli, torch.rand(6).double())) @ Q.mH)
+    torch.testing.assert_close(P / P[0, 0], torch.eye(6, dtype=P.dtype), atol=atol, rtol=0)
+
+
+def test_quadratic_form_of_badly_balanced_matrices() -> None:
+    d = torch.logspace(-6, 6, 6, dtype=torch.float64)
+    V = with_radius(6, 0.9) * d / d[:, None]
+    X = lyapunov.stable_inverse(V, lyapunov.quadratic_form(V))
+    error = (lyapunov.stable(X) - V).abs() * d[:, None] / d
+    assert error.max() <= 1e-11
+
+
+def test_no_quadratic_form() -> None:
+    for V in (1.1 * torch.eye(3), torch.full((3, 3), np.nan)):
+        P = lyapunov.quadratic_form(V.double())
+        proves = P.isfinite().all() and torch.linalg.eigvalsh(V.double().mT @ P @ V.double() - P)[-1] <= 0
+        assert not proves

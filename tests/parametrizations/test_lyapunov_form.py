@@ -1,0 +1,219 @@
+"""LyapunovForm: what holds under attack, round trips, bounds, certificates, and what leaves the library."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spectral_param as sp
+from spectral_param import context
+from tests.matrices import jordan
+
+
+def radius(W):
+    return torch.linalg.eigvals(W.detach().double()).abs().max().item()
+
+
+def with_radius(n, rho, dtype=torch.float64):
+    W = torch.randn(n, n, dtype=torch.float64)
+    return (W * rho / radius(W)).to(dtype)
+
+
+def layer(W, *arguments, **options):
+    module = torch.nn.Linear(*W.shape, bias=False, dtype=W.dtype)
+    with torch.no_grad():
+        module.weight.copy_(W)
+    return sp.constrain(module, "weight", sp.LyapunovForm(*arguments, **options))
+
+
+ATTACKS = {
+    "norm": lambda W: torch.linalg.matrix_norm(W).log(),
+    "trace": torch.trace,
+    "power": lambda W: torch.linalg.matrix_norm(torch.linalg.matrix_power(W, 6)).log(),
+    "radius": sp.functional.spectral_radius,
+}
+
+
+def attacked(W, attack, **options):
+    module = layer(W, **options)
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (-ATTACKS[attack](module.weight)).backward()
+        optimizer.step()
+        yield module.weight.detach()
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(("dtype", "above"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+def test_radius_under_attack(dtype, above, attack) -> None:
+    for step, W in enumerate(attacked(with_radius(7, 0.9, dtype), attack)):
+        if step % 20 == 19:
+            assert radius(W) <= 1 + above
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_growth_under_attack(dtype, attack) -> None:
+    for W in list(attacked(with_radius(7, 0.9, dtype), attack, radius=0.9, growth=3.0))[::100]:
+        growth = sp.analysis.transient_growth(W.double() / 0.9, 200)
+        assert growth.norms[1:].max() <= 3 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("attack", ["norm", "trace"])
+@pytest.mark.parametrize(("dtype", "above"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_abscissa_under_attack(dtype, above, attack) -> None:
+    W = with_radius(7, 0.5, dtype) - torch.eye(7, dtype=dtype)
+    for growth in (None, 2.0):
+        *_, W = attacked(W, attack, abscissa=-0.1, growth=growth)
+        abscissa = torch.linalg.eigvals(W.double()).real.max()
+        assert abscissa <= -0.1 + above * torch.linalg.matrix_norm(W, 2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 16, 200])
+@pytest.mark.parametrize(
+    ("rho", "dtype", "limit"),
+    [
+        (0.95, torch.float64, 1e-12),
+        (0.95, torch.float32, 1e-5),
+        (0.999, torch.float64, 1e-10),
+        (0.999, torch.float32, 1e-3),
+        (1.0, torch.float64, 1e-11),
+    ],
+)
+def test_round_trip(n, rho, dtype, limit) -> None:
+    W = with_radius(n, rho, dtype)
+    assert (layer(W).weight - W).abs().max() <= limit
+
+
+def test_orthogonal_start() -> None:
+    W = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64)).Q
+    torch.testing.assert_close(layer(W).weight.detach(), W, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"growth": 3.0}])
+def test_defective_eigenvalue_on_the_bound(options) -> None:
+    """It has no quadratic form: registration moves it inside, assignment refuses it."""
+    W = jordan(3, 1.0)
+    module = layer(W, **options)
+    assert radius(module.weight) <= 1 + 1e-9
+    if not options:
+        assert (module.weight - W).abs().max() < 1e-3
+    with pytest.raises(sp.errors.InManifoldError, match="quadratic form"):
+        module.weight = W
+
+
+def test_growth_refuses_what_grows() -> None:
+    W = torch.tensor([[0.5, 100.0], [0.0, 0.5]], dtype=torch.float64)
+    layer(W)
+    module = layer(0.5 * torch.eye(2, dtype=torch.float64), growth=3.0)
+    with pytest.raises(sp.errors.InManifoldError, match=r"condition <= 3\.0²"):
+        module.weight = W
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"radius": "present"}, "radius"), ({"abscissa": "present"}, "abscissa")]
+)
+def test_present_bound_is_saved(options, name) -> None:
+    module, other = (layer(with_radius(4, rho) - torch.eye(4), **options) for rho in (0.5, 0.7))
+    other.load_state_dict(module.state_dict())
+    assert getattr(other.parametrizations.weight[0], name) == getattr(module.parametrizations.weight[0], name)
+    assert torch.equal(other.weight, module.weight)
+
+
+@pytest.mark.parametrize("options", [{}, {"growth": 4.0}, {"growth": 1.0}])
+def test_certificate(options) -> None:
+    module = layer(with_radius(6, 0.9) if not options else 0.3 * with_radius(6, 0.9), 0.95, **options)
+    (parametrization,) = module.parametrizations.weight
+    certificate = parametrization.certificate(module.parametrizations.weight.original)
+    W, M = module.weight.detach(), certificate.form
+    assert torch.linalg.eigvalsh(W.mT @ M @ W - 0.95**2 * M)[-1] <= 1e-12 * torch.linalg.matrix_norm(M)
+    peak = sp.analysis.transient_growth(W / 0.95, 100).peak
+    assert peak <= certificate.growth <= options.get("growth", 100.0)
+
+
+@pytest.mark.parametrize("growth", [None, 2.0, 1.0])
+def test_continuous_certificate(growth) -> None:
+    W = 0.2 * with_radius(6, 0.9) - torch.eye(6)
+    module = layer(W, abscissa=-0.1, growth=growth)
+    (parametrization,) = module.parametrizations.weight
+    M, bound = parametrization.certificate(module.parametrizations.weight.original)
+    W = module.weight.detach()
+    assert torch.linalg.eigvalsh(M @ W + W.mT @ M + 0.2 * M)[-1] <= 1e-12 * torch.linalg.matrix_norm(M)
+    assert bound <= (growth or 100.0)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, and looks at values."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.looks = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.looks += function is torch.ops.aten._local_scalar_dense.default
+        self.count += function not in (torch.ops.aten.view.default, torch.ops.aten.detach.default)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"growth": 3.0}, {"abscissa": 0.0}, {"abscissa": 0.0, "growth": 2.0}]
+)
+def test_operations_on_a_device(options, monkeypatch) -> None:
+    """No look at a value, for which the host would wait, and few operations where speed is promised."""
+    module = layer(0.5 * torch.eye(8) if "abscissa" not in options else -torch.eye(8), **options)
+    (parametrization,) = module.parametrizations.weight
+    X = module.parametrizations.weight.original.detach().requires_grad_()
+    monkeypatch.setattr(context, "HOST", set())
+    with Operations() as operations:
+        parametrization.constrain(X).backward(torch.ones(8, 8))
+    assert operations.looks == 0
+    if not options:
+        assert operations.count <= 40
+
+
+def test_export_runs_without_the_library(tmp_path) -> None:
+    module = layer(with_radius(5, 0.9, torch.float32), 0.95)
+    x = torch.randn(3, 5)
+    program = torch.export.export(module, (x,))
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.save((x, module(x).detach()), tmp_path / "expected.pt")
+    script = (
+        "import sys, torch\n"
+        "x, y = torch.load('expected.pt')\n"
+        "found = torch.export.load('model.pt2').module()(x)\n"
+        "torch.testing.assert_close(found, y, atol=1e-5, rtol=1e-5)\n"
+        "assert not any(name.startswith('spectral_param') for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"radius": 0.0}, "radius: expected a finite positive number"),
+        ({"radius": torch.nn.Parameter(torch.ones(()))}, "not a Parameter"),
+        ({"radius": "presnt"}, "'present'"),
+        ({"abscissa": float("nan")}, "abscissa: expected a finite number"),
+        ({"radius": 1.0, "abscissa": 0.0}, "at most one of them"),
+        ({"growth": 0.5}, "growth: expected a finite number >= 1"),
+    ],
+)
+def test_bad_arguments(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        sp.LyapunovForm(**options)
+
+
+def test_after_another_parametrization() -> None:
+    signs = torch.ones(4, 4)
+    for options in ({}, {"growth": 2.0}, {"abscissa": 0.0}, {"growth": 1.0}):
+        module = torch.nn.Linear(4, 4)
+        sp.constrain(module, "weight", [sp.SignPattern(signs), sp.LyapunovForm(**options)])
+        values = torch.linalg.eigvals(module.weight)
+        assert (values.real if "abscissa" in options else values.abs()).max() <= 1 + 1e-5
+    module = torch.nn.Linear(4, 4)
+    chain = [sp.SignPattern(signs), sp.LyapunovForm("present")]
+    with pytest.raises(ValueError, match="expected a number after another parametrization"):
+        sp.constrain(module, "weight", chain)
