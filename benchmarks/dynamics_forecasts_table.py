@@ -57,8 +57,8 @@ What to take:
 
 - **Noise in the measurements, linear dynamics** (oscillators, string, chain): `horizon="cv"`, or a long
   horizon with `start="estimated"`. A fit of one step has several times their error.
-- **Noise that drives the system** or **nonlinear** dynamics (waves, public data): a fit of one step or
-  `horizon=12` is as good, and quicker.
+- **Noise that drives the system** or **nonlinear** dynamics (waves, public data): a fit of one step is as
+  good, and quicker. `horizon="cv"` finds that out; a long horizon with `start="estimated"` fails.
 - **Few rows, many states** (textures): `horizon="cv"`, for its shrinkage.
 - **Recordings much shorter than the lead** (robot arm, the first hundreds of rows): look at "no change" in
   `forecast_error_` first.
