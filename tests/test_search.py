@@ -20,6 +20,7 @@ WORDS = {
     "trained": ("pretrained", "fine-tuning", "trained network"),
     "dynamics": ("forecast", "DMD", "Koopman", "system identification"),
     "choosing": ("LSTM", "GRU", "orthogonal", "spectral radius", "which one"),
+    "stable": ("stable weight", "Lyapunov"),
     "reservoirs": ("reservoir", "echo state network", "leaky units"),
     "quickstart": ("weight decay", "checkpoint", "Lightning", "torch.compile", "autocast"),
     "processes": ("DDP", "FSDP"),
