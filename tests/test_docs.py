@@ -39,14 +39,15 @@ def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
     assert sorted(drawn) == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
 
 
-# A page of generated tables, most of them folded.
-TABLES = DOCS / "costs.md"
-PAGES = [page for page in (*DOCS.glob("*.md"), *(DOCS / "api").glob("*.md")) if page != TABLES]
+PAGES = [*DOCS.glob("*.md"), *(DOCS / "api").glob("*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_are_short(page):
-    assert len(page.read_text().split()) <= 2000
+    lines = page.read_text().splitlines()
+    if any("Do not edit" in line for line in lines):  # Its tables are written by a program, and looked up.
+        lines = [line for line in lines if not line.startswith("|")]
+    assert len(" ".join(lines).split()) <= 2000
 
 
 def test_readme_is_short():
