@@ -74,8 +74,8 @@ class SpectralRadiusNorm(Parametrization):
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
             where it is faster. The ``state_dict`` has the state of the tracking under ``tracking``: two n ×
             16 matrices.
-        of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(|W|), the spectral radius of the absolute
-            values of the entries, in place of ρ everywhere above. With ρ(|W|) < 1, z = φ(W z + u) has one
+        of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
+            values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
             tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
             Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 is not enough, and ‖W‖_∞ < 1 is more than
