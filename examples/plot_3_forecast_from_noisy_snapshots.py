@@ -205,8 +205,9 @@ assert error < 0.5 * errors["one step, stable"]
 #
 # - Change the seed. Least squares is not always unstable; the fit of one step always decays too fast.
 # - Let noise drive the chain instead of the sensors: :doc:`the page of stable dynamics </dynamics>` says what
-# each kind of noise does to a fit. - Derivatives in place of next states, by accelerometers for instance:
-# ``fit_stable(..., time="continuous")``.
+#   each kind of noise does to a fit.
+# - Derivatives in place of next states, by accelerometers for instance:
+#   ``fit_stable(..., time="continuous")``.
 # - Many sensors and few snapshots, as in a video: ``StableLinearModel(rank=10)``.
 # - Train on: ``model.to_module()`` is a torch module that starts at the fit and stays stable. The next
 #   tutorial, :doc:`plot_4_koopman_pendulum`, trains such a matrix together with a network.

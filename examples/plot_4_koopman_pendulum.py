@@ -226,6 +226,7 @@ plt.show()
 #   radius tends to stay at the bound, and the model does not come to rest. ``SchurForm`` moves each
 #   eigenvalue by itself.
 # - No friction: replace 0.2 by 0, and use the orthogonal :class:`~spectral_param.ScaledCayley`, with which
-# nothing grows and nothing decays. - A fit without learned functions:
-# :doc:`plot_3_forecast_from_noisy_snapshots`, and ``to_module()`` to train on from it.
+#   nothing grows and nothing decays.
+# - A fit without learned functions: :doc:`plot_3_forecast_from_noisy_snapshots`, and ``to_module()`` to train
+#   on from it.
 # - Inputs: add ``u @ B.T`` to each step.
