@@ -264,3 +264,36 @@ def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (...,
     A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])
     product: Tensor = _Matmul.apply(A, X)  # type: ignore[no-untyped-call]
     return product
+
+
+class _EvaluatedAgain(torch.autograd.Function):
+    """X -> function(X). The backward pass evaluates the function again, and differentiates it."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(X)
+        return function(X)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor]:
+        (X,) = ctx.saved_tensors
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # An alias, so that autograd.grad finds only the paths through this node.
+            X = X.view_as(X) if create_graph else X.detach().requires_grad_()
+            (g,) = torch.autograd.grad(ctx.function(X), X, G, create_graph=create_graph)
+        return None, g
+
+
+def evaluated_again(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+    """Return function(X), with a backward pass in the precision of X whatever autocast says.
+
+    For functions of torch's operations, whose own backward passes multiply as autocast and TensorFloat-32
+    allow. It takes the time of one more evaluation.
+    """
+    if not (torch.is_grad_enabled() and X.requires_grad and is_plain(X)):
+        return function(X)
+    found: Tensor = _EvaluatedAgain.apply(function, X)  # type: ignore[no-untyped-call]
+    return found
