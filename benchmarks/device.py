@@ -84,6 +84,7 @@ def constraints() -> Iterator[Case]:
             yield _constrained(f"SpectralRadiusNorm{label}, n = {n}", led((n, n)), radius(mode=mode))
         yield _constrained(f"SpectralRadiusNorm, 8 of n = {n}", led((8, n, n)), radius())
     yield _constrained("SpectralAbscissa, n = 16", led((16, 16)), sp.SpectralAbscissa(-0.5))
+    yield _constrained("SpectralNorm, n = 16", led((16, 16)), sp.SpectralNorm())
     Q = nn.init.orthogonal_(torch.empty(64, 64))
     for name, constraint in (
         ("ScaledCayley", sp.ScaledCayley()),
@@ -93,6 +94,7 @@ def constraints() -> Iterator[Case]:
         ("SingularValues", sp.SingularValues(0.3)),
         ("SchurForm", sp.SchurForm()),
         ("SchurForm, bounded", sp.SchurForm(radius=0.99, departure=6.0)),
+        ("LyapunovForm", sp.LyapunovForm(0.99)),
         ("BlockTriangular", sp.BlockTriangular([(32, sp.ScaledCayley()), (32, radius())])),
         ("SignPattern", sp.SignPattern(torch.ones(64, 64))),
     ):

@@ -22,11 +22,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from spectral_param import context
 
-_setup_privateuseone_for_python_backend("standin")
+
+class _Module(_DummyBackendModule):
+    """``torch.standin``. The device draws its random numbers from the host's generator."""
+
+    get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
+    set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
+
+
+_setup_privateuseone_for_python_backend("standin", _Module())
 DEVICE = torch.device("standin", 0)
 _aten = torch.ops.aten
 _LOOKS = (_aten._local_scalar_dense.default, _aten.equal.default)

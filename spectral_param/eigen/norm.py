@@ -368,7 +368,8 @@ class NormFollower(nn.Module):
             (pair, bound), state = follow(T.reshape(-1, *T.shape[-2:]), state)
             with torch.no_grad():
                 self.block.copy_(state.block)
-                self.numbers.copy_(torch.tensor([state.step, state.edge], dtype=torch.float64))
+                numbers = torch.tensor([state.step, state.edge], dtype=torch.float64, device="cpu")
+                self.numbers.copy_(numbers, non_blocking=True)
                 vars(self)["_copy"] = [state.step, state.edge], self.numbers._version
             shape = T.shape[:-2]
             pair = Pair(pair.value.reshape(shape), pair.vector.reshape(*shape, -1))

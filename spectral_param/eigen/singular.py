@@ -74,7 +74,8 @@ def leading_pair(T: Tensor) -> Pair:
         vectors.append(vector[:, 0])
     shape = T.shape[:-2]
     sigma = torch.from_numpy(np.sqrt(np.stack(values)[:, 0].clip(min=0))).reshape(shape)
-    v = torch.from_numpy(np.stack(vectors)).reshape(*shape, n).to(T.device, T.dtype)
+    v = torch.from_numpy(np.stack(vectors)).reshape(*shape, n).to(T.dtype)
+    v = v.to(T.device, non_blocking=True)
     return Pair(sigma if scale is None else sigma * scale[..., 0, 0].cpu(), v)
 
 

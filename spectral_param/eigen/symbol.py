@@ -36,7 +36,7 @@ from spectral_param.eigen import proof
 from spectral_param.eigen.singular import Pair, leading_pair, norm, recorded_norm, to_double
 
 # The least quotient of the largest norm on the grid and the bound.
-TIGHT = 0.98
+TIGHT = 0.9775
 # Relative error up to which a frequency counts as the leading one.
 _SAME = 1e-9
 # Entries of the Gram matrices that are held at once.

@@ -28,6 +28,13 @@ from spectral_param.eigen.follower import Follower
 from spectral_param.eigen.norm import NormFollower
 from spectral_param.parametrizations._layout import PLAIN
 
+# The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
+_top_hooks: Callable[[bool], Any] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+    if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    else lambda _: True
+)
+
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
 # changed, too: writes through `.data` leave the version alone.
 _Mark = tuple[int, int] | None
@@ -147,21 +154,13 @@ def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     """Return the weight of the last read, with a new graph if one is wanted."""
     if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
         return last.weight.clone()
-    if _may_have_hooks():
+    if _top_hooks(False) is not None:
         # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
         # segment must have the same graph as the first one.
         again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
         return again
     W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
     return W
-
-
-def _may_have_hooks() -> bool:
-    """Return whether hooks may save the tensors of the graph."""
-    try:
-        return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-    except AttributeError:  # torch 2.6 cannot say.
-        return True
 
 
 class _ReadAgain(torch.autograd.Function):

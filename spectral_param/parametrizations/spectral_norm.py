@@ -80,9 +80,9 @@ class SpectralNorm(Parametrization):
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
     It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. The bound that W
-    is divided by is at most 2 % above the largest norm of an image of any size. (With circular padding
+    is divided by is at most 2.3 % above the largest norm of an image of any size. (With circular padding
     *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of stride
-    1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 276 for a kernel of size 3 x 3
+    1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 231 for a kernel of size 3 x 3
     and stride 1.
 
     Matrices without a derivative have defined results:

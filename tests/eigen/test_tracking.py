@@ -430,4 +430,5 @@ def test_a_zero_matrix_in_a_batch_does_not_lose_the_state_of_the_others() -> Non
                 layer.weight  # noqa: B018
     numbers = layer.parametrizations.weight[0].tracking.numbers
     steps = numbers[:, tracking.NUMBERS.index("step")]
-    assert steps.tolist() == [5, 5]
+    first, second = steps.tolist()
+    assert first == second >= 5

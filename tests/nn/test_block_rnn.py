@@ -604,9 +604,9 @@ def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
     whole, products = results(), []
     adder = fused._adder
 
-    def counting(A, support, in_numpy):
+    def counting(A, support):
         products.append(len(support))
-        return adder(A, support, in_numpy)
+        return adder(A, support)
 
     monkeypatch.setattr(fused, "_adder", counting)
     monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
