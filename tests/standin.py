@@ -32,6 +32,8 @@ class _Module(_DummyBackendModule):
 
     get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
     set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
+    # torch.utils.checkpoint saves the autocast of the device of this process, even if a graph has no tensor on it.
+    get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])
 
 
 _setup_privateuseone_for_python_backend("standin", _Module())
