@@ -32,7 +32,7 @@ class _Module(_DummyBackendModule):
 
     get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
     set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
-    # torch.utils.checkpoint saves the autocast of the device of this process, even if a graph has no tensor on it.
+    # torch.utils.checkpoint saves the autocast of this device, even if no tensor lies on it.
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])
 
 
