@@ -43,8 +43,9 @@ CUT = 12
 COLD_SWEEPS, ROUNDS, PRODUCTS = 3, 3, 80
 # What lies outside is to be bounded by a + REACH (θ₁ - a).
 REACH = 0.75
-# For σ in this range no product overflows or underflows in single precision.
-_ORDINARY = (2.0**-40, 2.0**40)
+# For σ in this range nothing overflows or underflows in single precision, EᴴE included, which is to be known
+# to (eps θ₁)² = (eps σ²)². A σ outside is computed by LAPACK.
+_ORDINARY = (2.0**-14, 2.0**14)
 
 
 class Norm(NamedTuple):

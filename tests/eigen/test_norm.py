@@ -79,6 +79,18 @@ def test_a_leader_from_outside_is_found() -> None:
         assert abs(bound / true(T) - 1) <= 1.5e-6
 
 
+@pytest.mark.parametrize("exponent", [-60, -40, -38, -20, -14, 0, 14, 20, 38, 40, 60])
+def test_the_size_of_a_weight_does_not_weaken_the_proof(exponent) -> None:
+    """The square of a residual is of the order σ⁴, which underflows in single precision sooner than σ."""
+    follower = NormFollower("tracking")
+    T = 2.0**exponent * gaussian(130, 97)
+    for step in range(25):
+        T = T + 0.15 * T.abs().max() * gaussian(130, 97, seed=step + 1)
+        (value, _), bound = follower.follow(T)
+        assert abs(value / true(T) - 1) <= 1e-6
+        assert abs(bound / true(T) - 1) <= 1.5e-6
+
+
 @pytest.mark.parametrize(
     "T", [torch.zeros(120, 100), torch.full((120, 100), torch.nan), 1e-30 * torch.ones(120, 100)]
 )
