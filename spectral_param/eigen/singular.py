@@ -68,6 +68,8 @@ def leading_pair(T: Tensor) -> Pair:
     for matrix in G.reshape(-1, n, n).numpy():
         if np.isfinite(matrix).all():  # NaN must not reach LAPACK: it may end the process.
             value, vector = eigh(matrix, subset_by_index=[n - 1, n - 1], check_finite=False, driver="evr")
+            if not value.size:  # LAPACK's syevr lost the last one of a cluster: OpenBLAS, AVX2 kernels.
+                value, vector = (x[..., -1:] for x in np.linalg.eigh(matrix))
         else:
             value, vector = np.full(1, np.nan), np.full((n, 1), np.nan)
         values.append(value)

@@ -94,6 +94,7 @@ ADVERSARIAL = {
 }
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ADVERSARIAL)
