@@ -10,7 +10,7 @@ import contextlib
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -266,6 +266,40 @@ def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (...,
     return product
 
 
+def differentiated(
+    function: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: Sequence[Any],
+    grads: Sequence[Tensor | None],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a function of ``inputs``, for the gradients ``grads`` of its results.
+
+    For the backward pass of an autograd Function: the function is evaluated again, with a graph of the
+    gradients if grad mode is on. A gradient that is not ``needed`` is None.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases, so that autograd.grad finds only the paths through this call: the inputs may depend on each
+        # other.
+        aliases: list[Any] = [
+            None if t is None else t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
+            for t, wanted in zip(inputs, needed, strict=True)
+        ]
+        results = function(*aliases)
+    results = (results,) if isinstance(results, Tensor) else results
+    used = [(result, g) for result, g in zip(results, grads, strict=True) if g is not None]
+    found = iter(
+        torch.autograd.grad(
+            [result for result, _ in used],
+            [t for t, wanted in zip(aliases, needed, strict=True) if wanted],
+            [g for _, g in used],
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    )
+    return tuple(next(found) if wanted else None for wanted in needed)
+
+
 class _EvaluatedAgain(torch.autograd.Function):
     """X -> function(X). The backward pass evaluates the function again, and differentiates it."""
 
@@ -277,14 +311,8 @@ class _EvaluatedAgain(torch.autograd.Function):
 
     @staticmethod
     @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor]:
-        (X,) = ctx.saved_tensors
-        create_graph = torch.is_grad_enabled()
-        with torch.enable_grad():
-            # An alias, so that autograd.grad finds only the paths through this node.
-            X = X.view_as(X) if create_graph else X.detach().requires_grad_()
-            (g,) = torch.autograd.grad(ctx.function(X), X, G, create_graph=create_graph)
-        return None, g
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *differentiated(ctx.function, ctx.saved_tensors, [G], [True])
 
 
 def evaluated_again(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:

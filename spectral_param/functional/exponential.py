@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param.context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
 from spectral_param.functional.checks import check_real, check_square, finfo_eps, with_arrays
 
 Array = npt.NDArray[Any]
@@ -150,15 +150,12 @@ class _Ordinary(torch.autograd.Function):
 
     @staticmethod
     @full_precision
-    def backward(ctx: Any, G: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, G: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         A, *saved = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return _pull_back(_Steps(ctx.halvings, saved[:4], saved[4:7], saved[7:]), G), None
         # Derivatives of higher order: those of the products.
-        A = A.view_as(A)  # So that autograd.grad finds only the paths through this node.
-        E = _scale_and_square(A, ctx.skew)[0]
-        (g_A,) = torch.autograd.grad(E, A, G, create_graph=True)
-        return g_A, None
+        return *differentiated(lambda A: _scale_and_square(A, ctx.skew)[0], [A], [G], [True]), None
 
 
 def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ The state is copied before :meth:`Parametrization.constrain` reads it, for the s
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import weakref
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spectral_param.context import HALF, is_on_host
+from spectral_param.context import HALF, differentiated, is_on_host
 from spectral_param.eigen.follower import Follower
 from spectral_param.eigen.norm import NormFollower
 from spectral_param.parametrizations._layout import PLAIN
@@ -174,8 +175,6 @@ class _ReadAgain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        create_graph = torch.is_grad_enabled()
-        needed = ctx.needs_input_grad[2:]
         last: _Read = ctx.last
         state = state_of(ctx.constraint)
         if state is None or state[:2] != last.state[:2]:  # Structure and marks.
@@ -184,18 +183,9 @@ class _ReadAgain(torch.autograd.Function):
                 "backward pass, got others: one has been changed since. Change it after backward(), or read "
                 "the weight again after the change."
             )
-        with torch.enable_grad():
-            originals = [
-                # Aliases, so that autograd.grad finds only the paths through this read.
-                t.view_as(t) if create_graph else value.detach().requires_grad_(wanted)
-                for t, value, wanted in zip(
-                    ctx.saved_tensors if create_graph else last.originals, last.originals, needed, strict=True
-                )
-            ]
-            W = ctx.constraint._evaluate(*originals, found=last.found)
-        wanted = [t for t, is_needed in zip(originals, needed, strict=True) if is_needed]
-        found = iter(torch.autograd.grad(W, wanted, G, create_graph=create_graph, allow_unused=True))
-        return None, None, *(next(found) if is_needed else None for is_needed in needed)
+        evaluate = functools.partial(ctx.constraint._evaluate, found=last.found)
+        originals = ctx.saved_tensors if torch.is_grad_enabled() else last.originals
+        return None, None, *differentiated(evaluate, originals, [G], ctx.needs_input_grad[2:])
 
 
 # The state ----------------------------------------------------------------------------------------

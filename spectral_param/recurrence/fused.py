@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from spectral_param.context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
+from spectral_param.context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
 from spectral_param.recurrence.activation import Named
 from spectral_param.recurrence.reference import rnn_reference
 from spectral_param.recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
@@ -236,21 +236,12 @@ def reference_backward(
     tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], plan: Plan
 ) -> tuple[Tensor | None, ...]:
     """Return the same as :func:`backward`, with a graph if grad mode is on."""
-    create_graph = torch.is_grad_enabled()
     sizes = [size for segment in plan.segments for size in segment.sizes]
-    with torch.enable_grad():
-        # Aliases, so that autograd.grad finds only the paths through this call: the saved tensors may depend
-        # on each other (a state carried over, a shared weight).
-        aliases: list[Any] = [None if t is None else t.view_as(t) for t in tensors]
-        x, h0, U, W, b = aliases
-        outputs = rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
-    used = [(output, g) for output, g in zip(outputs, grads, strict=True) if g is not None]
-    used_outputs, used_grads = zip(*used, strict=True)
-    wanted = [t for t, needed in zip(aliases, needs, strict=False) if needed]
-    found = iter(
-        torch.autograd.grad(used_outputs, wanted, used_grads, create_graph=create_graph, allow_unused=True)
-    )
-    return tuple(next(found) if needed else None for needed in needs[:5])
+
+    def outputs(x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
+
+    return differentiated(outputs, tensors, grads, needs[:5])
 
 
 # Forward and backward pass of one segment -----------------------------------------------------------
