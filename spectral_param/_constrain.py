@@ -397,7 +397,7 @@ def _check_padding(owner: Any) -> None:
 
 
 def _strides(owner: Any) -> tuple[int, ...]:
-    """Return the strides that count for the norm of a convolution; see :mod:`spectral_param.eigen.symbol`."""
+    """Return the strides that count for a convolution's norm; see :mod:`spectral_param.eigen.symbol`."""
     if owner.padding_mode == "circular":
         # Where the stride does not divide the image, the last and the first result are closer than a stride.
         return (1,) * len(owner.stride)
