@@ -308,8 +308,7 @@ class StableLinearModel:
         driven = self._driven(U, len(rows))[self.delays - 1 :]
         states = self._coordinates.into(rows)
         if window > 1:
-            starts = np.arange(len(states) - window + 1)[:, None] + np.arange(window)
-            states, driven = self._last(states[starts], driven[starts]), driven[window - 1 :]
+            states, driven = self._last(states, driven, window), driven[window - 1 :]
         return self._coordinates.newest(states @ self.A_.T + driven)
 
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
@@ -347,20 +346,21 @@ class StableLinearModel:
             both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
             A, driven = both[:n, :n], driven @ both[:n, n:].T
         states = self._coordinates.into(rows)
-        x = self._last(states[None], driven[None, self.delays - 1 : before], A)[0]
+        x = self._last(states, driven[self.delays - 1 : before], len(states), A)[0]
         simulated = np.empty((steps, n))
         for k in range(steps):
             x = A @ x + driven[before + k]
             simulated[k] = x
         return self._coordinates.newest(simulated)
 
-    def _last(self, states: Array, driven: Array, A: Array | None = None) -> Array:
-        """Return the last states of the windows ``(number, rows, n)``, each estimated from its window."""
-        if states.shape[1] == 1:
-            return states[:, 0]
+    def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
+        """Return the last state of each window of so many successive rows, estimated from the window."""
+        if window == 1:
+            return states
         A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
-        windows = Windows(states / self._scale, driven[:, : states.shape[1] - 1] / self._scale)
-        last: Array = forecast(A, np.eye(len(A)), windows, True).states[:, -1] * self._scale
+        first = np.arange(len(states) - window + 1)
+        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
+        last: Array = forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
         return last
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:

@@ -11,12 +11,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from spectral_param.dynamics._disc_chart import Chart
-from spectral_param.dynamics._rollout import (
-    Windows,
-    forecast,
-    gauss_newton,
-    gradient,
-)
+from spectral_param.dynamics._rollout import Windows, forecast, forecast_error, gauss_newton, gradient
 
 Array = NDArray[Any]  # float64
 
@@ -74,22 +69,26 @@ class Problem:
         """Return the objective, infinity where forecasts overflow."""
         with np.errstate(over="ignore", invalid="ignore"):
             try:
-                total = sum(forecast(A, B, w, self.estimated).error for w in self.windows)
+                total = sum(forecast_error(A, B, w, self.estimated) for w in self.windows)
             except np.linalg.LinAlgError:  # powers overflow
                 return np.inf
-        total += 0.5 * self.ridge * float(np.square(A - self.A0).sum())
-        total += 0.5 * self.ridge_u * float(np.square(B).sum())
+        total += self._penalty(A, B)
         return float(total) if np.isfinite(total) else np.inf
+
+    def _penalty(self, A: Array, B: Array) -> float:
+        A = A - self.A0
+        return 0.5 * (self.ridge * float(np.square(A).sum()) + self.ridge_u * float(np.square(B).sum()))
 
     def at(self, chart: Chart, B: Array) -> _Point:
         return _Point(chart, B, self.error(chart.A, B))
 
     def gradient(self, A: Array, B: Array) -> tuple[float, Array]:
         """Return the objective and its gradient with respect to [A B]."""
-        total = np.hstack([self.ridge * (A - self.A0), self.ridge_u * B])
+        total, G = self._penalty(A, B), np.hstack([self.ridge * (A - self.A0), self.ridge_u * B])
         for w in self.windows:
-            total += gradient(A, w, forecast(A, B, w, self.estimated))
-        return self.error(A, B), total
+            found, of_windows = gradient(A, w, forecast(A, B, w, self.estimated))
+            total, G = total + found, G + of_windows
+        return total, G
 
     def quadratic(self, point: _Point) -> tuple[Array, Array]:
         """Return gradient and Gauss-Newton matrix in the coordinates of the chart and QᵀB."""
@@ -97,12 +96,14 @@ class Problem:
         n, m = len(Q), B.shape[1]
         G = np.hstack([self.ridge * (T - Q.T @ self.A0 @ Q), self.ridge_u * B])
         H: Any = 0
+        rotated = self.windows[0].Y @ Q  # All windows have the same rows.
         for w in self.windows:
-            rotated = Windows(w.Y @ Q, w.U)
-            found = forecast(T, B, rotated, self.estimated)
-            G += gradient(T, rotated, found)
-            H = H + gauss_newton(T, rotated, found, self.estimated)
-            del rotated, found
+            w = w._replace(Y=rotated)
+            V = forecast(T, B, w, self.estimated)
+            G += gradient(T, w, V)[1]
+            H = H + gauss_newton(T, V, self.estimated)
+            del V
+        del rotated, w
         H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
         J, in_A, g = point.chart.jacobian(), slice(n * n), G.T.ravel()
         H[in_A] = J.T @ H[in_A]
@@ -189,9 +190,13 @@ def _lbfgs(problem: Problem, point: _Point, iterations: int, gain: float) -> _Po
 
     def objective(x: Array) -> tuple[float, Array]:
         moved, B = chart.at(x[: n * n]), x[n * n :].reshape(n, m)
-        if not np.isfinite(problem.error(moved.A, B)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                error, G = problem.gradient(moved.A, B)
+            except np.linalg.LinAlgError:
+                error = np.inf
+        if not np.isfinite(error):
             return 1e6, np.zeros_like(x)
-        error, G = problem.gradient(moved.A, B)
         E = scipy.linalg.expm(chart.rotation(x[: n * n]))
         # A = Q₀ E T Eᵀ Q₀ᵀ, E = exp Ω. The adjoint of the derivative of exp at Ω is its derivative at Ωᵀ.
         inner = chart.Q.T @ G[:, :n] @ chart.Q

@@ -19,14 +19,31 @@ from spectral_param.dynamics._measure import Part
 Array = NDArray[Any]  # float64
 
 _NORM_STEPS = 200
+_BLOCK = 100  # rows of a factorisation, or a few times as many as there are columns
+
+
+def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U with the products of all pairs of successive rows and their inputs, in few rows.
+
+    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
+    """
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    block = max(_BLOCK, 4 * (2 * n + m))
+    R: Any = np.zeros((0, 2 * n + m))
+    for Y, U in parts:
+        for k in range(0, len(U), block):
+            rows = slice(k, min(k + block, len(U)))
+            more = np.hstack([Y[rows], U[rows], Y[rows.start + 1 : rows.stop + 1]])
+            R = np.linalg.qr(np.vstack([R, more]), mode="r")
+    return R[:, :n], R[:, n + m :], R[:, n : n + m]
 
 
 class OneStep:
-    """The rows of some recordings as pairs, and their products."""
+    """The pairs of successive rows of some recordings, and their products."""
 
     def __init__(self, parts: list[Part]) -> None:
-        self.X, self.Y = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:]) for Y, _ in parts), strict=True))
-        self.U = np.vstack([U for _, U in parts])
+        self.rows = sum(len(U) for _, U in parts)
+        self.X, self.Y, self.U = pairs_of(parts)
         self.n = self.X.shape[1]
         self.Z = np.hstack([self.X, self.U])
         self.gram, self.cross = self.Z.T @ self.Z, self.Z.T @ self.Y
@@ -40,7 +57,7 @@ class OneStep:
 
     def least(self, A0: Array, ridge: float) -> Array:
         """Return [A B] with the least error, ``(n, n + m)``; λ is in units of the mean square of a state."""
-        tiny = np.finfo(np.float64).eps * len(self.Z) * self.values[-1] + 1e-300
+        tiny = np.finfo(np.float64).eps * self.rows * self.values[-1] + 1e-300
         target = self.V.T @ (self.cross - self.gram[:, : self.n] @ A0.T)
         both: Array = (self.V @ (target / (np.maximum(self.values, tiny) + ridge * self.unit)[:, None])).T
         both[:, : self.n] += A0

@@ -13,11 +13,12 @@ here, because the derivative of the error with respect to it is zero.
 Gauss-Newton matrix: with v = (x̂, u), a change [δA δB] moves x̂_k by Σ_{a<k} A^{k−1−a} [δA δB] v_a. Hence
 
 .. math:: H = \sum_{a, b} \Big(\sum_w v_{w,a} v_{w,b}^T\Big) ⊗ S_{ab}, \qquad
-    S_{ab} = (A^{b-a})^T G_{h-1-b} \text{ for } b ≥ a,
+    S_{ab} = (A^{b-a})^T G_{h-1-b} \text{ for } b ≥ a .
 
-minus R_aᵀ G_h⁻¹ R_b in S_ab for estimated starts, R_a = (A^{a+1})ᵀ G_{h−1−a}. The entry (i, j) of [A B]
-has the index j·n + i. The sum costs h² n² (n + m)², whatever the number of windows; with few long windows
-the forward sensitivities of x̂_k are cheaper.
+For estimated starts it is (I − C_a) S_ab with C_a = G_{h−1−a} A^{a+1} G_h⁻¹ (A^{a+1})ᵀ. The entry (i, j) of
+[A B] has the index j·n + i. The sum costs h² n² (n + m)², whatever the number of windows; with few long
+windows the forward sensitivities of x̂_k are cheaper. From S_ab follows S_{a−1,b} = Aᵀ S_ab, and G_{q+1} = I +
+Aᵀ G_q A: all S_ab of one a are in memory, no others.
 
 Source of the estimated start: Askham and Kutz, "Variable projection methods for an optimized dynamic mode
 decomposition" (SIAM J. Appl. Dyn. Syst. 2018).
@@ -32,12 +33,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]  # float64
 
+_BLOCK = 64  # steps b at a time, n² if that is more: their arrays are no larger than the matrix
+
 
 class Windows(NamedTuple):
-    """Windows of one length h."""
+    """Windows of h steps in the rows of recordings; overlapping windows share rows."""
 
-    Y: Array  # states (number, h + 1, n)
-    U: Array  # inputs (number, h, m)
+    Y: Array  # states (rows, n)
+    U: Array  # inputs (rows, m)
+    first: NDArray[np.intp]  # the first row of each window
+    h: int
 
 
 def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> list[Windows]:
@@ -45,121 +50,135 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
 
     A recording of fewer rows is one shorter window. None stands for whole recordings.
     """
-    by_length: dict[int, list[tuple[Array, Array]]] = {}
-    for Y, U in recordings:
+    by_length: dict[int, list[NDArray[np.intp]]] = {}
+    begin = 0
+    for Y, _ in recordings:
         last = len(Y) - 1
         h = last if horizon is None else min(horizon, last)
-        starts = [*range(0, last - h, max(1, h // 2)), last - h]
-        by_length.setdefault(h, []).extend((Y[s : s + h + 1], U[s : s + h]) for s in starts)
-    return [
-        Windows(np.stack([Y for Y, _ in parts]), np.stack([U for _, U in parts]))
-        for _, parts in sorted(by_length.items())
-    ]
+        first = np.append(np.arange(0, last - h, max(1, h // 2)), last - h)
+        by_length.setdefault(h, []).append(begin + first)
+        begin += len(Y)
+    Y = np.concatenate([Y for Y, _ in recordings])
+    # No window reads the inputs after its last state.
+    U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in recordings])
+    return [Windows(Y, U, np.concatenate(first), h) for h, first in sorted(by_length.items())]
 
 
-class Forecast(NamedTuple):
-    """Forecasts of windows: states (number, h + 1, n), and residuals, of which the first may be zero."""
-
-    states: Array
-    residuals: Array
-
-    @property
-    def error(self) -> float:
-        """½ Σ ‖r_k‖²."""
-        return 0.5 * float(np.square(self.residuals).sum())
-
-
-def forecast(A: Array, B: Array, windows: Windows, estimated: bool) -> Forecast:
-    """Return the forecasts of all windows."""
-    Y, U = windows
-    h = U.shape[1]
-    driven = U @ B.T
-    states = np.empty_like(Y)
-    states[:, 0] = _estimated_start(A, driven, Y) if estimated else Y[:, 0]
+def forecast_error(A: Array, B: Array, windows: Windows, estimated: bool) -> float:
+    """Return ½ Σ ‖r_k‖² over all windows; no forecast is kept."""
+    Y, U, first, h = windows
+    x = _starts(A, B, windows, estimated)
+    total = _square(x - Y[first]) if estimated else 0.0
     for k in range(h):
-        states[:, k + 1] = states[:, k] @ A.T + driven[:, k]
-    return Forecast(states, states - Y)
+        x = x @ A.T
+        if U.shape[1]:
+            x += U[first + k] @ B.T
+        total += _square(x - Y[first + k + 1])
+    return total / 2
 
 
-def _estimated_start(A: Array, driven: Array, Y: Array) -> Array:
-    unexplained = Y.copy()
-    forced = np.zeros_like(Y[:, 0])
-    for k in range(driven.shape[1]):
-        forced = forced @ A.T + driven[:, k]
-        unexplained[:, k + 1] -= forced
-    total = np.zeros_like(forced)
-    for k in range(Y.shape[1] - 1, -1, -1):
-        total = unexplained[:, k] + total @ A
-    solved: Array = np.linalg.solve(gramians(A, Y.shape[1] - 1)[1][-1], total.T).T
+def forecast(A: Array, B: Array, windows: Windows, estimated: bool) -> Array:
+    """Return V ``(number, h + 1, n + m)`` with v_k = (x̂_k, u_k) of each window; the last u is 0."""
+    _, U, first, h = windows
+    n = len(A)
+    V = np.zeros((len(first), h + 1, n + U.shape[1]))
+    V[:, 0, :n] = _starts(A, B, windows, estimated)
+    both = np.hstack([A, B]).T
+    for k in range(h):
+        V[:, k, n:] = U[first + k]
+        V[:, k + 1, :n] = V[:, k] @ both
+    return V
+
+
+def _starts(A: Array, B: Array, windows: Windows, estimated: bool) -> Array:
+    """Return x̂_0 of each window, ``(number, n)``."""
+    Y, U, first, h = windows
+    total = Y[first]
+    if not estimated:
+        return total
+    power = G = np.eye(len(A))
+    forced = np.zeros_like(total)
+    for k in range(h):
+        power = power @ A
+        G = G + power.T @ power
+        if U.shape[1]:
+            forced = forced @ A.T + U[first + k] @ B.T
+        total += (Y[first + k + 1] - forced) @ power
+    solved: Array = np.linalg.solve(G, total.T).T
     return solved
 
 
-def gramians(A: Array, h: int) -> tuple[Array, Array]:
-    """Return the powers A⁰, …, Aʰ and the sums G_0, …, G_h."""
-    powers = np.empty((h + 1, *A.shape))
-    powers[0] = np.eye(len(A))
-    for k in range(h):
-        powers[k + 1] = powers[k] @ A
-    return powers, np.cumsum(powers.transpose(0, 2, 1) @ powers, axis=0)
+def _square(M: Array) -> float:
+    return float(np.vdot(M, M))
 
 
-def gradient(A: Array, windows: Windows, found: Forecast) -> Array:
-    """Return the gradient of the error with respect to [A B], ``(n, n + m)``."""
-    h, n = windows.U.shape[1], len(A)
-    total = np.zeros((n, n + windows.U.shape[2]))
-    adjoint = np.zeros_like(found.states[:, 0])
-    for k in range(h, 0, -1):
-        adjoint = found.residuals[:, k] + adjoint @ A
-        total[:, :n] += adjoint.T @ found.states[:, k - 1]
-        total[:, n:] += adjoint.T @ windows.U[:, k - 1]
-    return total
+def gradient(A: Array, windows: Windows, V: Array) -> tuple[float, Array]:
+    """Return the error of the forecasts V and its gradient with respect to [A B], ``(n, n + m)``."""
+    n = len(A)
+    total = np.zeros((n, V.shape[2]))
+    adjoint = np.zeros((len(V), n))
+    squares = 0.0
+    for k in range(windows.h, -1, -1):
+        residual = V[:, k, :n] - windows.Y[windows.first + k]
+        squares += _square(residual)
+        if k:
+            adjoint = residual + adjoint @ A
+            total += adjoint.T @ V[:, k - 1]
+    return squares / 2, total
 
 
 def operations(windows: Windows) -> float:
     """Return about how many multiplications the cheaper Gauss-Newton matrix takes."""
-    number, h, m = windows.U.shape
-    n = windows.Y.shape[2]
-    return float(min(h, 2 * number * n) * h * (n * (n + m)) ** 2)
+    n, m, h = windows.Y.shape[1], windows.U.shape[1], windows.h
+    return float(min(h, 2 * len(windows.first) * n) * h * (n * (n + m)) ** 2)
 
 
-def gauss_newton(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
-    """Return the Gauss-Newton matrix of the error by the cheaper of the two sums."""
-    number, h, _ = windows.U.shape
-    several = h > 2 * number * len(A)
-    return (by_sensitivities if several else by_powers)(A, windows, found, estimated)
+def gauss_newton(A: Array, V: Array, estimated: bool) -> Array:
+    """Return the Gauss-Newton matrix of the error of the forecasts V by the cheaper of the two sums."""
+    number, rows, _ = V.shape
+    several = rows - 1 > 2 * number * len(A)
+    return (by_sensitivities if several else by_powers)(A, V, estimated)
 
 
-def by_powers(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
-    """Return the Gauss-Newton matrix as the sum over pairs of steps."""
-    _, h, m = windows.U.shape
-    n, p = len(A), len(A) + m
-    V = np.concatenate([found.states[:, :-1], windows.U], axis=2)
-    powers, G = gramians(A, h)
-    R = powers[1:].transpose(0, 2, 1) @ G[h - 1 :: -1]  # R[a], a = 0, …, h − 1
+def by_powers(A: Array, V: Array, estimated: bool) -> Array:
+    """Return the Gauss-Newton matrix as the sum over pairs of steps, from the last a to the first."""
+    number, h, n, p = len(V), V.shape[1] - 1, len(A), V.shape[2]
+    powers = np.empty((h + 1, n, n)) if estimated else None
+    if powers is not None:
+        powers[0] = np.eye(n)
+        for k in range(h):
+            powers[k + 1] = powers[k] @ A
+        whole = np.tensordot(powers, powers, axes=((0, 1), (0, 1)))  # G_h
+    G, S = np.eye(n), np.empty((h, n, n))  # S_abᵀ for this a
     total = np.zeros((p * p, n * n))
-    for a in range(h):
-        moments = np.tensordot(V[:, a], V[:, a:], axes=(0, 0))  # (p, h − a, p)
-        S = powers[: h - a].transpose(0, 2, 1) @ G[h - 1 - a :: -1]
-        if estimated:
-            S = S - np.linalg.solve(G[h], R[a]).T @ R[a:]
-        S[1:] *= 2  # the pair (b, a); the symmetric part is taken below
-        total += moments.transpose(0, 2, 1).reshape(p * p, -1) @ S.reshape(h - a, -1)
-    H = total.reshape(p, p, n, n).transpose(0, 2, 1, 3).reshape(p * n, p * n)
+    for a in range(h - 1, -1, -1):
+        S[a] = G
+        left = None
+        if powers is not None:
+            left = np.eye(n) - powers[a + 1] @ np.linalg.solve(whole, powers[a + 1].T) @ G
+        for b in range(a, h, max(_BLOCK, n * n)):
+            block = slice(b, min(b + max(_BLOCK, n * n), h))
+            moments = V[:, block].reshape(number, -1).T @ V[:, a]
+            if b == a:
+                moments[:p] /= 2  # the transpose is added below
+            rows = S[block].reshape(-1, n)
+            total += moments.reshape(-1, p * p).T @ (rows if left is None else rows @ left).reshape(-1, n * n)
+            rows[:] = rows @ A
+        G = np.eye(n) + A.T @ G @ A
+    H: Array = total.reshape(p, p, n, n).transpose(0, 2, 1, 3).reshape(p * n, p * n)
     del total  # The largest arrays of a fit: no more of them at a time than needed.
-    symmetric: Array = H + H.T
-    symmetric /= 2
-    return symmetric
+    return H + H.T
 
 
-def by_sensitivities(A: Array, windows: Windows, found: Forecast, estimated: bool) -> Array:
+def by_sensitivities(A: Array, V: Array, estimated: bool) -> Array:
     """Return the Gauss-Newton matrix from the derivatives of all forecasts, propagated forwards."""
-    number, h, m = windows.U.shape
-    n, p = len(A), len(A) + m
-    V = np.concatenate([found.states[:, :-1], windows.U], axis=2)
-    total, D, power = np.zeros((p * n, p * n)), np.zeros((number, n, p * n)), np.eye(n)
-    mixed, G = np.zeros((number, n, p * n)), np.eye(n)
-    for k in range(h):
-        D = A @ D + np.einsum("wj,il->wijl", V[:, k], np.eye(n)).reshape(number, n, p * n)
+    number, rows, p = V.shape
+    n = len(A)
+    total, D = np.zeros((p * n, p * n)), np.zeros((number, n, p * n))
+    mixed, power, G = np.zeros_like(D), np.eye(n), np.eye(n)
+    for k in range(rows - 1):
+        D = A @ D
+        np.einsum("wiji->wij", D.reshape(number, n, p, n))[:] += V[:, k, None]
         flat = D.reshape(number * n, p * n)
         total += flat.T @ flat
         if estimated:

@@ -6,6 +6,7 @@ from spectral_param.dynamics._rollout import (
     by_powers,
     by_sensitivities,
     forecast,
+    forecast_error,
     gradient,
     windows_of,
 )
@@ -21,38 +22,63 @@ def problem(n, m=2, rows=20, horizon=7):
     return A, rng.standard_normal((n, m)), windows_of(data, horizon)[0], rng
 
 
+def rows_of(windows, last=0):
+    """Return the rows of each window, ``(number, h + 1)``, or without the last ones."""
+    return windows.first[:, None] + np.arange(windows.h + 1 - last)
+
+
 def test_windows_overlap_by_half_and_end_with_the_recording():
     rows = np.arange(12.0)[:, None]
     long, short = (rows, rows[:-1]), (rows[:3], rows[:2])
     shorter, windows = windows_of([long, short], 4)
-    np.testing.assert_array_equal(shorter.Y[:, 0, 0], [0])
-    np.testing.assert_array_equal(windows.Y[:, 0, 0], [0, 2, 4, 6, 7])
-    np.testing.assert_array_equal(windows.Y[:, -1, 0], [4, 6, 8, 10, 11])
-    np.testing.assert_array_equal(windows.U, windows.Y[:, :-1])
-    assert [w.Y.shape[1] for w in windows_of([long, short], None)] == [3, 12]
+    states = shorter.Y[rows_of(shorter), 0]
+    np.testing.assert_array_equal(states, [[0, 1, 2]])
+    states = windows.Y[rows_of(windows), 0]
+    np.testing.assert_array_equal(states[:, 0], [0, 2, 4, 6, 7])
+    np.testing.assert_array_equal(states[:, -1], [4, 6, 8, 10, 11])
+    np.testing.assert_array_equal(windows.U[rows_of(windows, 1), 0], states[:, :-1])
+    assert [w.h for w in windows_of([long, short], None)] == [2, 11]
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_an_estimated_start_has_the_least_error_of_its_window(n):
     A, B, windows, rng = problem(n)
-    best = forecast(A, B, windows, True)
-    start = best.states[:, 0]
+    best = forecast_error(A, B, windows, True)
+    start = forecast(A, B, windows, True)[:, 0, :n]
+    truth = windows.Y[rows_of(windows)]
     for _ in range(3):
-        moved = windows._replace(Y=windows.Y.copy())
-        moved.Y[:, 0] = start + 0.1 * rng.standard_normal(start.shape)
-        assert np.square(forecast(A, B, moved, False).states - windows.Y).sum() > 2 * best.error
+        total = 0.0
+        x = start + 0.1 * rng.standard_normal(start.shape)
+        for k in range(windows.h + 1):
+            total += np.square(x - truth[:, k]).sum() / 2
+            x = x @ A.T + windows.U[windows.first + min(k, windows.h - 1)] @ B.T
+        assert total > best
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+@pytest.mark.parametrize("m", [0, 2])
+def test_the_error_is_that_of_the_forecasts(m, estimated):
+    A, B, windows, _ = problem(3, m)
+    V = forecast(A, B, windows, estimated)
+    expected = np.square(V[..., :3] - windows.Y[rows_of(windows)]).sum() / 2
+    np.testing.assert_allclose(forecast_error(A, B, windows, estimated), expected, rtol=1e-12)
+    np.testing.assert_allclose(gradient(A, windows, V)[0], expected, rtol=1e-12)
+    np.testing.assert_array_equal(V[:, :-1, 3:], windows.U[rows_of(windows, 1)])
+    np.testing.assert_allclose(
+        V[:, 1:, :3], V[:, :-1, :3] @ A.T + V[:, :-1, 3:] @ B.T, rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("estimated", [False, True])
 @pytest.mark.parametrize("n", SIZES)
 def test_gradient_is_that_of_central_differences(n, estimated):
     A, B, windows, rng = problem(n)
-    found = gradient(A, windows, forecast(A, B, windows, estimated))
+    found = gradient(A, windows, forecast(A, B, windows, estimated))[1]
     direction = rng.standard_normal((n, n + 2))
 
     def error(t):
         M = np.hstack([A, B]) + t * direction
-        return forecast(M[:, :n], M[:, n:], windows, estimated).error
+        return forecast_error(M[:, :n], M[:, n:], windows, estimated)
 
     def difference(e):
         return (error(e) - error(-e)) / (2 * e)
@@ -67,12 +93,11 @@ def test_gradient_is_that_of_central_differences(n, estimated):
 @pytest.mark.parametrize("n", SIZES)
 def test_both_gauss_newton_matrices_are_the_direct_sum(n, estimated):
     A, B, windows, _ = problem(n)
-    found = forecast(A, B, windows, estimated)
-    h, H = windows.U.shape[1], 0
+    V = forecast(A, B, windows, estimated)
+    h, H = windows.h, 0
     power = [np.linalg.matrix_power(A, k) for k in range(h + 1)]
     K = np.vstack(power)
-    for states, U in zip(found.states, windows.U, strict=True):
-        v = np.hstack([states[:-1], U])
+    for v in V:
         J = [np.zeros((n, n * (n + 2)))]
         for k in range(1, h + 1):
             J.append(sum(np.kron(v[a], power[k - 1 - a]) for a in range(k)))
@@ -81,9 +106,7 @@ def test_both_gauss_newton_matrices_are_the_direct_sum(n, estimated):
             J = J - K @ np.linalg.lstsq(K, J, rcond=None)[0]
         H = H + J.T @ J
     for matrix in (by_powers, by_sensitivities):
-        np.testing.assert_allclose(
-            matrix(A, windows, found, estimated), H, rtol=0, atol=1e-8 * np.abs(H).max()
-        )
+        np.testing.assert_allclose(matrix(A, V, estimated), H, rtol=0, atol=1e-8 * np.abs(H).max())
 
 
 @pytest.mark.parametrize("n", [*range(1, 8), 12])
