@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ class Fold:
 
     @functools.cached_property
     def data(self) -> OneStep:
-        """The rows that are kept, as pairs."""
+        """The products of the rows that are kept."""
         return OneStep(self.kept)
 
     def squares(self, A: Array, B: Array, lead: int, shown: slice) -> Squares:
@@ -213,8 +214,9 @@ class _Search:
             "AR(1)": np.clip(data.ar1(), -r, r),
         }
 
-    def candidate(self, choice: Choice, fit: Callable[[OneStep, list[Part]], Model]) -> _Candidate:
-        """Return the candidate after its fits of all folds."""
+    def candidate(self, choice: Choice) -> _Candidate:
+        """Return the fit of one step after its fits of all folds."""
+        fit = self._fit_of(choice)
         return self.scored(choice, fit, [fit(fold.data, fold.kept) for fold in self.folds])
 
     def scored(
@@ -226,20 +228,20 @@ class _Search:
 
     def one_step(self) -> _Candidate:
         """Return the best fit of one step."""
-        clip = [
+        clip = (
             Choice(1, "measured", float(ridge), aim, self.radius, "clipped", None, np.inf)
             for aim in self.aims(self.folds[0].data)
             for ridge in _RIDGES
-        ]
-        shrunk = [self.candidate(c, self._fit_of(c)) for c in clip]
-        best = min(shrunk, key=_error)
+        )
+        shrunk = map(self.candidate, clip)  # one at a time, for little memory
+        plain = next(shrunk)
+        best = min(itertools.chain([plain], shrunk), key=_error)
         others = [dataclasses.replace(best.choice, radius=self.radius * factor) for factor in _RADII]
         others.append(dataclasses.replace(best.choice, method="least error"))
         others += [dataclasses.replace(best.choice, method="norm", norm=norm) for norm in _NORMS]
-        best = min([best, *(self.candidate(c, self._fit_of(c)) for c in others)], key=_error)
+        best = min(itertools.chain([best], map(self.candidate, others)), key=_error)
         for _ in self.folds:
             self.progress()
-        plain = shrunk[0]
         return best if _error(best) < (1 - _TIE) * _error(plain) else plain
 
     def _fit_of(self, choice: Choice) -> Callable[[OneStep, list[Part]], Model]:
