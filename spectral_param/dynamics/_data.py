@@ -66,11 +66,17 @@ def require_finite(M: Array, name: str, caller: str, remedy: str) -> None:
         )
 
 
-Pairs = tuple[Array, Array, Array | None]
+Pairs = tuple[Array, Array | None, Array | None]
 
 
 def pairs_of(X: Any, Y: Any, U: Any, time: str) -> list[Pairs]:
-    """Return triples of states, next states or derivatives, and inputs."""
+    """Return triples of states, next states or derivatives, and inputs.
+
+    Without Y the states are recordings, the next states None, and the last row has no input.
+
+    Raises:
+        ValueError: If shapes do not match, entries are not finite, or derivatives or rows are missing.
+    """
     several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
     lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
     for name, M in zip("YU", lists[1:], strict=True):
@@ -110,8 +116,7 @@ def pairs_of(X: Any, Y: Any, U: Any, time: str) -> list[Pairs]:
         if y is None:
             if len(x) < 2:
                 raise ValueError(f"StableLinearModel: expected recordings of at least 2 rows, got {len(x)}.")
-            x, y = x[:-1], x[1:]
-        if len(x) != len(y) or (u is not None and len(u) != len(x)):
+        elif len(x) != len(y) or (u is not None and len(u) != len(x)):
             raise ValueError(
                 f"StableLinearModel: expected as many rows in Y and U as in X, {len(x)}, got {len(y)}"
                 f"{'' if u is None else f' and {len(u)}'}."

@@ -105,7 +105,7 @@ class Fitting:
 
     def of_recordings(self, recordings: list[Pairs]) -> Fitted:
         """Return the fit of one step, of a number of steps, or what is chosen."""
-        rows = [np.vstack([x, y[-1:]]) for x, y, _ in recordings]
+        rows = [x for x, _, _ in recordings]
         longest = max(map(len, rows))
         short = [len(r) for r in rows if len(r) <= self.delays]
         if short:
@@ -114,7 +114,7 @@ class Fitting:
                 f"{self.delays}, got {short[0]}. Leave out shorter recordings, or pass fewer delays."
             )
         coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
-        inputs = [np.zeros((len(x), 0)) if u is None else u for x, _, u in recordings]
+        inputs = [np.zeros((len(x) - 1, 0)) if u is None else u for x, _, u in recordings]
         parts = [(coordinates.into(Y), U[self.delays - 1 :]) for Y, U in zip(rows, inputs, strict=True)]
         _bound("discrete", self.radius, self.abscissa)
         units = self._units(parts, rows, inputs)
@@ -241,13 +241,11 @@ class Fitting:
 
     def _held_out(self, parts: list[Part], units: Units, lead: int, shown: slice) -> dict[str, Array] | None:
         """Return the errors on the last block, None if the rows before do not suffice for a fit."""
-        folds = folds_of(units.parts(parts, self.offset), lead)
+        folds = folds_of(parts, lead)
         if not folds:
             return None
-        fold = folds[-1]
-        raw = folds_of(parts, lead)[-1].kept
         try:
-            fit = self._fit_of(raw, units)
+            fit = self._fit_of(folds[-1].kept, units)
         except ValueError:
             return None
         A, B = fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B
@@ -256,6 +254,7 @@ class Fitting:
         B = B if self.offset else B[:, :m]
         n, m = B.shape
         both = [(A, B), (np.eye(n), np.zeros((n, m)))]
+        fold = folds_of(units.parts(parts, self.offset), lead)[-1]
         return _errors(*(fold.squares(*model, lead, shown) for model in both))
 
 

@@ -386,6 +386,8 @@ class StableLinearModel:
             )
         after, predicted = [], []
         for x, y, u in pairs_of(X, Y, U, self.time):
+            if y is None:
+                x, y = x[:-1], x[1:]
             predicted.append(self.predict(x, u))
             after.append(y[self.delays - 1 :])
         Y = np.vstack(after)

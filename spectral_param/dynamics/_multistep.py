@@ -95,13 +95,13 @@ class Problem:
         Q, T, B = point.chart.Q, point.chart.T, point.chart.Q.T @ point.B
         n, m = len(Q), B.shape[1]
         G = np.hstack([self.ridge * (T - Q.T @ self.A0 @ Q), self.ridge_u * B])
-        H: Any = 0
+        H = np.zeros((n * (n + m), n * (n + m)))
         rotated = self.windows[0].Y @ Q  # All windows have the same rows.
         for w in self.windows:
             w = w._replace(Y=rotated)
             V = forecast(T, B, w, self.estimated)
             G += gradient(T, w, V)[1]
-            H = H + gauss_newton(T, V, self.estimated)
+            H += gauss_newton(T, V, self.estimated)
             del V
         del rotated, w
         H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])

@@ -58,10 +58,19 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
         first = np.append(np.arange(0, last - h, max(1, h // 2)), last - h)
         by_length.setdefault(h, []).append(begin + first)
         begin += len(Y)
-    Y = np.concatenate([Y for Y, _ in recordings])
-    # No window reads the inputs after its last state.
-    U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in recordings])
-    return [Windows(Y, U, np.concatenate(first), h) for h, first in sorted(by_length.items())]
+    if len(recordings) > 1:
+        Y = np.concatenate([Y for Y, _ in recordings])
+        # No window reads the inputs after the last state of its recording.
+        U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in recordings])
+    else:
+        Y, U = recordings[0]
+    found = []
+    for h, starts in sorted(by_length.items()):
+        first = np.concatenate(starts)
+        # With a stride of 1 the forecasts of all windows at a time would be several times as large as Y.
+        for some in np.array_split(first, -(-2 * len(first) // len(Y))):
+            found.append(Windows(Y, U, some, h))
+    return found
 
 
 def forecast_error(A: Array, B: Array, windows: Windows, estimated: bool) -> float:
