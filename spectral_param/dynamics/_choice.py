@@ -259,18 +259,23 @@ class _Search:
     def ladder(self, one: _Candidate, start: str) -> list[_Candidate]:
         """Return the fits of longer and longer horizons, each from the one before."""
         found: list[_Candidate] = []
-        n, m = one.models[0][1].shape
+        models = one.models
+        n, m = models[0][1].shape
         for horizon in LADDERS[start]:
             cost = sum(map(operations, windows_of(self.parts, horizon)))
             if n * (n + m) <= LARGEST_SOLVE and cost > _OPERATIONS:
                 break
-            found.append(self._rung([one, *found], horizon, start))
+            rung = self._rung([one, *found], models, horizon, start)
+            models = rung.models
+            found.append(rung._replace(models=[]))  # only the next rung needs them
             if _error(found[-1]) > _WORSE * _error(one):
                 break
         return found
 
-    def _rung(self, below: list[_Candidate], horizon: int | None, start: str) -> _Candidate:
-        """Return the fit of this horizon from that of the one below."""
+    def _rung(
+        self, below: list[_Candidate], first: list[Model], horizon: int | None, start: str
+    ) -> _Candidate:
+        """Return the fit of this horizon from the models of the one below."""
         choice = dataclasses.replace(
             below[0].choice,
             horizon=horizon,
@@ -295,7 +300,7 @@ class _Search:
             return climb(data, parts, horizon, model, True)
 
         models = []
-        for fold, model in zip(self.folds, below[-1].models, strict=True):
+        for fold, model in zip(self.folds, first, strict=True):
             models.append(climb(fold.data, fold.kept, horizon, model, False))
             self.progress()
         return self.scored(choice, fit, models)

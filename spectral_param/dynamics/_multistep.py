@@ -144,7 +144,7 @@ def _levenberg(problem: Problem, point: _Point, iterations: int, gain: float) ->
         # Rounding may leave less than 0 where the data say nothing.
         if not free.all():
             H, g = H[np.ix_(free, free)], g[free]
-        diagonal = np.diag(H)
+        diagonal = np.diag(H).copy()  # A view would keep H until the next one is made.
         size = np.sqrt(np.maximum(diagonal, np.finfo(np.float64).eps * diagonal.max(initial=0.0) + 1e-300))
         H /= size
         H /= size[:, None]

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]  # float64
 
-_BLOCK = 64  # steps b at a time, n² if that is more: their arrays are no larger than the matrix
+_BLOCK = 32  # steps b at a time, n²/2 if that is more: their arrays are smaller than the matrix
 
 
 class Windows(NamedTuple):
@@ -158,6 +158,7 @@ def by_powers(A: Array, V: Array, estimated: bool) -> Array:
         for k in range(h):
             powers[k + 1] = powers[k] @ A
         whole = np.tensordot(powers, powers, axes=((0, 1), (0, 1)))  # G_h
+    size = max(_BLOCK, n * n // 2)
     G, S = np.eye(n), np.empty((h, n, n))  # S_abᵀ for this a
     total = np.zeros((p * p, n * n))
     for a in range(h - 1, -1, -1):
@@ -165,8 +166,8 @@ def by_powers(A: Array, V: Array, estimated: bool) -> Array:
         left = None
         if powers is not None:
             left = np.eye(n) - powers[a + 1] @ np.linalg.solve(whole, powers[a + 1].T) @ G
-        for b in range(a, h, max(_BLOCK, n * n)):
-            block = slice(b, min(b + max(_BLOCK, n * n), h))
+        for b in range(a, h, size):
+            block = slice(b, min(b + size, h))
             moments = V[:, block].reshape(number, -1).T @ V[:, a]
             if b == a:
                 moments[:p] /= 2  # the transpose is added below
