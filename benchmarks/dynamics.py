@@ -9,8 +9,6 @@ Run ``python -m benchmarks.dynamics [--only TEXT] [--output FILE]``. The robot a
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 import tracemalloc
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import dynamics_problems as make
 from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits
 from benchmarks.dynamics_rivals import Found, constraint_generation, soc, trained_alpha_stable
-from benchmarks.run import check_tree, environment
+from benchmarks.run import check_tree, environment, present, write
 from benchmarks.table import RESULTS
 from examples.papers.data import DataError
 from examples.papers.tasks.dynamics import load_arm
@@ -224,30 +222,26 @@ def main() -> None:
     arguments = parser.parse_args()
     check_tree(arguments.output)
 
-    def present() -> dict[str, Any]:
-        return json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
-
-    def write(name: str, result: dict[str, Any]) -> None:
-        temporary = arguments.output.with_suffix(f".{os.getpid()}.tmp")  # Several may run at a time.
-        temporary.write_text(json.dumps(present() | {name: result}, indent=1) + "\n")
-        temporary.replace(arguments.output)
-
-    done = set(present()) if arguments.new else set()
+    done = set(present(arguments.output)) if arguments.new else set()
     fit_stable(*random_problem(np.random.default_rng(0)), radius=0.1)  # so that the first is timed warm
     for name, problem in problems(arguments.only, arguments.quick):
         if name in done:
             continue
         result = compare(problem, arguments.seconds)
-        write(name, result)
+        write(arguments.output, name, result)
         ratios = ", ".join(f"{key} {fit['ratio']:.7f}" for key, fit in result["fits"].items())
         seconds = result["fits"]["fit_stable"]["cpu_seconds"]
         print(f"{name}: {ratios}, {seconds:.3f} s", flush=True)
-    write("the authors' results of the arm", {"samples": make.STORED_SAMPLES, "excess": make.STORED})
+    write(
+        arguments.output,
+        "the authors' results of the arm",
+        {"samples": make.STORED_SAMPLES, "excess": make.STORED},
+    )
     for continuous in (False, True):
         name = f"random problems, {'continuous' if continuous else 'discrete'} time"
         if arguments.only in name and name not in done:
             result = random_problems(3 if arguments.quick else 1000, continuous)
-            write(name, result)
+            write(arguments.output, name, result)
             print(f"{name}: {result}", flush=True)
 
 

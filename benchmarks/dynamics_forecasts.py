@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import json
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -26,9 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.dynamics_families import Problem, problems
-from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits
+from benchmarks.dynamics_problems import (
+    error,
+    height,
+    least_squares,
+    random_problem,
+    random_recordings,
+    simple_fits,
+)
 from benchmarks.dynamics_rivals import constraint_generation, forward_backward, kalman_em, optimized_dmd, soc
-from benchmarks.run import environment
+from benchmarks.run import environment, present, write
 from benchmarks.table import RESULTS
 from examples.papers import record
 from spectral_param.dynamics import StableLinearModel, fit_stable
@@ -199,27 +204,6 @@ def random_problems(seeds: range) -> dict[str, Any]:
     }
 
 
-def random_recordings(rng: np.random.Generator) -> tuple[list[Array], list[Array] | None]:
-    """Return recordings of a random system, and inputs or None.
-
-    Args:
-        rng: Of the random numbers.
-    """
-    n, m = int(rng.integers(1, 13)), int(rng.integers(0, 3))
-    A = rng.standard_normal((n, n)) * rng.uniform(0.5, 1.5) / np.sqrt(n)
-    units, units_u = 10.0 ** rng.uniform(-4, 4, n), 10.0 ** rng.uniform(-4, 4, m)
-    recordings, inputs = [], []
-    for _ in range(rng.integers(1, 7)):
-        rows = int(rng.integers(2, 61))
-        X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
-        for u in U[:-1]:
-            following = A @ X[-1] + u.sum() + 0.1 * rng.standard_normal(n)
-            X.append(following / max(1, np.abs(following).max() / 10))
-        recordings.append(np.array(X) * units)
-        inputs.append(U * units_u)
-    return recordings, inputs if m else None
-
-
 def main() -> None:
     """Run what is asked for and write the results beside those that are there."""
     parser = argparse.ArgumentParser(
@@ -234,25 +218,17 @@ def main() -> None:
     )
     arguments = parser.parse_args()
 
-    def present() -> dict[str, Any]:
-        return json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
-
-    def write(name: str, result: dict[str, Any]) -> None:
-        temporary = arguments.output.with_suffix(f".{os.getpid()}.tmp")  # Several may run at a time.
-        temporary.write_text(json.dumps(present() | {name: result}, indent=1) + "\n")
-        temporary.replace(arguments.output)
-
     fit_stable(*random_problem(np.random.default_rng(0)), radius=0.1)  # so that the first is timed warm
-    done = set(present()) if arguments.new else set()
+    done = set(present(arguments.output)) if arguments.new else set()
     for name, make in problems(arguments.only):
         if name not in done:
             result = compare(make())
-            write(name, result)
+            write(arguments.output, name, result)
             print(name, {key: fit.get("error") for key, fit in result["fits"].items()}, flush=True)
     for first in range(0, RANDOM, 100):
         name = f"random problems, seeds {first} to {first + 99}"
         if arguments.only in name and name not in done:
-            write(name, random_problems(range(first, first + 100)))
+            write(arguments.output, name, random_problems(range(first, first + 100)))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,30 @@ def random_problem(rng, continuous=False):
     return X * unit, Y * unit, U
 
 
+def random_recordings(rng):
+    """Return recordings of a random system: n = 1 to 12, 1 to 6 of them with 2 to 60 rows, badly scaled.
+
+    Args:
+        rng: A numpy generator.
+
+    Returns:
+        A list of states ``(rows, n)``, and a list of inputs ``(rows, m)`` or None.
+    """
+    n, m = int(rng.integers(1, 13)), int(rng.integers(0, 3))
+    A = rng.standard_normal((n, n)) * rng.uniform(0.5, 1.5) / np.sqrt(n)
+    units, units_u = 10.0 ** rng.uniform(-4, 4, n), 10.0 ** rng.uniform(-4, 4, m)
+    recordings, inputs = [], []
+    for _ in range(rng.integers(1, 7)):
+        rows = int(rng.integers(2, 61))
+        X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
+        for u in U[:-1]:
+            following = A @ X[-1] + u.sum() + 0.1 * rng.standard_normal(n)
+            X.append(following / max(1, np.abs(following).max() / 10))
+        recordings.append(np.array(X) * units)
+        inputs.append(U * units_u)
+    return recordings, inputs if m else None
+
+
 def least_squares(X, Y, U):
     """Return A of least squares.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import timeit
 from pathlib import Path
@@ -67,6 +68,28 @@ def check_tree(output: Path) -> None:
         )
 
 
+def present(output: Path) -> dict[str, Any]:
+    """Return the results in a file, none if there is no such file.
+
+    Args:
+        output: The file.
+    """
+    return json.loads(output.read_text()) if output.is_file() else {}
+
+
+def write(output: Path, name: str, result: dict[str, Any]) -> None:
+    """Write a result beside those that are in the file.
+
+    Args:
+        output: The file.
+        name: Of the result.
+        result: The numbers.
+    """
+    temporary = output.with_suffix(f".{os.getpid()}.tmp")  # Several may run at a time.
+    temporary.write_text(json.dumps(present(output) | {name: result}, indent=1) + "\n")
+    temporary.replace(output)
+
+
 def environment() -> dict[str, Any]:
     """Return what the numbers depend on."""
     return record.environment(geotorch=geotorch.__version__)
@@ -81,9 +104,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
     arguments = parser.parse_args()
     check_tree(arguments.output)
-    earlier: dict[str, Any] = {}
-    if arguments.only and arguments.output.is_file():
-        earlier = json.loads(arguments.output.read_text())
+    earlier = present(arguments.output) if arguments.only else {}
     results: dict[str, Any] = {}
     for case in cases(arguments.quick, arguments.only or ""):
         found = measure(case, arguments.repeats)

@@ -3,7 +3,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from spectral_param.dynamics import fit_forecast, fit_stable
+from benchmarks.dynamics_problems import random_recordings
+from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
 
 
 def oscillators(rows, noise, seed, modes=4):
@@ -42,26 +43,10 @@ def test_a_forecast_fit_finds_what_measurement_noise_hides_from_one_step():
     assert error[1] < 0.2 * error[0]
 
 
-def random_problem(seed):
-    rng = np.random.default_rng(seed)
-    n, m = int(rng.integers(1, 13)), int(rng.integers(0, 3))
-    A = rng.standard_normal((n, n)) * rng.uniform(0.5, 1.5) / np.sqrt(n)
-    units, units_u = 10.0 ** rng.uniform(-4, 4, n), 10.0 ** rng.uniform(-4, 4, m)
-    recordings, inputs = [], []
-    for _ in range(rng.integers(1, 7)):
-        rows = int(rng.integers(2, 61))
-        X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
-        for u in U[:-1]:
-            following = A @ X[-1] + u.sum() + 0.1 * rng.standard_normal(n)
-            X.append(following / max(1, np.abs(following).max() / 10))
-        recordings.append(np.array(X) * units)
-        inputs.append(U * units_u)
-    return rng, recordings, inputs if m else None
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_the_bound_holds_and_no_fit_is_worse_than_its_start(seed):
-    rng, recordings, inputs = random_problem(seed)
+    rng = np.random.default_rng(seed)
+    recordings, inputs = random_recordings(rng)
     fit = fit_forecast(
         recordings,
         inputs,
@@ -118,16 +103,49 @@ def test_wrong_input_says_what_was_expected(arguments, keywords, message):
         fit_forecast(*arguments, **keywords)
 
 
-def test_memory_is_that_of_the_data_and_a_few_gauss_newton_matrices():
+# Cost ---------------------------------------------------------------------------------------------
+
+
+def driven(n, m, *lengths):
+    """Return noisy recordings of a stable system with n states, and their m inputs or None."""
     rng = np.random.default_rng(0)
-    n, m, rows = 20, 2, 400
-    A = 0.99 * np.linalg.qr(rng.standard_normal((n, n)))[0]
-    X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
-    for u in U[:-1]:
-        X.append(A @ X[-1] + u.sum())
-    X = np.array(X) + 0.1 * rng.standard_normal((rows, n))
+    A, B = 0.99 * np.linalg.qr(rng.standard_normal((n, n)))[0], rng.standard_normal((n, m))
+    recordings, inputs = [], []
+    for rows in lengths:
+        X, U = [rng.standard_normal(n)], rng.standard_normal((rows, m))
+        for u in U[:-1]:
+            X.append(A @ X[-1] + B @ u + 0.1 * rng.standard_normal(n))
+        recordings.append(np.array(X) + 0.1 * rng.standard_normal((rows, n)))
+        inputs.append(U)
+    return recordings, inputs if m else None
+
+
+@pytest.mark.parametrize(
+    ("fit", "arguments", "sizes"),
+    [
+        *((fit_forecast, {"horizon": h}, (8, m, 800)) for h in (2, 3, 5, 12) for m in (0, 2)),
+        *((fit_forecast, {"horizon": h, "start": "estimated"}, (8, 0, 800)) for h in (3, 75, 160, None)),
+        (fit_forecast, {"horizon": 12}, (20, 2, 400)),
+        (fit_forecast, {"horizon": 12}, (28, 0, 300)),
+        (fit_forecast, {"horizon": 3}, (1, 0, 4000)),
+        (fit_forecast, {"horizon": None, "start": "estimated"}, (8, 2, 300, 400, 100)),
+        *((StableLinearModel, {"horizon": h}, (8, m, 400, 100, 300)) for h in (3, 12) for m in (0, 2)),
+        (StableLinearModel, {"horizon": 12, "offset": True}, (8, 1, 800)),
+        (StableLinearModel, {"horizon": "cv", "lead": 50}, (8, 0, 800)),
+        (StableLinearModel, {"horizon": "cv", "lead": 50, "start": "measured"}, (8, 2, 300, 400, 100)),
+    ],
+)
+def test_memory_is_less_than_ten_times_the_data_and_five_gauss_newton_matrices(fit, arguments, sizes):
+    n, m = sizes[:2]
+    recordings, inputs = driven(*sizes)
+
+    def run(X, U):
+        return fit(X, U, **arguments) if fit is fit_forecast else fit(**arguments).fit(X, U=U)
+
+    run(*driven(2, m, 60))  # modules that the first fit imports are not counted
     tracemalloc.start()
-    fit_forecast(X, U, horizon=12, iterations=3)
+    run(recordings, inputs)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak <= 10 * (X.nbytes + U.nbytes) + 5 * 8 * (n * (n + m)) ** 2
+    data = sum(M.nbytes for M in recordings + (inputs or []))
+    assert peak <= 10 * data + 5 * 8 * (n * (n + m)) ** 2

@@ -11,8 +11,8 @@ import sklearn
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
+from benchmarks.dynamics_problems import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_forecast
-from tests.dynamics.test_forecast import random_problem
 
 
 def oscillators(rows, noise, seed, modes=4):
@@ -388,7 +388,7 @@ def test_a_long_choice_shows_how_far_it_is(monkeypatch, capsys):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_random_problems_keep_the_bound_or_say_what_is_wrong(seed):
-    _, recordings, inputs = random_problem(1000 + seed)
+    recordings, inputs = random_recordings(np.random.default_rng(1000 + seed))
     model = StableLinearModel(
         horizon=["cv", 5, 12][seed % 3],
         lead=[None, 10, 100][seed // 3 % 3],
