@@ -151,28 +151,28 @@ def gauss_newton(A: Array, V: Array, estimated: bool) -> Array:
 
 def by_powers(A: Array, V: Array, estimated: bool) -> Array:
     """Return the Gauss-Newton matrix as the sum over pairs of steps, from the last a to the first."""
-    number, h, n, p = len(V), V.shape[1] - 1, len(A), V.shape[2]
-    powers = np.empty((h + 1, n, n)) if estimated else None
-    if powers is not None:
+    V = V[:, :-1]
+    (number, h, p), n = V.shape, len(A)
+    if estimated:
+        powers = np.empty((h + 1, n, n))
         powers[0] = np.eye(n)
         for k in range(h):
             powers[k + 1] = powers[k] @ A
         whole = np.tensordot(powers, powers, axes=((0, 1), (0, 1)))  # G_h
-    size = max(_BLOCK, n * n // 2)
-    G, S = np.eye(n), np.empty((h, n, n))  # S_abᵀ for this a
-    total = np.zeros((p * p, n * n))
+    G, S = np.eye(n), np.empty((h, n, n))  # G_{h−1−a}, and S_abᵀ of this a
+    total, block = np.zeros((p * p, n * n)), max(_BLOCK, n * n // 2)
     for a in range(h - 1, -1, -1):
         S[a] = G
-        left = None
-        if powers is not None:
-            left = np.eye(n) - powers[a + 1] @ np.linalg.solve(whole, powers[a + 1].T) @ G
-        for b in range(a, h, size):
-            block = slice(b, min(b + size, h))
-            moments = V[:, block].reshape(number, -1).T @ V[:, a]
+        if estimated:
+            power = powers[a + 1]
+            left = np.eye(n) - power @ np.linalg.solve(whole, power.T) @ G  # (I − C_a)ᵀ
+        for b in range(a, h, block):
+            moments = V[:, b : b + block].reshape(number, -1).T @ V[:, a]
             if b == a:
-                moments[:p] /= 2  # the transpose is added below
-            rows = S[block].reshape(-1, n)
-            total += moments.reshape(-1, p * p).T @ (rows if left is None else rows @ left).reshape(-1, n * n)
+                moments[:p] /= 2  # The transpose is added below.
+            rows = S[b : b + block].reshape(-1, n)
+            part = rows @ left if estimated else rows
+            total += moments.reshape(-1, p * p).T @ part.reshape(-1, n * n)
             rows[:] = rows @ A
         G = np.eye(n) + A.T @ G @ A
     H: Array = total.reshape(p, p, n, n).transpose(0, 2, 1, 3).reshape(p * n, p * n)
