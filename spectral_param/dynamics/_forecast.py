@@ -17,7 +17,7 @@ from spectral_param.dynamics._fit import _bound, fit_stable
 from spectral_param.dynamics._growth import growth_of_powers
 from spectral_param.dynamics._measure import Part
 from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._one_step import pairs_of
+from spectral_param.dynamics._one_step import triangular_pairs
 from spectral_param.dynamics._rollout import windows_of
 from spectral_param.functional.checks import whole_number
 
@@ -210,7 +210,7 @@ def _result(
 
 def _one_step(parts: list[tuple[Array, Array]], radius: float) -> tuple[Array, Array]:
     """Return A and B of fit_stable, with a ridge that changes nothing but dependent columns."""
-    X, Y, U = pairs_of(parts)
+    X, Y, U = triangular_pairs(parts)
     n, m = X.shape[1], U.shape[1]
     # Columns of length one, so that one ridge fits all.
     sizes, sizes_u = (np.where(s > 0, s, 1) for s in (np.linalg.norm(M, axis=0) for M in (X, U)))

@@ -19,22 +19,24 @@ from spectral_param.dynamics._measure import Part
 Array = NDArray[Any]  # float64
 
 _NORM_STEPS = 200
-_BLOCK = 100  # rows of a factorisation, or a few times as many as there are columns
+_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
 
 
-def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
-    """Return X, Y and U with the products of all pairs of successive rows and their inputs, in few rows.
+def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U that have the products of all pairs of successive rows and their inputs, in few rows.
 
     They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
     """
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    block = max(_BLOCK, 4 * (2 * n + m))
-    R: Any = np.zeros((0, 2 * n + m))
+    block = max(_BLOCK, 2 * (2 * n + m))
+    waiting: list[Any] = []
     for Y, U in parts:
         for k in range(0, len(U), block):
-            rows = slice(k, min(k + block, len(U)))
-            more = np.hstack([Y[rows], U[rows], Y[rows.start + 1 : rows.stop + 1]])
-            R = np.linalg.qr(np.vstack([R, more]), mode="r")
+            end = min(k + block, len(U))
+            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
+            if sum(map(len, waiting)) > 2 * block:
+                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
+    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
     return R[:, :n], R[:, n + m :], R[:, n : n + m]
 
 
@@ -43,7 +45,7 @@ class OneStep:
 
     def __init__(self, parts: list[Part]) -> None:
         self.rows = sum(len(U) for _, U in parts)
-        self.X, self.Y, self.U = pairs_of(parts)
+        self.X, self.Y, self.U = triangular_pairs(parts)
         self.n = self.X.shape[1]
         self.Z = np.hstack([self.X, self.U])
         self.gram, self.cross = self.Z.T @ self.Z, self.Z.T @ self.Y

@@ -3,7 +3,7 @@ import pytest
 
 from spectral_param.dynamics._choice import choose, folds_of
 from spectral_param.dynamics._measure import Squares, squares
-from spectral_param.dynamics._one_step import OneStep, clipped
+from spectral_param.dynamics._one_step import OneStep, clipped, triangular_pairs
 
 
 def parts_of(*lengths, n=3, m=2, seed=0):
@@ -77,6 +77,17 @@ def test_of_eight_recordings_whole_ones_are_held_out():
 
 
 # Fits of one step ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(2,), (3, 4, 2), (500, 2, 60, 301), (2,) * 300])
+def test_few_rows_have_the_products_of_all_pairs(lengths):
+    parts = parts_of(*lengths)
+    all_rows = np.vstack([np.hstack([Y[:-1], Y[1:], U]) for Y, U in parts])
+    few = np.hstack(triangular_pairs(parts))
+    assert len(few) <= 8
+    np.testing.assert_allclose(
+        few.T @ few, all_rows.T @ all_rows, rtol=0, atol=1e-12 * np.square(all_rows).sum()
+    )
 
 
 def test_shrunk_least_squares_solve_the_normal_equations():
