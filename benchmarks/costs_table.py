@@ -1,4 +1,4 @@
-"""The page of costs, from ``benchmarks/results/cpu.json``, ``memory.json`` and ``device.json``."""
+"""The pages of costs, from ``benchmarks/results/cpu.json``, ``memory.json`` and ``device.json``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from examples.papers.record import fact
 Result = dict[str, Any]
 Results = dict[str, Result]
 
+WRITTEN = "<!-- Written by `python -m benchmarks.table` from benchmarks/results. Do not edit. -->"
+
 HEAD = """# What it costs
 
-<!-- Written by `python -m benchmarks.table` from benchmarks/results. Do not edit. -->
+{written}
 
 ```{{index}} ! costs, ! benchmark, ! speed, ! performance, ! overhead
 ```
@@ -23,25 +25,57 @@ The time of this library divided by the time of the alternative, at the smallest
 Below 1, this library is faster.
 
 {short}
-The alternatives take turns in one process, and a time is the median over the turns. In a turn, short calls
-are repeated for 20 ms and averaged. Weights are in float32 where nothing else is said. Memory is the most
-that a call holds beyond what it starts with: the peak of torch and that of numpy, added up. Each result is
-checked before it is timed. All times are from a CPU. No GPU has been timed; what a step asks of one is
-[counted](#on-a-gpu). `make bench` measures everything again; the machine is named
-[below](#where-it-was-measured).
+This page has constraints on eigenvalues and norms. [Orthogonal weights](costs_orthogonal.md), [recurrent
+networks](costs_networks.md) and [a GPU](costs_gpu.md) have pages of their own.
+
+## How it is measured
+
+All times are from a CPU, in milliseconds, and in float32 where nothing else is said. The alternatives take
+turns in one process, and a time is the median over the turns. In a turn, short calls are repeated for 20 ms
+and averaged. Each result is checked before it is timed. Memory is the most that a call holds beyond what it
+starts with: the peak of torch and that of numpy, added up. `make bench` measures everything again; the
+machine is named at the end of each page.
 """
 
-DEVICE = """## On a GPU
+ORTHOGONAL_HEAD = """# What orthogonal weights cost
 
-The library runs on the devices that PyTorch has. The tests use a stand-in for one, whose numbers lie on
-the host: they are the host's to rounding, and it is counted what a training step asks for. A launch is one
-operation, for which the host needs some microseconds. A wait is a number that the host has to know before
-it can go on. Speed on a GPU has not been measured: `python -m benchmarks.device --device cuda` does that.
+{written}
 
-Eigenvalues of matrices up to n = 3000 are computed on the host, after one copy of all matrices of a
-weight: for a GPU, [a millisecond for each matrix](https://github.com/pytorch/pytorch/issues/183806) has
-been reported. From n = 96 on, `SpectralRadiusNorm` tracks on the device, and looks twice at what it has
-found, for one matrix or many. The exponential looks once at the norms, which decide how often to square.
+```{{index}} ! orthogonal benchmark, ! orthogonal speed
+```
+
+[What it costs](costs.md#how-it-is-measured) says how times and memory are measured.
+"""
+
+NETWORKS_HEAD = """# What recurrent networks cost
+
+{written}
+
+```{{index}} ! RNN speed, ! LSTM speed, ! memory
+```
+
+[What it costs](costs.md#how-it-is-measured) says how times and memory are measured. [The
+networks](networks.md) has a training step of every network.
+"""
+
+DEVICE = """# What a GPU is asked for
+
+{written}
+
+```{{index}} ! GPU, ! CUDA, ! device
+```
+
+The library runs on every device that PyTorch has. Speed on a GPU has not been measured: `python -m
+benchmarks.device --device cuda` does that.
+
+The table counts what a training step asks of a device. A launch is one operation, for which the host needs
+some microseconds. A wait is a number that the host needs before it can go on. Both are counted on a stand-in
+for a device, which the tests use. Its results are those of the CPU, to rounding.
+
+Eigenvalues of matrices up to n = 3000 are computed on the host, after one copy of all matrices of a weight:
+for a GPU, [a millisecond for each matrix](https://github.com/pytorch/pytorch/issues/183806) has been
+reported. From n = 96 on, `SpectralRadiusNorm` tracks on the device, and the host waits twice, for one matrix
+or many. `SkewExponential` waits once for the norm that decides how often to square.
 
 """
 
@@ -121,16 +155,15 @@ NETWORKS = (
     "recurrence, forward and backward, ",
 )
 
-SECTIONS = (
+EIGENVALUES = (
     Section(
         "A layer of your size",
         """\
 A training step with `SpectralRadiusNorm`: the product of an $n × n$ weight with 32 columns, backward, and a
-step of SGD. In the figure, one eigenvalue of the weight is ahead of the others, as training makes it. The
-eigenvalues of a new `Linear` are close to each other: the first steps from there take longer. Where many
-eigenvalues have nearly the largest modulus, `solver="auto"` takes as long as `solver="dense"`. A recurrent
-network evaluates the constraint once for all time steps, so there the constraint is a smaller share of the
-time.
+step of SGD. In the figure, one eigenvalue of the weight is larger than the others, as it is after some
+training. The eigenvalues of a new `Linear` have nearly the same modulus, so the first steps take longer: up
+to the time of `solver="dense"`. A recurrent network evaluates the constraint once for all time steps, so
+there the constraint is a smaller share of the time.
 """,
         (
             Table(STEP, "One weight", grows=True),
@@ -169,6 +202,29 @@ matrices that an ENRNN passed through in training.
         "Milliseconds of a training step over n: ours and the plain way.",
     ),
     Section(
+        "Beside torch: bounded norms",
+        """\
+A training step of a layer (SGD, eight vectors or images) with `SpectralNorm(1.0)`, with PyTorch's
+`spectral_norm` (one power iteration a step), and without a constraint. Seven steps are taken before
+the time is measured. "A gap of 3 %" means that the largest singular value starts 3 % above the next; torch's
+own start has no gap. "Norm" is the largest singular value before the timed steps, in double precision; of a
+kernel, the norm of the layer on images of size 32. In milliseconds:
+""",
+        (Table("bounded norm, a training step, ", ""),),
+    ),
+    Section(
+        "Adversarial runs",
+        """\
+Sequences of matrices made to be hard to follow from step to step. "Tracked" is what `solver="auto"` does
+from n = 96 on, "dense" a decomposition in each step. Milliseconds for the dominant eigenvalue and its
+eigenvectors:
+""",
+        (Table("adversarial run, ", ""),),
+    ),
+)
+
+ORTHOGONAL_WEIGHTS = (
+    Section(
         "Beside torch and geotorch: orthogonal weights",
         """\
 The weight alone, forward and backward: `ScaledCayley` and `SkewExponential` of this library. The layer is a
@@ -197,8 +253,8 @@ training step of a `Linear`, beside
         """\
 A training step of a `Linear` with `ScaledCayley`, beside PyTorch's `orthogonal` with
 `orthogonal_map="cayley"`, and beside the formula of the thin Cayley transform in ten lines, differentiated by
-autograd. Blocks: the exact transform beside the truncated series of PEFT's orthogonal fine-tuning, whose
-result is not orthogonal. In milliseconds:
+autograd. For batches of blocks: the exact transform beside the truncated series of PEFT's orthogonal
+fine-tuning, whose result is not orthogonal. In milliseconds:
 """,
         (
             Table("orthonormal weight, a training step, ", ""),
@@ -207,26 +263,18 @@ result is not orthogonal. In milliseconds:
         ),
     ),
     Section(
-        "Beside torch: bounded norms",
-        """\
-A training step of a layer with `SpectralNorm(1.0)`, from the eighth on, beside PyTorch's `spectral_norm`,
-which takes one power iteration a step, and without a constraint: SGD, eight vectors or images. With a gap,
-the largest singular value is 3 % above the next at the start; torch's own start has no gap. "Norm" is the
-largest singular value before the timed steps, in double precision; that of a kernel is the norm of the layer
-on images of size 32. In milliseconds:
-""",
-        (Table("bounded norm, a training step, ", ""),),
-    ),
-    Section(
         "In other people's code",
         """\
-One line in public packages: a training step of their module as it is, and with our transform in place of
-theirs. pyreft 0.1.0 `LoreftIntervention.rotate_layer`, spd-learn 0.2.1 `BiMap.weight`, and the rotations of
-PEFT's orthogonal fine-tuning. "Largest |σ - 1|" says how far singular values are from 1. In milliseconds, and
-megabytes of memory in a step:
+A training step of modules of public packages, as they are and with our transform in place of theirs, which
+changes one line: pyreft 0.1.0 `LoreftIntervention.rotate_layer`, spd-learn 0.2.1 `BiMap.weight`, and the
+rotations of PEFT's orthogonal fine-tuning. "Largest |σ - 1|" says how far singular values are from 1. Times
+in milliseconds, memory of a step in megabytes:
 """,
         (Table(elsewhere.NAME, ""),),
     ),
+)
+
+RECURRENT = (
     Section(
         "Beside torch: recurrent networks",
         """\
@@ -270,15 +318,8 @@ and backward, in milliseconds:
     ),
 )
 
-ADVERSARIAL = Section(
-    "Adversarial runs",
-    """\
-Sequences of matrices made to be hard to follow from step to step. "Tracked" is what `solver="auto"` does
-from n = 96 on, "dense" a decomposition in each step. Milliseconds for the dominant eigenvalue and its
-eigenvectors:
-""",
-    (Table("adversarial run, ", ""),),
-)
+SECTIONS = (*EIGENVALUES, *ORTHOGONAL_WEIGHTS, *RECURRENT)
+OTHERS = Section("Other measurements", "Milliseconds:\n", (Table("", ""), Table("", "", grows=True)))
 
 
 def curves(results: Results) -> dict[str, list[tuple[str, int, Result]]]:
@@ -309,8 +350,8 @@ def cases(results: Results, key: str) -> dict[str, Result]:
     }
 
 
-def page(results: Results, memory: Result, device: Result) -> str:
-    """Return the page.
+def pages(results: Results, memory: Result, device: Result) -> dict[str, str]:
+    """Return the pages, by the names of their files.
 
     Args:
         results: What ``python -m benchmarks`` wrote.
@@ -318,10 +359,25 @@ def page(results: Results, memory: Result, device: Result) -> str:
         device: What ``python -m benchmarks.device`` wrote.
     """
     results = {name: r for name, r in results.items() if not name.startswith(ELSEWHERE)}
-    parts = [HEAD.format(short=_short(results))]
-    parts += [_section(section, results) for section in SECTIONS]
-    parts += [_memory(memory), _device(device), _section(ADVERSARIAL, results), _others(results)]
-    return "\n".join([*filter(None, parts), _origins(results, memory)])
+    head = HEAD.format(written=WRITTEN, short=_short(results))
+    eigenvalues, orthogonal, recurrent = (
+        {section: results for section in sections}
+        for sections in (EIGENVALUES, ORTHOGONAL_WEIGHTS, RECURRENT)
+    )
+    return {
+        "costs.md": _page(head, {**eigenvalues, OTHERS: _others(results)}),
+        "costs_orthogonal.md": _page(ORTHOGONAL_HEAD.format(written=WRITTEN), orthogonal),
+        "costs_networks.md": _page(NETWORKS_HEAD.format(written=WRITTEN), recurrent, memory),
+        "costs_gpu.md": _device(device),
+    }
+
+
+def _page(head: str, sections: dict[Section, Results], memory: Result | None = None) -> str:
+    """Return a page of sections, each with the results to look in."""
+    parts = [head, *(_section(section, results) for section, results in sections.items())]
+    if memory:
+        parts.append(_memory(memory))
+    return "\n".join([*filter(None, parts), _origins(sections, memory)])
 
 
 def _rows(table: Table, results: Results) -> dict[str, Result]:
@@ -385,10 +441,14 @@ def _table(table: Table, results: Results) -> str:
     for label, result in rows.items():
         times = result["contenders"]
         cells = [milliseconds(times[name]["median"]) if name in times else "" for name in names]
-        checked = {fact.split(",")[0]: f"{value:.1e}" for fact, value in result["facts"].items()}
+        checked = {fact.split(",")[0]: _fact(value) for fact, value in result["facts"].items()}
         cells += [checked.get(fact, "") for fact in facts]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *_registration(rows)])
+
+
+def _fact(value: float) -> str:
+    return f"{value:.1e}" if abs(value) < 1e-2 else f"{value:.2f}"
 
 
 def _registration(rows: dict[str, Result]) -> list[str]:
@@ -422,26 +482,24 @@ def _device(device: Result) -> str:
     lines = ["| a training step | launches | waits |", "|---|---:|---:|"]
     for name, row in device["steps"].items():
         lines.append(f"| {name} | {row['launches']} | {row['waits']} |")
-    return DEVICE + "\n".join([*lines, ""])
+    return DEVICE.format(written=WRITTEN) + "\n".join([*lines, ""])
 
 
-def _others(results: Results) -> str:
-    """Return the tables of cases that no section names."""
-    known = [table for section in (*SECTIONS, ADVERSARIAL) for table in section.tables]
-    shown = {id(result) for table in known for result in _rows(table, results).values()}
-    rest = {name: result for name, result in results.items() if id(result) not in shown}
-    return _section(
-        Section("Other measurements", "Milliseconds:\n", (Table("", ""), Table("", "", grows=True))), rest
-    )
+def _others(results: Results) -> Results:
+    """Return the cases that no section names."""
+    shown = {id(r) for s in SECTIONS for table in s.tables for r in _rows(table, results).values()}
+    return {name: result for name, result in results.items() if id(result) not in shown}
 
 
-def _origins(results: Results, memory: Result) -> str:
-    """Return where each table was measured, and how often each contender."""
+def _origins(sections: dict[Section, Results], memory: Result | None) -> str:
+    """Return where the numbers of each section were measured, and how often each contender."""
     found: dict[str, dict[str, None]] = {}
-    for name, result in results.items():
-        title = result["curve"][0] if result["curve"] else re.split(r", n = |: ", name)[0]
-        found.setdefault(origin(result), {})[title] = None
-    found.setdefault(origin(memory), {})["memory of the recurrences"] = None
+    for section, results in sections.items():
+        for table in section.tables:
+            for result in _rows(table, results).values():
+                found.setdefault(origin(result), {})[table.caption or section.title] = None
+    if memory:
+        found.setdefault(origin(memory), {})["Memory of the recurrences"] = None
     lines = [f"- {'; '.join(titles)}: {where}." for where, titles in found.items()]
     return "\n".join(["## Where it was measured\n", *lines, ""])
 

@@ -1,10 +1,12 @@
-"""The part of the page of stable fits about forecasts, from ``benchmarks/results/forecasts.json``."""
+"""The page of forecasts beside their rivals, from ``benchmarks/results/forecasts.json``."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from typing import Any
+
+from benchmarks.costs_table import origin
 
 Result = dict[str, Any]
 
@@ -35,7 +37,12 @@ METHODS = (
 )
 NEAR, WORSE = 1.05, 1.01
 
-HEAD = """## Forecasts
+HEAD = """# Forecasts compared
+
+<!-- Written by `python -m benchmarks.table` from benchmarks/results/forecasts.json. Do not edit. -->
+
+Which stable model forecasts best? For the least error of one step, see [Fits of one step
+compared](dynamics_one_step.md).
 
 {{py:class}}`~spectral_param.dynamics.StableLinearModel` with `horizon="cv"` was within 5 % of the best of
 all methods in {near} of {problems} problems, and the best in {best}. It was worse than a fit of one step by
@@ -56,9 +63,10 @@ problems that BOPDMD takes.
 What to take:
 
 - **Noise in the measurements, linear dynamics** (oscillators, string, chain): `horizon="cv"`, or a long
-  horizon with `start="estimated"`. A fit of one step has several times their error.
+  horizon with `start="estimated"`. The median error of a fit of one step is {least} to {most} times the
+  smallest.
 - **Noise that drives the system** or **nonlinear** dynamics (waves, public data): a fit of one step is as
-  good, and quicker. `horizon="cv"` finds that out; a long horizon with `start="estimated"` fails.
+  good, and quicker. `horizon="cv"` finds that out; a long horizon with `start="estimated"` can be far off.
 - **Few rows, many states** (textures): `horizon="cv"`, for its shrinkage.
 - **Recordings much shorter than the lead** (robot arm, the first hundreds of rows): look at "no change" in
   `forecast_error_` first.
@@ -69,14 +77,14 @@ method was the best (within 0.1 %):
 """
 
 FOOTNOTE = """
-- The error: for each lead $k$ the root of $\\sum ‖\\hat x_k - x_k‖^2 / \\sum ‖x_k - \\text{{mean}}‖^2$ over
-  all windows, in units of the states; then the mean over $k$. So forecasting the mean has the error 1. The
-  truth is without noise where it is known. The windows are disjoint from the rows of the fit, and all
-  methods start at the same measured state.
-- ∞ means unstable or failed; a dash, that the method does not apply: BOPDMD takes one recording without
-  inputs. Kalman EM and the whole horizon were run up to 12 states.
-- **Seconds**: CPU time on one thread, median and largest. Constraint generation and SOC had {seconds:g}
-  seconds.
+- **The error**: for each lead $k$ the root of $\\sum ‖\\hat x_k - x_k‖^2 / \\sum ‖x_k - \\text{{mean}}‖^2$,
+  with sums over all windows, in units of the states; then the mean over $k$. So forecasting the mean has the
+  error 1. Where the truth $x_k$ is known, it is without noise. No window has rows of the fit, and all methods
+  start at the same measured state.
+- ∞ means unstable or failed. A dash means that the method was not run: BOPDMD takes one recording without
+  inputs, and Kalman EM and the whole horizon were run up to 12 states.
+- **Seconds**: CPU time on one thread, median and largest. Constraint generation and SOC were given
+  {seconds:g} seconds each.
 
 """
 
@@ -91,8 +99,8 @@ pairs.
 """
 
 
-def section(results: dict[str, Result]) -> str:
-    """Return the part of the page.
+def page(results: dict[str, Result]) -> str:
+    """Return the page.
 
     Args:
         results: What ``python -m benchmarks.dynamics_forecasts`` wrote.
@@ -100,7 +108,14 @@ def section(results: dict[str, Result]) -> str:
     compared = {name: errors(result) for name, result in results.items() if "fits" in result}
     ours = {name: of[OURS] / min(of.values()) for name, of in compared.items()}
     one = {name: of[OURS] / of[ONE_STEP] for name, of in compared.items()}
+    linear = [
+        statistics.median(of[ONE_STEP] / min(of.values()) for of in found)
+        for family in FAMILIES[:3]
+        if (found := [of for name, of in compared.items() if name.startswith(family)])
+    ]
     head = HEAD.format(
+        least=f"{min(linear):.2g}",
+        most=f"{max(linear):.2g}",
         near=sum(ratio <= NEAR for ratio in ours.values()),
         problems=len(ours),
         best=sum(ratio <= 1.001 for ratio in ours.values()),
@@ -135,7 +150,12 @@ def section(results: dict[str, Result]) -> str:
             f"{drawn['bound_broken']}. Fits with\na larger error than their start: "
             f"{drawn['worse_than_start']}. Refused, for too few rows: {drawn['refused']}.\n\n"
         )
-    return "".join(parts)
+    parts.append(
+        "## Where it was measured\n\n`python -m benchmarks.dynamics_forecasts` measures everything again.\n"
+    )
+    parts.append("`benchmarks/results/forecasts.json` has the numbers of each problem.\n\n")
+    environments = {origin(result): None for result in results.values() if "environment" in result}
+    return "".join([*parts, *(f"- {environment}\n" for environment in environments)])
 
 
 def errors(result: Result) -> dict[str, float]:

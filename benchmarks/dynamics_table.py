@@ -1,4 +1,4 @@
-"""The page of stable fits beside their rivals, from ``dynamics.json`` and ``forecasts.json``."""
+"""The page of fits of one step beside their rivals, from ``benchmarks/results/dynamics.json``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks import dynamics_forecasts_table
 from benchmarks.costs_table import origin
 
 Result = dict[str, Any]
@@ -36,18 +35,14 @@ METHODS = {
     "`fit_stable`, smaller bound": ("fit_stable, radius=0.999", "fit_stable, abscissa=-0.001"),
 }
 
-HEAD = """# Stable fits compared
+HEAD = """# Fits of one step compared
 
-<!-- Written by `python -m benchmarks.table` from benchmarks/results/dynamics.json and forecasts.json. Do not
-edit. -->
+<!-- Written by `python -m benchmarks.table` from benchmarks/results/dynamics.json. Do not edit. -->
 
-Two questions: which stable model forecasts best, and which has the least error of one step.
-
-{forecasts}## One step
-
-{{py:func}}`~spectral_param.dynamics.fit_stable` beside other ways to a stable $A$ from data. Its fits were
-stable in {stable} of {problems} problems. In {smallest} of them, no other stable method had a smaller error
-of one step. The smallest error of one step is not the smallest error of many.
+{{py:func}}`~spectral_param.dynamics.fit_stable` beside other methods that fit a stable $A$ to data. Its fits
+were stable in {stable} of {problems} problems. In {smallest} of them, no other stable method had a smaller
+error of one step. The fit with the least error of one step need not forecast best: see [Forecasts
+compared](dynamics_compared.md).
 
 ```{{eval-rst}}
 .. plot::
@@ -60,26 +55,26 @@ of one step. The smallest error of one step is not the smallest error of many.
    plot.stable_fits()
 ```
 
-A dot is a problem: {kinds}.
+Each dot is one problem: {kinds}.
 
 """
 
 READING = """- **Stable**: in how many problems the spectral radius is at most 1 (the abscissa at most 0).
 - **Smallest error**: in how many problems no other stable method has a smaller error of one step on the
   data of the fit.
-- **Excess**: that error divided by the error of least squares, minus 1, in millionths. Median; ∞ means
-  unstable.
+- **Excess**: the error of one step divided by that of least squares, minus 1, in millionths. Median; ∞
+  means unstable.
 - **Seconds**: CPU time on one thread, median and largest.
 
 """
 
-BY_KIND = """### By kind of problem
+BY_KIND = """## By kind of problem
 
 {what}:
 
 """
 
-METHODS_TEXT = """### The methods
+METHODS_TEXT = """## The methods
 
 - **Rescaling** divides the $A$ of least squares by its spectral radius. **Shifting**, in continuous time,
   subtracts its abscissa. **Clipping** moves each eigenvalue outside of the region to the nearest point of the
@@ -88,13 +83,13 @@ METHODS_TEXT = """### The methods
   Mamakoukas, Xherija and Murphey (NeurIPS 2020). `benchmarks/dynamics_rivals.py` has both, written from the
   papers.
 - **alpha_stable, trained**: geotorch's constraint and L-BFGS.
-- These three search. Each may take {seconds:g} CPU seconds, a limit that cut {cut} of their {searched}
-  searches short. SOC's authors allow half an hour.
+- Constraint generation, SOC and `alpha_stable` search. A search may take {seconds:g} CPU seconds; this limit
+  cut {cut} of {searched} searches short. SOC's authors allow half an hour.
 - **Closed form** is `fit_stable(..., steps=0)`. The **smaller bound** is `radius=0.999` or `abscissa=-0.001`.
 
 """
 
-PROBLEMS_TEXT = """### The problems
+PROBLEMS_TEXT = """## The problems
 
 - **Robot arm**: 17 states and 7 inputs of the recordings of Mamakoukas et al., 50 to 2,000 pairs, the first
   of the recordings or drawn at random.
@@ -111,10 +106,10 @@ a larger error than rescaling (shifting) or clipping where these are stable: {lo
 
 """
 
-STORED = """### The rivals, checked
+STORED = """## The rivals, checked
 
-SOC's authors keep their results for both rivals on the arm. Our excess divided by theirs, where both are
-stable:
+SOC's authors publish results of both rivals on the robot arm. The excess of our implementation divided by
+theirs, where both are stable:
 
 | | problems | median | range | unstable in theirs | unstable in ours |
 |---|---:|---:|---:|---:|---:|
@@ -122,24 +117,22 @@ stable:
 
 FOOT = """## Where it was measured
 
-`python -m benchmarks.dynamics` and `python -m benchmarks.dynamics_forecasts` measure everything again.
-`benchmarks/results/` has the numbers of each problem, in `dynamics.json` and `forecasts.json`.
+`python -m benchmarks.dynamics` measures everything again. `benchmarks/results/dynamics.json` has the numbers
+of each problem.
 
 """
 
 
-def page(results: dict[str, Result], forecasts: dict[str, Result]) -> str:
+def page(results: dict[str, Result]) -> str:
     """Return the page.
 
     Args:
         results: What ``python -m benchmarks.dynamics`` wrote.
-        forecasts: What ``python -m benchmarks.dynamics_forecasts`` wrote.
     """
     fitted = {name: result for name, result in results.items() if "fits" in result}
     kinds = {kind: found for kind in KINDS if (found := of_kind(fitted, kind))}
     counted = [f"{KINDS[kind]} ({len(found)})" for kind, found in kinds.items()]
-    part = dynamics_forecasts_table.section(forecasts)
-    parts = [HEAD.format(kinds=", ".join(counted), forecasts=part, **_answer(list(fitted.values())))]
+    parts = [HEAD.format(kinds=", ".join(counted), **_answer(list(fitted.values())))]
     for title, wanted in (("Discrete time", False), ("Continuous time", True)):
         if found := [result for result in fitted.values() if is_continuous(result) == wanted]:
             parts.append(_ranking(title, found))
@@ -159,8 +152,7 @@ def page(results: dict[str, Result], forecasts: dict[str, Result]) -> str:
         _stored(results.get("the authors' results of the arm"), fitted),
         FOOT,
     ]
-    measured = [*forecasts.values(), *results.values()]
-    environments = {origin(result): None for result in measured if "environment" in result}
+    environments = {origin(result): None for result in results.values() if "environment" in result}
     return "".join([*parts, *(f"- {environment}\n" for environment in environments)])
 
 

@@ -60,7 +60,7 @@ def loreft() -> Case:
             sp.constrain(module.rotate_layer, "weight", sp.ScaledCayley())
         return module, lambda: module(x), lambda: module.rotate_layer.weight
 
-    return _case("pyreft LoReFT, 768 x 8", {"ours": make(True), "as it is": make(False)})
+    return _case("pyreft LoReFT, 768 x 8", {"ours": make(True), "theirs": make(False)})
 
 
 def bimap() -> Case:
@@ -77,7 +77,7 @@ def bimap() -> Case:
             sp.constrain(module, "weight", sp.ScaledCayley())
         return module, lambda: module(X), lambda: module.weight
 
-    return _case("spd-learn BiMap, 256 x 32", {"ours": make(True), "as it is": make(False)})
+    return _case("spd-learn BiMap, 256 x 32", {"ours": make(True), "theirs": make(False)})
 
 
 def oft() -> Case:
@@ -95,5 +95,5 @@ def oft() -> Case:
             module._cayley_batch = lambda Q, n, *_: sp.functional.cayley(-skew(Q, n))
         return module, lambda: module(x), lambda: module._cayley_batch(module.weight, 32)
 
-    ways = {"ours": make(True), "as it is": make(False)}
+    ways = {"ours": make(True), "theirs": make(False)}
     return _case("PEFT OFT, 32 blocks of 32 x 32", ways)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import costs_table, dynamics_table, networks
+from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks
 from examples.papers.networks import BASELINES
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -96,9 +96,11 @@ def main() -> None:
     results, memory, device, dynamics, forecasts = (
         json.loads((RESULTS / name).read_text()) for name in names
     )
-    (DOCS / "costs.md").write_text(costs_table.page(results, memory, device))
+    for name, page in costs_table.pages(results, memory, device).items():
+        (DOCS / name).write_text(page)
     (DOCS / "networks.md").write_text(networks_page(results))
-    (DOCS / "dynamics_compared.md").write_text(dynamics_table.page(dynamics, forecasts))
+    (DOCS / "dynamics_compared.md").write_text(dynamics_forecasts_table.page(forecasts))
+    (DOCS / "dynamics_one_step.md").write_text(dynamics_table.page(dynamics))
 
 
 if __name__ == "__main__":

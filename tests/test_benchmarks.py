@@ -75,8 +75,9 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     memory.main()
     peaks = json.loads(output.read_text())
     assert set(peaks["environment"]) >= {"commit", "torch"}
-    page = costs_table.page(results, peaks, NO_STEPS)
-    assert "ENRNN on characters:" in page
+    written = costs_table.pages(results, peaks, NO_STEPS)
+    page = "".join(written.values())
+    assert "ENRNN on characters:" in written["costs_networks.md"]
     assert "| last states read | " in page
     assert "The weight of a new `Linear`, float64:" in page
     assert "| | solver auto: registration | solver dense: registration | solver auto: megabytes |" in page
@@ -118,9 +119,11 @@ def test_pages_are_those_of_the_committed_numbers() -> None:
         json.loads((ROOT / "benchmarks/results" / name).read_text())
         for name in ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
     )
-    assert (ROOT / "docs/costs.md").read_text() == costs_table.page(results, peaks, steps)
+    for name, page in costs_table.pages(results, peaks, steps).items():
+        assert (ROOT / "docs" / name).read_text() == page
     assert (ROOT / "docs/networks.md").read_text() == table.networks_page(results)
-    assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_table.page(dynamics, forecasts)
+    assert (ROOT / "docs/dynamics_compared.md").read_text() == dynamics_forecasts_table.page(forecasts)
+    assert (ROOT / "docs/dynamics_one_step.md").read_text() == dynamics_table.page(dynamics)
 
 
 NO_MEMORY = {"peaks": {"": {}}, "environment": {}}
@@ -149,7 +152,7 @@ def test_costs_page_has_a_row_for_each_case_and_the_ratios_of_the_ends() -> None
     )
     results[f"{name} 3 to 4"] = measured(tracked=0.002, **autograd)
     results["of a new kind"] = measured(ours=0.5, theirs=3.0)
-    page = costs_table.page(results, NO_MEMORY, NO_STEPS)
+    page = costs_table.pages(results, NO_MEMORY, NO_STEPS)["costs.md"]
     assert "| `SpectralRadiusNorm`, layer | plain way | 2 (n = 1) | 8 (n = 4) |" in page
     assert "| spectral radius alone, in training | plain way | 0.25 to 0.5 (n = 8) |  |" in page
     assert "| n = 2 | 4 | 1 |" in page
@@ -192,7 +195,7 @@ def test_page_of_stable_fits_counts_what_each_method_reaches() -> None:
     forecast = {"fit_stable": 0.5, "horizon='cv'": 0.2, "BOPDMD, stable": 0.1, "no change": 1.5}
     methods = {name: {"error": error, "cpu_seconds": 0.25} for name, error in forecast.items()}
     forecasts = {"oscillators, 60 rows": {"fits": methods, "environment": {"cores": 9}}}
-    page = dynamics_table.page(results, forecasts)
+    page = dynamics_table.page(results) + dynamics_forecasts_table.page(forecasts)
     words = " ".join(page.split())
     assert "stable in 3 of 3 problems. In 2 of them, no other stable method" in words
     assert "| clipping | 3 | 1 | 750,000 | 0.25, 0.25 |" in page
@@ -242,7 +245,7 @@ def test_networks_page_has_the_measured_ratios_and_says_what_is_not_measured() -
     page = table.networks_page(results)
     assert f"n = {n}: `torch.nn.RNN` took 2 milliseconds. 3 repeats; cores 7." in page
     assert f"n = {other}: `torch" not in page
-    assert "of the networks" not in costs_table.page(results, NO_MEMORY, NO_STEPS)
+    assert "of the networks" not in "".join(costs_table.pages(results, NO_MEMORY, NO_STEPS).values())
 
 
 def test_networks_page_has_every_network() -> None:

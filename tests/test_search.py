@@ -25,7 +25,10 @@ WORDS = {
     "quickstart": ("weight decay", "checkpoint", "Lightning", "torch.compile", "autocast"),
     "processes": ("DDP", "FSDP"),
     "rnn": ("vanishing gradients", "RNN"),
-    "costs": ("costs",),
+    "costs": ("costs", "benchmark"),
+    "costs_gpu": ("GPU", "CUDA"),
+    "costs_networks": ("RNN speed", "memory"),
+    "costs_orthogonal": ("orthogonal speed",),
 }
 
 
