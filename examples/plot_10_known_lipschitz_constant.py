@@ -4,8 +4,8 @@ A network whose Lipschitz constant is known
 
 How much can the output of a network change if its input changes a little? If every layer is Lipschitz, the
 network is too, and the product of the layers' constants bounds the change:
-:math:`‖f(x + d) - f(x)‖ ≤ L ‖d‖`, for every image and every attack. The bound is worth something only if the
-norm of each layer is known, of convolutions, too, which are not the matrix that holds their kernel.
+:math:`‖f(x + d) - f(x)‖ ≤ L ‖d‖`, for every image and every attack. For such a bound the norm of each layer
+has to be known. That of a convolution is not the norm of the matrix that holds its kernel.
 
 This tutorial trains a small residual network with :math:`L = 1` on images of digits, attacks it, and does the
 same with PyTorch's ``spectral_norm`` in place of the constraint.
@@ -24,10 +24,10 @@ torch.manual_seed(0)
 # The network
 # -----------
 #
-# If the branch of a residual block has the norm 1, the mean of the input and the branch has it, too. ReLU has
-# it, and a linear layer or a convolution has the norm of its weight. So with all of these at most 1, the
-# network has the Lipschitz constant 1. Only the loss sees its outputs times 20: the cross entropy of small
-# numbers teaches little.
+# A linear layer or a convolution has its norm as Lipschitz constant; ReLU has the constant 1. If the branch
+# of a residual block has at most 1, so has the mean of the input and the branch. So if all norms are at most
+# 1, the network has the Lipschitz constant 1. The loss sees the outputs times 20, because the cross entropy
+# of small numbers teaches little.
 
 
 class Residual(nn.Module):
@@ -65,8 +65,8 @@ def network():
 exact = sp.constrain(network(), "*weight", sp.SpectralNorm(1.0))
 
 # %%
-# For comparison, PyTorch's way. It divides the kernel of a convolution, as a matrix, by an estimate of its
-# norm.
+# For comparison we take PyTorch's ``spectral_norm``. It reshapes the kernel of a convolution to a matrix, and
+# divides by an estimate of the norm of this matrix.
 
 estimated = network()
 for module in list(estimated.modules()):
@@ -99,7 +99,7 @@ assert accuracy["exact"] > 0.8
 # The norm of each layer
 # ----------------------
 #
-# The norm of a layer on images of a given size, from below: power steps with the layer and its transpose.
+# Power steps with a layer and its transpose bound its norm from below, for images of a given size.
 
 
 def layer_norm(layer, shape):
@@ -132,8 +132,8 @@ assert max(norms(exact)) < 1 + 1e-5
 assert max(norms(estimated)) > 1.2
 
 # %%
-# All layers of the first network are below 1. With PyTorch's estimate those of the convolutions are far
-# above: the norm of a convolution is not that of its matrix.
+# All norms of the first network are at most 1. With PyTorch's estimate, the norms of the convolutions are far
+# above 1: the norm of a convolution is not that of its matrix.
 #
 # An attack
 # ---------
@@ -176,7 +176,7 @@ ax.legend(frameon=False)
 #
 # If the largest output of an image leads the second by :math:`m`, no change of norm below :math:`m/\sqrt 2`
 # alters the decision: a difference of two outputs changes by at most :math:`\sqrt 2 ‖d‖`. This holds for the
-# network that was trained, without a further computation.
+# trained network, without any further computation.
 
 with torch.no_grad():
     scores = exact(images[1400:])

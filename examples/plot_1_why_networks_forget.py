@@ -117,8 +117,8 @@ assert lost["ENRNN"] > 0.1
 # The reason: eigenvalues
 # -----------------------
 # The gradient at step ``t`` is the gradient at the end multiplied by one Jacobian matrix for each step
-# between. Near the zero state this is, for the RNN and the ENRNN, the recurrent matrix itself, again and
-# again: eigenvalues inside the unit circle decay geometrically. PyTorch starts an RNN with all of them
+# between. For the RNN and the ENRNN, near the zero state, this matrix is the recurrent matrix. So what lies
+# along an eigenvalue inside the unit circle decays geometrically. PyTorch starts an RNN with all eigenvalues
 # inside. The orthogonal block of the ENRNN has its eigenvalues *on* the circle, at the start and after every
 # optimizer step.
 
@@ -134,8 +134,8 @@ figure.suptitle("Eigenvalues of the recurrent matrices before training, and the 
 plt.show()
 
 # %%
-# An LSTM has no single matrix to look at. In it the forget gate multiplies the memory at each step. PyTorch
-# starts the gate near 1/2, so the memory is halved at each step.
+# An LSTM has no single matrix to look at. Its forget gate multiplies the memory at each step. PyTorch starts
+# the gate near 1/2, so the memory is halved at each step.
 #
 # Training
 # --------

@@ -131,8 +131,8 @@ print({name: round(value, 3) for name, value in late.items()})
 assert late["orthogonal gates"] > late["unconstrained"]
 
 # %%
-# In these first epochs the orthogonal gates learn faster on average. Five epochs are the start of a
-# training: this says nothing about which model is better at its end.
+# In these first epochs the orthogonal gates learn faster on average. Five epochs are only the
+# start of a training: they do not show which model is better in the end.
 #
 # What is certain is the constraint. The optimizer moved every entry, and each gate's eigenvalues are on the
 # unit circle. Those of the unconstrained LSTM went where the loss took them.
@@ -183,9 +183,8 @@ print(
 assert torch.allclose(model(x_test), resumed(x_test), atol=1e-3)
 
 # %%
-# A checkpoint from *before* you had the constraint goes the other way round: load it into the plain model,
-# then call ``sp.constrain``. Training starts from the loaded weight, or from an orthogonal matrix near to it
-# where the weight is not orthogonal.
+# For a checkpoint from *before* you had the constraint, the order is reversed: load it into the plain model,
+# then call ``sp.constrain``. Training starts from the orthogonal matrix nearest to each loaded weight.
 #
 # What it costs
 # -------------

@@ -91,8 +91,8 @@ assert spectral_radius(A_true) < 1 < spectral_radius(A_least)
 # ----------------------------------
 #
 # :func:`~spectral_param.dynamics.fit_stable` minimises the same error over all :math:`A` with spectral radius
-# at most 1. The roll-out is bounded now. But the noise of the velocities is in ``X`` too, and least squares
-# takes what it cannot explain for friction: all oscillations lose energy much faster than the real ones.
+# at most 1. The roll-out is bounded now. But the noise of the velocities is in ``X`` too. A fit of one step
+# takes the effect of this noise for friction: all oscillations lose energy much faster than the real ones.
 
 one_step = sp.dynamics.fit_stable(X, Y, U)
 print(f"error of one step, relative to least squares: {one_step.error / one_step.least_squares_error:.4f}")
@@ -102,10 +102,10 @@ assert one_step.reached <= 1 + 1e-12
 # The forecast fit follows
 # ------------------------
 #
-# ``horizon="cv"`` minimises the error of forecasts of many steps. It holds out blocks of rows, forecasts
-# them, and so finds out how many steps, and whether a forecast is to begin at a measured row (right if noise
-# drives the system) or where it fits best (right for noise of the measurements). Recordings and pushes go in
-# as they are.
+# ``horizon="cv"`` minimises the error of forecasts of many steps. It holds out blocks of rows and forecasts
+# them. So it finds out how many steps to take, and where a forecast should begin: at a measured row (if noise
+# drives the system) or where it fits its window best (if the measurements are noisy). Recordings and pushes
+# go in as they are.
 
 model = sp.dynamics.StableLinearModel(horizon="cv", lead=40, dt=dt).fit(recordings, U=pushes)
 print(f"start: {model.choice_.start}, horizon: {model.choice_.horizon or 'whole recordings'}")
@@ -171,7 +171,7 @@ assert np.allclose(frequencies, true_frequencies, rtol=0.02)
 # ------------------------
 #
 # ``forecast_error_`` has the errors on the rows that were held out, beside those of two trivial forecasts:
-# "no change" and the mean. A warning says so when one of them is better.
+# "no change" and the mean. If one of them is better, a warning says so.
 
 fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for (name, error), color in zip(model.forecast_error_.items(), ("#0072B2", "#D55E00", "0.5"), strict=True):
@@ -185,9 +185,9 @@ assert np.nanmean(model.forecast_error_["model"]) < 0.5 * np.nanmean(model.forec
 # Sensors that do not see everything
 # ----------------------------------
 #
-# Say that only positions are measured. They alone are no state: the same position can move to either side.
-# Three successive rows together are one. ``delays=3`` stacks them, and ``simulate`` starts from the last rows
-# that were measured. More than three are better: noise averages out.
+# Say that only positions are measured. Positions alone are not a state: from the same position the masses can
+# move to either side. Three successive rows together are a state. ``delays=3`` stacks them, and ``simulate``
+# starts from the last rows that were measured. More than three are better: noise averages out.
 
 positions = [x[:, :masses] for x in recordings]
 delayed = sp.dynamics.StableLinearModel(horizon="cv", lead=30, delays=3, dt=dt).fit(positions, U=pushes)

@@ -189,8 +189,8 @@ assert (rates[nearest] - small_swing).abs() < 0.2
 # %%
 # The left picture shows the eigenvalues of both models next to the unit circle. In the right one the colour
 # is the phase of the eigenfunction of this pair: the clock of the pendulum, which runs at the same speed in
-# large swings and in small ones. The black swing crosses one of the white lines every five seconds: they are
-# levels of the modulus, which decays at the same rate everywhere.
+# large swings and in small ones. The white lines are levels of the modulus. It decays at the same rate
+# everywhere, so the black swing crosses one line every five seconds.
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), width_ratios=[2, 3], layout="constrained")
 for name, model, color in (("free", free, "#D55E00"), ("stable", stable, "#0072B2")):
@@ -222,7 +222,8 @@ plt.show()
 # - ``SpectralRadiusNorm(mode="at_most")`` keeps the radius at most 1 by dividing :math:`A` as a whole. Once
 #   training has pushed the undivided matrix beyond the bound, its size has no effect and so no gradient: the
 #   radius tends to stay at the bound, and the model does not come to rest. ``SchurForm`` moves each
-#   eigenvalue by itself.
+#   eigenvalue by itself. Here it starts from a fit. From a random start it gets stuck, and
+#   :class:`~spectral_param.LyapunovForm` is better: :doc:`/stable`.
 # - No friction: replace 0.2 by 0, and use the orthogonal :class:`~spectral_param.ScaledCayley`, with which
 #   nothing grows and nothing decays.
 # - A fit without learned functions: :doc:`plot_3_forecast_from_noisy_snapshots`, and ``to_module()`` to train

@@ -89,9 +89,9 @@ plt.show()
 assert abs(np.abs(eigenvalues).max() - 0.9) < 1e-6
 
 # %%
-# Many eigenvalues crowd at the edge. Where the matrix is too large for all eigenvalues, the usual way, one
-# call of ``scipy.sparse.linalg.eigs(k=1)``, can return another of them than the largest.
-# ``spectral_radius_`` proves its value, or takes all eigenvalues, or raises an error.
+# Many eigenvalues crowd at the edge. If the matrix is too large to compute all of them, one usually calls
+# ``scipy.sparse.linalg.eigs(k=1)``, which can return one that is not the largest. ``spectral_radius_`` proves
+# its value, or takes all eigenvalues, or raises an error.
 #
 # Fit the readout
 # ---------------
@@ -160,7 +160,7 @@ plt.show()
 # ------------------
 # The usual measure is the error after 84 steps in closed loop (dotted lines above), as a root mean square
 # over many starts, relative to the standard deviation of the series: 1 means no better than the mean of the
-# series. Three reservoirs with each radius, eight starts each.
+# series. We take three reservoirs with each radius, and eight starts of each.
 
 radii = np.array([0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6])
 starts = range(TRAIN + WASHOUT, TRAIN + WASHOUT + 8 * 400, 400)
@@ -228,6 +228,6 @@ assert abs(alone.std() / series.std() - 1) < 0.15
 # - A longer delay, ``delay=30``, needs a longer memory. Which radius is best then?
 # - Take 5,000 units with ``density=0.002``: no dense decomposition is needed to scale them.
 # - Leaky units, :math:`h_t = (1 - a)\,h_{t-1} + a \tanh(\dots)`, have another map with another radius:
-#   :doc:`the page on choosing a constraint </choosing>` says how to set that.
+#   :doc:`/reservoirs` says how to set that radius.
 # - Train the recurrent matrix as well, with its radius kept: ``sp.constrain(rnn, "weight_hh_l0",
 #   sp.SpectralRadiusNorm(0.9))``, as in :doc:`plot_2_constrain_your_lstm`.

@@ -81,8 +81,8 @@ net = RateNetwork()
 # The constraints
 # ---------------
 #
-# The pattern has a 1 for each entry that has to be positive, a -1 for each that has to be negative, and NaN
-# where any sign is allowed. That is the diagonal, which holds the leaks.
+# The pattern has a 1 for each entry that has to be positive and a -1 for each that has to be negative. The
+# diagonal, which holds the leaks, may have any sign: it is NaN.
 
 pattern = torch.ones(n, n)
 pattern[:, excitatory:] = -1
@@ -169,7 +169,8 @@ plt.show()
 # The activity
 # ------------
 #
-# Rates over the first four turns, neurons sorted by the time at which they fire most. Most excitatory neurons
+# The picture shows the rates over the first four turns. Neurons are sorted by the time at which they fire
+# most. Most excitatory neurons
 # fire together. The inhibitory ones follow a moment later, and silence them.
 
 with torch.no_grad():
@@ -198,8 +199,8 @@ assert 0 < lag < 3
 # The rhythm goes on
 # ------------------
 #
-# It was trained on two turns, and draws twenty. Then we add 0.6 to every leak. The connections stay as they
-# are, but the abscissa becomes -0.3, the rest state stable, and the pen comes to rest.
+# The network was trained on two turns, and draws twenty. Then we add 0.6 to every leak. The connections stay
+# as they are, but the abscissa becomes -0.3, the rest state stable, and the pen comes to rest.
 
 silent = copy.deepcopy(net)
 parametrize.remove_parametrizations(silent, "J")  # J is a plain parameter again.

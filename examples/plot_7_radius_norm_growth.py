@@ -117,8 +117,8 @@ assert distance[outside].min() < 0.01  # of the shear, the last one drawn
 # Which constraint bounds which number?
 # -------------------------------------
 #
-# ``SpectralRadiusNorm`` and ``SchurForm(radius=...)`` bound the radius. Neither bounds the norm: the upper
-# triangle of the Schur form, :math:`W = P(\Lambda + T)P^T`, is free. Its size :math:`\|T\|_F` is the
+# ``SpectralRadiusNorm`` and ``SchurForm(radius=...)`` bound the radius. Neither bounds the norm: the triangle
+# :math:`T` of the Schur form, :math:`W = P(\Lambda + T)P^T`, is free. Its size :math:`\|T\|_F` is the
 # *departure from normality*, and ``SchurForm(radius=..., departure=...)`` bounds it, too.
 #
 # .. list-table::
@@ -129,14 +129,16 @@ assert distance[outside].min() < 0.01  # of the shear, the last one drawn
 #      - constraints that bound it
 #    * - radius
 #      - whether linear dynamics die out
-#      - :class:`~spectral_param.SpectralRadiusNorm`, :class:`~spectral_param.SchurForm`
+#      - :class:`~spectral_param.SpectralRadiusNorm`, :class:`~spectral_param.SchurForm`,
+#        :class:`~spectral_param.LyapunovForm`
 #    * - norm
 #      - what one step can do, with ReLU and tanh, too
-#      - orthogonal ones, for instance :class:`~spectral_param.ScaledCayley`;
-#        :class:`~spectral_param.SingularValues`
+#      - :class:`~spectral_param.SpectralNorm`, :class:`~spectral_param.SingularValues`; orthogonal ones, for
+#        instance :class:`~spectral_param.ScaledCayley`
 #    * - growth
 #      - what the worst number of steps can do
-#      - those of the norm, at 1; :class:`~spectral_param.SchurForm` with ``radius`` and ``departure``
+#      - those that bound the norm by 1; :class:`~spectral_param.LyapunovForm` with ``growth``;
+#        :class:`~spectral_param.SchurForm` with ``radius`` and ``departure``
 #
 # Let an optimizer look for growth: it maximises :math:`\|W^8\|_2` of an 8x8 matrix with the radius at most
 # 0.9, once for each bound on the departure.

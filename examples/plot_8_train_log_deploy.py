@@ -99,7 +99,7 @@ validation = DataLoader(TensorDataset(images[1400:], labels[1400:]), batch_size=
 # Train and log
 # -------------
 #
-# After twelve epochs more than nine of ten images that were not trained on are recognised.
+# After twelve epochs the model recognises more than nine of ten test images.
 for library in ("lightning.pytorch", "tensorboard"):  # Less to read on this page.
     logging.getLogger(library).setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
@@ -132,8 +132,8 @@ print(*log.Tags()["scalars"], sep="\n")
 # %%
 # ``tensorboard --logdir <folder>`` shows these curves in a browser. Here they are read back and drawn.
 # Training raises the spectral radius to 1, which it cannot exceed. Nothing bounds the departure from
-# normality, which goes on rising. :doc:`/tutorials/plot_7_radius_norm_growth` shows what a matrix can do that
-# has a small spectral radius and a large departure.
+# normality, which goes on rising. :doc:`/tutorials/plot_7_radius_norm_growth` shows what a matrix
+# of small spectral radius and large departure can do.
 curves = {
     "accuracy": "accuracy",
     "spectral radius": "spectral_radius/rnn.weight_hh_l0",

@@ -7,8 +7,8 @@ orthonormal columns, a wide one orthonormal rows. Such a layer keeps the length 
 (tall), or projects without stretching (wide), and its transpose is its inverse on the subspace that it keeps.
 
 This tutorial trains an autoencoder whose decoder is the transpose of its encoder, and compares it with
-principal component analysis, which is the best that it can do. Then it makes the feed-forward layers of a
-transformer orthogonal.
+principal component analysis, whose error is the smallest that it can reach. Then it makes the feed-forward
+layers of a transformer orthogonal.
 """
 
 import matplotlib.pyplot as plt
@@ -171,4 +171,4 @@ plt.show()
 #
 # - :class:`~spectral_param.Householder` and :class:`~spectral_param.SkewExponential` take any shape, too.
 #   :class:`~spectral_param.SingularValues` lets the singular values vary in an interval.
-# - What it costs beside PyTorch's own: :doc:`/costs`.
+# - Times beside PyTorch's own ``orthogonal``: :doc:`/costs_orthogonal`.
