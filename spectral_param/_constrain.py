@@ -84,9 +84,10 @@ def constrain(
             take; if its module is pruned, scripted, or an Embedding with sparse gradients or ``max_norm``; if
             ``init`` or ``gates`` does not fit; or if the constraint raises it.
 
-    A kernel is the matrix by which it multiplies patches, of shape (output channels, inputs of a patch) for
-    each group, if its size is 1, or if its stride is its size, without padding and dilation, as in a patch
-    embedding. So a constraint on the matrix is one on the layer. :class:`spectral_param.SpectralNorm` takes
+    The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
+    padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
+    of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
+    constraint on the layer. :class:`spectral_param.SpectralNorm` takes
     every kernel, with zero or circular padding, and bounds the norm of the layer.
     """
     # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
@@ -112,9 +113,9 @@ def constrain(
 def remove(module: M, tensor_name: str = "*") -> M:
     """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
 
-    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. After it, the model
-    needs this library no more: it can be scripted, exported, or loaded where the library is not installed.
-    Give an optimizer the new parameters.
+    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
+    longer needs this library: it can be scripted, exported, or loaded where the library is not installed. An
+    optimizer has to be made anew, because the parameters are new.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())

@@ -171,9 +171,9 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``; each
-            square matrix is scaled by itself. Or one sparse matrix ``(n, n)``: a tensor of any sparse layout
-            is scaled in place, and of a scipy sparse matrix or array a scaled copy in the same format is
-            returned, so it may hold integers.
+            square matrix is scaled by itself. Or one sparse matrix ``(n, n)``. A sparse tensor, of any
+            layout, is scaled in place. A scipy sparse matrix or array is not changed: a scaled copy in the
+            same format is returned, so the entries may be integers.
         radius: The spectral radius. Echo state networks use 0.8 to 1.
         generator: Source of randomness, for dense tensors only.
 

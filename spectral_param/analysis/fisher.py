@@ -30,8 +30,8 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
 
     Here :math:`C = \sum_k W^k (W^k)^H` is the covariance of the state of :math:`h_t = W h_{t-1} + v s_t +
     ξ_t` for white noise ξ of variance 1; for another variance, divide the result by the variance. The sum
-    over all k is 1 for a normal W and a unit v, and at most n for any W. Summed over an orthonormal basis of
-    v it is n.
+    over all k is 1 for a normal W and a unit v, and at most n for any W. Summed over k and over an
+    orthonormal basis of vectors v it is n.
 
     Source: Ganguli, Huh and Sompolinsky, "Memory traces in dynamical systems" (PNAS 105, 2008).
 

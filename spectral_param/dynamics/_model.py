@@ -41,8 +41,8 @@ class StableLinearModel:
             forecasts. A number is :func:`fit_forecast`; one as large as the number of rows means whole
             recordings. A horizon needs recordings, not pairs. In continuous time only ``"cv"`` is allowed,
             and chooses the shrinkage.
-        start: Where the forecasts of the fit begin, with a horizon: ``"measured"``, at a measured row, for
-            noise that drives the system, or ``"estimated"``, where they fit best, for noise of the
+        start: Where the forecasts of the fit begin, with a horizon. ``"measured"``: at a measured row, for
+            noise that drives the system. ``"estimated"``: where they fit best, for noise of the
             measurements. None, the default, means ``"measured"``, and both for ``"cv"``.
         lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
             means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording.

@@ -413,9 +413,8 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
 
     W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian) and the entries of d have modulus 1.
     Every orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1
-    (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one linear solve; on a
-    CPU, for large n, a faster inverse by blocks where that is accurate. The backward pass costs two matrix
-    products.
+    (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse (on a
+    CPU, for large n, a faster one by blocks where it is accurate), the backward pass two matrix products.
 
     Args:
         A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.

@@ -168,7 +168,7 @@ def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
 def exponential(A: Tensor) -> Tensor:
     """Return the exponential of real matrices. For a skew-symmetric A it is orthogonal with determinant 1.
 
-    Each squaring doubles the rounding error, which is therefore proportional to the norm of A. Where A can
+    Each squaring doubles the rounding error, so the error is proportional to the norm of A. Where A can
     become large, :func:`spectral_param.rebase` restarts it at zero.
 
     Args:

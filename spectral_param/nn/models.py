@@ -221,8 +221,8 @@ class NNRNN(BlockRNN):
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
         P: Parametrization of the orthogonal matrix. None, the default, is ``SkewExponential("cayley")``.
-        form: ``"exact"``, the default, or ``"paper"``, where training changes the eigenvalues γ e^{±iθ}; see
-            :class:`spectral_param.SchurForm`, also for the next three.
+        form: ``"exact"``, the default, or ``"paper"``, where the eigenvalues are not γ e^{±iθ} once training
+            has moved T; :class:`spectral_param.SchurForm` describes this argument and the next three.
         radius: Bound of the spectral radius. None, the default: no bound.
         departure: Bound of the departure from normality. None, the default: no bound.
         delta: δ of the penalty.
@@ -357,7 +357,8 @@ class ORNN(BlockRNN):
         hidden_size: Number of hidden units.
         num_layers: Number of layers.
         reflections: Number of reflections. ``None``, the default, is ``hidden_size``.
-        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is that above.
+        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is leaky ReLU
+            (modReLU for a complex dtype).
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed
             by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.
@@ -409,7 +410,8 @@ class SpectralRNN(BlockRNN):
         num_layers: Number of layers.
         margin: Largest distance of a singular value of the recurrent matrix from 1.
         reflections: Number of reflections on each side. ``None``, the default, is ``hidden_size``.
-        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is that above.
+        nonlinearity: Activation, as in :class:`spectral_param.nn.BlockRNN`. None, the default, is ReLU
+            (modReLU for a complex dtype).
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed
             by the imaginary parts. The default is False.
         dtype: Dtype of the parameters, real or complex.

@@ -103,7 +103,7 @@ class Parametrization(nn.Module, abc.ABC):
         """
 
     def find(self, *originals: Tensor) -> Any:
-        """Return what the weight takes to compute that is no differentiable operation, or None.
+        """Return what the weight needs that no differentiable operation computes, or None.
 
         For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
         values may be looked at. The result is given to :meth:`constrain` as ``found``, and again when the

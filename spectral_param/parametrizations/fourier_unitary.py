@@ -25,7 +25,7 @@ from spectral_param.parametrizations.base import (
 class FourierUnitary(Parametrization):
     r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
 
-    It has 7n real parameters, where all unitary matrices have n². A product with a vector costs O(n log n).
+    It has 7n real parameters; a general unitary matrix has n². A product with a vector costs O(n log n).
 
     Example:
         >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)

@@ -48,8 +48,8 @@ class Certificate(NamedTuple):
 class LyapunovForm(Parametrization):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
-    The constraint to take for a stable weight that trains. With ``growth=g`` it bounds the growth of the
-    powers before they decay, too.
+    Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
+    the powers before they decay.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -79,10 +79,9 @@ class LyapunovForm(Parametrization):
     "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
     matrices using linear dissipative Hamiltonian systems" (2017).
 
-    A step takes one Cholesky factor, one solve and products: no eigenvalues. In training the weight reaches
-    the bound, leaves it again and does not get stuck there, other than
-    ``SpectralRadiusNorm(mode="at_most")``. Take that one for ρ(W) = r exactly, and :class:`SchurForm` to
-    know or bound each eigenvalue.
+    A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
+    reach the bound and leave it again; with ``SpectralRadiusNorm(mode="at_most")`` it gets stuck there. Take
+    :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
     is Q above A; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.

@@ -28,8 +28,8 @@ from spectral_param.parametrizations.base import Parametrization, as_real, is_tr
 class ScaledCayley(Parametrization):
     r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
 
-    Its product with a vector keeps the length of the vector (a wide one: makes it no longer). This is the
-    constraint to take for orthogonal weights by default.
+    A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
+    this constraint by default for orthogonal weights.
 
     Example:
         >>> layer = torch.nn.Linear(64, 256)
@@ -48,7 +48,7 @@ class ScaledCayley(Parametrization):
     Raises:
         ValueError: If ``negative_ones`` is outside its range.
 
-    By the scaled Cayley transform. For an original T = [T₁; B] of the shape of a tall weight ``(..., m, n)``,
+    W is a scaled Cayley transform. For an original T = [T₁; B] of the shape of a tall weight ``(..., m, n)``,
     with A = (T₁ - T₁ᴴ)/2,
 
     .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + A + B^H B)^{-1},

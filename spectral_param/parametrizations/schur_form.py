@@ -45,9 +45,8 @@ class SchurForm(Parametrization):
     r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
 
     The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
-    from normality. To train a stable weight from a fresh start take
-    :class:`spectral_param.LyapunovForm`: here two real eigenvalues never become a complex pair in training,
-    nor the reverse.
+    from normality. In training, two real eigenvalues never become a complex pair, nor the reverse. So to
+    train a stable weight from a fresh start, take :class:`spectral_param.LyapunovForm`.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -93,7 +92,7 @@ class SchurForm(Parametrization):
     The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
     row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
     rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
-    change it: two real eigenvalues do not become a complex pair, nor the reverse. With ``init="paper"`` all
+    change it. With ``init="paper"`` all
     eigenvalues are pairs, and for odd n one is real.
 
     The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by

@@ -18,9 +18,8 @@ _FREE = 2.0
 class SignPattern(Parametrization):
     r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
 
-    For Dale's law, where each neuron excites all of its targets or inhibits all of them, so that each column
-    of a recurrent matrix has one sign; and for masks, sparse reservoirs and connectomes, where a zero is a
-    missing connection.
+    Dale's law says that a neuron excites all of its targets or inhibits all of them: each column of a
+    recurrent matrix has one sign. In masks, sparse reservoirs and connectomes a zero is a missing connection.
 
     Example:
         >>> dale = torch.ones(8, 8)
@@ -47,10 +46,10 @@ class SignPattern(Parametrization):
 
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
     :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
-    does not keep the spectral radius: changed signs change the eigenvalues. Before
-    :class:`spectral_param.SpectralAbscissa`, which shifts the diagonal, the diagonal of the pattern has to be
-    NaN, or -1 with ``mode="at_most"``, which only makes it smaller; :func:`spectral_param.constrain` checks
-    that.
+    does not keep the spectral radius: changed signs change the eigenvalues.
+    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. Before it, the diagonal of the pattern has
+    to be NaN, or -1 with ``mode="at_most"``, which only makes the diagonal smaller.
+    :func:`spectral_param.constrain` checks that.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take

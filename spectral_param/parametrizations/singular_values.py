@@ -21,8 +21,8 @@ EDGE = 0.99
 class SingularValues(Parametrization):
     r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
 
-    U and V are products of Householder reflections. The weight has any shape; each product with it changes
-    the length of a vector by a factor in center ± margin (a wide one: at most center + margin).
+    U and V are products of Householder reflections. The weight has any shape. A product with it changes the
+    length of a vector by a factor in center ± margin (for a wide weight, by at most center + margin).
 
     Example:
         >>> layer = torch.nn.Linear(64, 256)
@@ -33,8 +33,8 @@ class SingularValues(Parametrization):
 
     Args:
         margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
-            stays inside the interval; a large f (20 in float32) rounds it to the edge, where the gradient is
-            zero. The default, 0.01, is that of the authors' code.
+            stays inside the interval; for a large f, see below (20 in float32), σ rounds to the edge, where
+            the gradient is zero. The default, 0.01, is that of the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.

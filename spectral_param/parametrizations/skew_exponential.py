@@ -22,9 +22,9 @@ Angles = Literal["henaff", "cayley"]
 class SkewExponential(Parametrization):
     r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
-    A tall weight has orthonormal columns, a wide one orthonormal rows. The weight is real. For the same set
-    with less time take :class:`spectral_param.ScaledCayley`; this map is that of expRNN and, with
-    :func:`spectral_param.rebase`, of dtriv.
+    A tall weight has orthonormal columns, a wide one orthonormal rows. :class:`spectral_param.ScaledCayley`
+    is faster and has nearly the same set. Take this map for expRNN and, with :func:`spectral_param.rebase`,
+    for dtriv.
 
     Example:
         >>> layer = torch.nn.Linear(64, 16)
@@ -46,12 +46,12 @@ class SkewExponential(Parametrization):
     (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
     geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
-    The weight is real. A tall one, ``(..., m, n)``, has orthonormal columns, and a wide one is the transpose
-    of a tall one: W is where the geodesic from the base B in the direction of T ends, as in Edelman, Arias
-    and Smith, "The Geometry of Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis
-    and Applications 1998). Registration projects the weight onto the nearest matrix with orthonormal columns
-    (the polar factor). This matrix becomes the base, with T = 0; an assigned weight becomes the base, too.
-    Training does not change the determinant of W, which is that of B. B is a buffer, float32 or better.
+    The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
+    direction of T, and a wide one is the transpose of a tall one: Edelman, Arias and Smith, "The Geometry of
+    Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis and Applications 1998).
+    Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
+    matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
+    the determinant of W, which is that of B. B is a buffer, float32 or better.
     """
 
     shapes = "tall"

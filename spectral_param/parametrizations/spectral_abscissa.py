@@ -43,7 +43,7 @@ class SpectralAbscissa(Parametrization):
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
             matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
-            ``"present"``: that which each matrix has at registration. The ``state_dict`` has it.
+            ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` has it.
         mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a.
 
     Raises:
@@ -57,8 +57,8 @@ class SpectralAbscissa(Parametrization):
 
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
     - If several eigenvalues are rightmost, the gradient is that of one of them.
-    - A rightmost eigenvalue that is defective in working precision, :math:`|v^H u| ≤ 10\sqrt{eps}` for its
-      unit eigenvectors, has no derivative. The gradient then treats α as a constant, and a
+    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤
+      10\sqrt{eps}`. It has no usable derivative. The gradient then treats α as a constant, and a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 

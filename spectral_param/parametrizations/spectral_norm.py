@@ -45,7 +45,7 @@ class SpectralNorm(Parametrization):
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
     Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Unlike theirs, and
     unlike ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets
-    the norm exceed the bound, the norm here is exact, after every step.
+    the norm exceed the bound, the norm here never exceeds the bound, to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -74,8 +74,8 @@ class SpectralNorm(Parametrization):
     The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
     above, and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7
     (1e-10 in double precision) where it is followed from step to step. The gradient is u vᴴ for the singular
-    vectors of σ, of one of them where several lead. It is followed up to about the root of the rounding
-    error.
+    vectors of σ; where several singular values are largest, of one of them. Where σ is tracked, the error of
+    the gradient is about the square root of the rounding error.
 
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
