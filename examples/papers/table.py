@@ -38,8 +38,8 @@ The papers' experiments, trained with this library. [Experiments](experiments.md
    plot.overview()
 ```
 
-A dot is the score of one run, at the best validation where there are validation data. A diamond is the number
-that a paper prints for the same network. Arrows point to where scores are better.
+A dot is the score of one run; where there are validation data, at the best validation score. A diamond is the
+number that a paper prints for the same network. Arrows point to where scores are better.
 """
 
 COLUMNS = """| task | network | ours | best test | target |
@@ -48,7 +48,7 @@ COLUMNS = """| task | network | ours | best test | target |
 
 REACHED = """## Targets that were reached
 
-A target is a number of a paper, or a bound that the file of the row names. The completed runs of this
+A target is a number of a paper, or a bound that the file of the row sets. The completed runs of this
 library's networks reached {reached} of their {count} targets. The log also lists the targets of the
 comparison networks.
 
@@ -70,8 +70,8 @@ READING = """### How to read the tables
 
 CHANGED = "- \\* The settings differ from the paper's. The notes in the log say how.\n"
 DIFFERING = """\
-- † With a later code, the first steps of the row are not the same to rounding, or were not compared. The log
-  says by how much they differ.
+- † The present code does not repeat the first steps of the run to rounding, or was not compared. The log says
+  by how much they differ.
 """
 
 CURVES = "## Learning curves\n"

@@ -1,4 +1,7 @@
-"""The mathematics as pure functions of tensors. Each derivation stands above its code."""
+"""The mathematics as pure functions of tensors.
+
+A derivation stands above its code, or on the page of the documentation that the file names.
+"""
 
 from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
 from spectral_param.functional.exponential import exponential

@@ -26,28 +26,15 @@ gradients.)
 
 Large originals
 ---------------
-The solve has an error of eps times the condition of I + M, which grows with A and B where a singular value of
-the skew matrix above stays small: in every square matrix of odd size. Then Z is computed in double precision,
-and beyond that by the Schur form of the skew matrix S, which is normal: (I + S)⁻¹ has an error of eps,
-whatever the size of S. If B has more rows than columns, its QR factor takes its place in S.
+The solve has an error of eps times the condition of I + M. Where this is too large, Z is computed in double
+precision, and beyond that by the Schur form of the skew matrix S above (docs/derivation_cayley.md, "Large
+originals"). If B has more rows than columns, its QR factor takes its place in S.
 
 The inverse: the diagonal D for a given W
 -----------------------------------------
-A = (I + WD̄)⁻¹(I − WD̄) exists when I + WD̄ is not singular. The entries of A are large when I + WD̄ is
-nearly singular, so D is chosen to keep them small.
-
-Start: eliminate in W + D without exchanging rows. When row i becomes the pivot row, choose d_i with the phase
-of the pivot entry w_ii. Then the pivot has modulus |w_ii| + 1 ≥ 1. The Householder reconstruction of Ballard
-et al. (2015), "Reconstructing Householder Vectors from Tall-Skinny QR", chooses signs in this way. It takes
-the first n rows of a tall W, from which Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹.
-
-Improvement (real square W): Kahan (2006), "Is there a small skew Cayley transform with zero diagonal?", shows
-that |a_ij| ≤ 1 for the D which maximises |det(I + WD)|. Changing the signs of d_i and d_j ("flipping" both)
-multiplies this determinant by a_ij²; changing one sign alone makes it zero. So while some |a_ij| > 1,
-flipping that pair increases the determinant, and when no such pair is left, the bound holds. A flip changes A
-by a matrix of rank two: with E = [e_i e_j],
-
-.. math:: A' = A + (I - A)\, E\, (E^T A E)^{-1} E^T\, (I + A).
+docs/derivation_cayley.md, "Choosing D", has the two steps: elimination of W + D with pivots of modulus at
+least 1, from the first n rows of a tall W (then Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹), and for a
+real square W flips of pairs of signs, each of which changes A by a matrix of rank two.
 """
 
 from __future__ import annotations

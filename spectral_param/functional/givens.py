@@ -15,9 +15,7 @@ Here a rotation is
 
 .. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
 
-The paper's eq. (4) has e^{iφ} in the first *row*. With D on the left, too, no parameter would change the
-phases of the columns, and n-1 dimensions of the unitary group would be missed. The paper's derivation, W R ⋯
-R = D, needs the inverse of (4), which is R(-θ, -φ) as defined here.
+The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.md says why this is not taken.
 
 Blocks
 ------

@@ -35,10 +35,8 @@ block of H_1 W, and so on. For a unitary W the result is diagonal, so every W is
 choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column H_1 e_1
 depend smoothly on each other.
 
-k < n reflections: H_1 ⋯ H_k leaves vectors orthogonal to all u_i unchanged, so rank(I − W) ≤ k. Every such W
-can be written in this form (Scherk 1950): take any y with Wy ≠ y. Then u = y − Wy and the right τ give an H
-with Hy = Wy. HᴴW leaves y unchanged, and also every vector that W leaves unchanged, because these are
-orthogonal to u. So the rank has dropped by one.
+k < n reflections reach the W with rank(I − W) ≤ k (docs/derivation_householder.md has the proof): for any y
+with Wy ≠ y, the vector u = y − Wy and the right τ give an H with Hy = Wy, and HᴴW has a rank smaller by one.
 
 With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on: U is lower
 triangular, as wanted. But rounding errors would grow from step to step, because nothing forces the computed
@@ -50,9 +48,6 @@ triangular form, and
 with a unitary k × k matrix C. If C = H'_1 ⋯ H'_k with vectors a_i, then W = H_1 ⋯ H_k with u_i = B a_i, and U
 = BA is lower triangular because B and A are. For C, each step leaves a unitary matrix that is smaller by one
 row and column, whatever the rounding errors of u.
-
-Unlike QR, this leaves no choice of signs. QR maps the first column of W to −d‖x‖e_1, from where k − 1 more
-reflections do not suffice if k < n; the H_1 found here maps it to e_1.
 
 τ follows from g = 1 − yᴴWy: ‖u‖² = 2 Re g and τ = ‖u‖²/(uᴴy) = 1 + g/ḡ, so H multiplies u by −g/ḡ. For a real
 W this is −1: a reflection.

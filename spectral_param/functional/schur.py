@@ -11,19 +11,14 @@ The blocks
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
 with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s; a real eigenvalue is a block of size 1, [γ] with
-a sign. In Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)", eq. (5), there is no shear, and
-T has an entry inside each block, which changes the eigenvalues. docs/derivation_schur.md says why the shear
-is needed.
+a sign. docs/derivation_schur.md says why Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)",
+eq. (5), needs the shear.
 
 Departure from normality
 ------------------------
 Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², where b + c = -2 γ sinθ sinh(log s) for
-each block of size 2, and for all k
-
-.. math:: ‖V^k‖_2 ≤ \sum_{j=0}^{\min(k, n-1)} \binom{k}{j} ρ^{k-j} D^j .
-
-Multiplying T and each sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change
-the eigenvalues.
+each block of size 2; docs/derivation_schur.md says what D bounds. Multiplying T and each sinh(log s) by
+1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change the eigenvalues.
 """
 
 from __future__ import annotations
