@@ -65,7 +65,7 @@ DEVICE = """# What a GPU is asked for
 ```{{index}} ! GPU, ! CUDA, ! device
 ```
 
-The library runs on every device that PyTorch has. Speed on a GPU has not been measured: `python -m
+The library runs on the devices that PyTorch has. Speed on a GPU has not been measured: `python -m
 benchmarks.device --device cuda` does that.
 
 The table counts what a training step asks of a device. A launch is one operation, for which the host needs

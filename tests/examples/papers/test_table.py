@@ -148,7 +148,7 @@ def test_only_rows_that_a_replay_does_not_repeat_are_marked() -> None:
     for make in (table.page, table.log):
         for replays, marked in ((SAME, False), (replayed(False, ROW.name), True), ({}, True)):
             text = make([ROW], results, replays)
-            assert ("| scoRNN 170 † |" in text, "- † With a later" in text) == (marked, marked)
+            assert ("| scoRNN 170 † |" in text, "- † The present code" in text) == (marked, marked)
     text = table.log([ROW], results, replayed(False, ROW.name))
     assert "0123456789ab **differs**, at step 3 by 2.0e-03 where noise makes 1.0e-06" in text
 
