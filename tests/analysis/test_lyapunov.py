@@ -29,6 +29,6 @@ def test_there_is_none(W) -> None:
 
 
 @pytest.mark.parametrize("radius", [0.0, math.inf, math.nan])
-def test_bad_radius(radius) -> None:
+def test_a_radius_that_is_not_finite_and_positive_is_named(radius) -> None:
     with pytest.raises(ValueError, match="radius: expected a finite number > 0"):
         lyapunov_certificate(torch.eye(2), radius)

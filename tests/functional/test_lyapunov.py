@@ -51,7 +51,7 @@ def test_value_and_gradient(shape, dtype, on_host, monkeypatch) -> None:
         lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), 2.0, 1e-7),
     ],
 )
-def test_derivatives(function, dtype) -> None:
+def test_first_and_second_derivatives_of_stable_maps_are_right(function, dtype) -> None:
     X = torch.randn(6, 3, dtype=dtype, requires_grad=True)
     assert torch.autograd.gradcheck(function, X)
     assert torch.autograd.gradgradcheck(function, X)
@@ -85,7 +85,7 @@ def test_singular_forms_are_stable(n, rank, dtype) -> None:
 
 @pytest.mark.parametrize("growth", [1.0, 1.5, 30.0])
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
-def test_condition(growth, scale) -> None:
+def test_condition_of_the_state_transformation_is_bounded(growth, scale) -> None:
     S = lyapunov.conditioned(scale * torch.randn(7, 7, dtype=torch.float64), growth)
     assert torch.linalg.cond(S) <= growth * (1 + 1e-12)
 
@@ -98,7 +98,7 @@ def with_radius(n, rho, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.999, 1 - 1e-14])
 @pytest.mark.parametrize("n", [1, 2, 5, 64])
-def test_quadratic_form(n, rho, dtype) -> None:
+def test_quadratic_form_decreases_and_is_well_conditioned(n, rho, dtype) -> None:
     V = with_radius(n, rho, dtype)
     P = lyapunov.quadratic_form(V)
     values = torch.linalg.eigvalsh(P)
