@@ -65,6 +65,8 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
         torch.testing.assert_close(a, b)
 
 
+# torch 2.6 warns about the names that it gives constants of a graph.
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore:Node .* does not reference")
 def test_compiled_network_of_both_directions_is_the_same() -> None:
     blocks = [(4, sp.ScaledCayley())]
     rnn = sp.nn.BlockRNN(3, blocks, num_layers=2, bidirectional=True, dtype=torch.float64)
@@ -163,6 +165,9 @@ def programs():
     yield "tracked-enrnn", sp.nn.ENRNN(2, 100, 4, checkpoint_every="auto"), x
     yield "scornn", sp.nn.ScoRNN(2, 5, num_layers=2, bidirectional=True), x
     yield "goru", sp.nn.GORU(2, 6), x
+    yield "eunn", sp.nn.EUNN(2, 6), x
+    convolution = torch.nn.Conv2d(2, 3, 3, padding=1)
+    yield "convolution", sp.constrain(convolution, "weight", sp.SpectralNorm()), torch.randn(1, 2, 5, 5)
 
 
 LOAD = """

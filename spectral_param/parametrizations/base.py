@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param.context import HALF, full_precision, has_no_values, plain
+from spectral_param.context import HALF, full_precision, has_no_values, plain, promoted
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
@@ -504,7 +504,7 @@ def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable
 
     def apply(h: Tensor) -> Tensor:
         exact = at_least_float32(h)
-        result = product(exact.to(torch.promote_types(exact.dtype, dtype)))
+        result = product(exact.to(promoted(exact.dtype, dtype)))
         return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
 
     return apply
