@@ -30,21 +30,23 @@ def test_constrained_linear_by_inductor(kind) -> None:
         torch.testing.assert_close(a, b)
 
 
+class Applied(torch.nn.Module):
+    """A module as part of another one, which applies it in a way of its own."""
+
+    def __init__(self, module, way):
+        super().__init__()
+        self.module, self.way = module, way
+
+    def forward(self, x):
+        return self.way(x)
+
+
 def test_cell_by_inductor() -> None:
     cell = sp.nn.ENRNN(3, 4, 2).cells[0]
     torch.nn.init.normal_(cell.bias, std=0.1)
     cell.weight_hh  # noqa: B018  # the latch has its shape from here on
     h = torch.randn(5, 6)
-
-    class Step(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, x):
-            return self.cell(x, h)
-
-    for a, b in both(Step(), torch.randn(5, 3), "inductor"):
+    for a, b in both(Applied(cell, lambda x: cell(x, h)), torch.randn(5, 3), "inductor"):
         torch.testing.assert_close(a, b)
 
 
@@ -52,16 +54,7 @@ def test_cell_by_inductor() -> None:
 def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
     rnn = sp.nn.BlockRNN(3, [(4, sp.ScaledCayley())], nonlinearity=nonlinearity, checkpoint_every=2)
     rnn.return_output = False
-
-    class Last(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn = rnn
-
-        def forward(self, x):
-            return self.rnn(x)[1]
-
-    for a, b in both(Last(), torch.randn(5, 2, 3)):
+    for a, b in both(Applied(rnn, lambda x: rnn(x)[1]), torch.randn(5, 2, 3)):
         torch.testing.assert_close(a, b)
 
 
@@ -70,17 +63,8 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
 def test_compiled_network_of_both_directions_is_the_same() -> None:
     blocks = [(4, sp.ScaledCayley())]
     rnn = sp.nn.BlockRNN(3, blocks, num_layers=2, bidirectional=True, dtype=torch.float64)
-
-    class Output(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn = rnn
-
-        def forward(self, x):
-            return self.rnn(x)[0]
-
     x = torch.randn(5, 2, 3, dtype=torch.float64)
-    for a, b in both(Output(), x):
+    for a, b in both(Applied(rnn, lambda x: rnn(x)[0]), x):
         torch.testing.assert_close(a, b)
     torch.testing.assert_close(torch.export.export(rnn, (x,)).module()(x)[0], rnn(x)[0])
 

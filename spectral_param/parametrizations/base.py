@@ -252,14 +252,8 @@ class Parametrization(nn.Module, abc.ABC):
         Raises:
             ValueError: Before registration, when the shape is not known yet.
         """
-        if self._shape is None:
-            raise ValueError(
-                f"{type(self).__name__}.sample: expected a registered constraint, whose weight has a shape, "
-                "got one that is not registered. Register it first."
-            )
         trial = copy.deepcopy(self)
-        originals = trial.start(trial._split(_new_like(self._like, self._shape)))
-        W: Tensor = trial(*as_tuple(originals))
+        W: Tensor = trial(*trial._start_again("sample"))
         return W
 
     @torch.no_grad()
@@ -275,15 +269,18 @@ class Parametrization(nn.Module, abc.ABC):
         Raises:
             ValueError: Before registration, when the shape is not known yet.
         """
-        if self._shape is None:
-            raise ValueError(
-                f"{type(self).__name__}.restart: expected a registered constraint, got one that is not "
-                "registered. Register it first."
-            )
-        found = self.start(self._split(_new_like(self._like, self._shape)))
-        for original, value in zip(originals, as_tuple(found), strict=True):
+        for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)
         self._is_empty = False
+
+    def _start_again(self, method: str) -> tuple[Tensor, ...]:
+        """Return the originals of the paper's start, for a method that needs a registered constraint."""
+        if self._shape is None:
+            raise ValueError(
+                f"{type(self).__name__}.{method}: expected a registered constraint, whose weight has a "
+                "shape, got one that is not registered. Register it first."
+            )
+        return as_tuple(self.start(self._split(_new_like(self._like, self._shape))))
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
