@@ -22,7 +22,7 @@ def test_it_proves_the_bound(rho, dtype) -> None:
 
 
 @pytest.mark.parametrize("W", [1.1 * torch.eye(2), jordan(2, 1.0), torch.full((2, 2), math.nan)])
-def test_there_is_none(W) -> None:
+def test_an_unstable_matrix_has_no_certificate(W) -> None:
     M, growth = lyapunov_certificate(W)
     assert M.isnan().all()
     assert growth == math.inf

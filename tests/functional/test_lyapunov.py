@@ -24,7 +24,7 @@ def radius(V):
 @pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 1), (10, 5), (128, 64), (130, 65), (3, 14, 7)])
-def test_value_and_gradient(shape, dtype, on_host, monkeypatch) -> None:
+def test_stable_map_and_its_gradient_are_those_of_the_formula(shape, dtype, on_host, monkeypatch) -> None:
     if not on_host:  # The way that looks at no value.
         monkeypatch.setattr(lyapunov, "is_on_host", lambda _: False)
     X = torch.randn(shape, dtype=dtype, requires_grad=True)
@@ -123,7 +123,7 @@ def test_quadratic_form_of_badly_balanced_matrices() -> None:
     assert error.max() <= 1e-11
 
 
-def test_no_quadratic_form() -> None:
+def test_an_unstable_matrix_gets_no_form_that_proves_it() -> None:
     for V in (1.1 * torch.eye(3), torch.full((3, 3), np.nan)):
         P = lyapunov.quadratic_form(V.double())
         proves = P.isfinite().all() and torch.linalg.eigvalsh(V.double().mT @ P @ V.double() - P)[-1] <= 0

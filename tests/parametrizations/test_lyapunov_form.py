@@ -206,7 +206,7 @@ def test_each_bad_argument_is_named(options, message) -> None:
         sp.LyapunovForm(**options)
 
 
-def test_after_another_parametrization() -> None:
+def test_the_bound_holds_after_another_parametrization() -> None:
     signs = torch.ones(4, 4)
     for options in ({}, {"growth": 2.0}, {"abscissa": 0.0}, {"growth": 1.0}):
         module = torch.nn.Linear(4, 4)

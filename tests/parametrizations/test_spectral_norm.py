@@ -198,7 +198,7 @@ def test_zero_stays_zero_with_a_warning_only_where_the_norm_is_asked_for() -> No
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (100, 120)])
-def test_nan_and_infinity(shape) -> None:
+def test_nan_and_infinity_are_passed_on_and_leave_no_trace(shape) -> None:
     for value in (torch.nan, torch.inf):
         layer = constrained(torch.randn(shape))
         before = layer.parametrizations.weight.original.detach().clone()
