@@ -7,8 +7,6 @@ import spectral_param as sp
 from spectral_param.eigen import norm, proof
 from spectral_param.eigen.norm import NormFollower
 from spectral_param.eigen.singular import leading_pair, recorded_norm
-from tests import standin
-from tests.standin import DEVICE
 
 
 @pytest.fixture
@@ -153,8 +151,10 @@ def test_lapack_and_the_recorded_norm(dtype, scale) -> None:
 
 @pytest.mark.parametrize("shape", [(130, 120), (120, 200), (6, 5)])
 def test_numbers_and_waits_on_a_device(shape) -> None:
+    # An older torch has no hook for Python backends.
+    standin = pytest.importorskip("tests.standin", exc_type=ImportError)
     layers = []
-    for device in ("cpu", DEVICE):
+    for device in ("cpu", standin.DEVICE):
         with standin.counting():
             layer = sp.constrain(
                 sp.testing.Holder(gaussian(*shape).to(device)), "weight", sp.SpectralNorm(0.5, mode="equal")
