@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -72,6 +73,23 @@ def registered(module: M, register: Callable[[M], object], repeats: int = 3) -> 
         register(constrained)
         seconds.append(time.perf_counter() - began)
     return constrained, statistics.median(seconds[1:])
+
+
+def training(module: nn.Module, output: Callable[[], Tensor]) -> Run:
+    """Return a function that takes a step of SGD against the mean square of an output.
+
+    Args:
+        module: What is trained.
+        output: Computes the output.
+    """
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=1e-3)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        output().square().mean().backward()
+        optimizer.step()
+
+    return run
 
 
 def held_bytes(run: Run) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
-from benchmarks.case import Case, Run, peak_bytes, registered, require_close
+from benchmarks.case import Case, Run, peak_bytes, registered, require_close, training
 from benchmarks.costs_table import FRESH
 
 
@@ -44,19 +44,13 @@ def normalised_step(n: int, batch: int | None = None, fresh: bool = False, dtype
     x = torch.randn(n, 32, **kind)
     registration = {}
 
-    def training(name: str, solver: str) -> Run:
+    def multiplying(name: str, solver: str) -> Run:
         layer = Product(weight.clone())
         if solver != "none":
             layer, registration[name] = registered(
                 layer, lambda layer: sp.constrain(layer, "weight", sp.SpectralRadiusNorm(solver=solver))
             )
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
-
-        def run() -> None:
-            optimizer.zero_grad()
-            (layer.weight @ x).square().mean().backward()
-            optimizer.step()
-
+        run = training(layer, lambda: layer.weight @ x)
         run()
         if solver != "none":
             radii = torch.linalg.eigvals(layer.weight.detach().double()).abs().amax(dim=-1)
@@ -68,7 +62,7 @@ def normalised_step(n: int, batch: int | None = None, fresh: bool = False, dtype
     title = f"{FRESH}, {dtype}" if fresh else "SpectralRadiusNorm, a training step"
     return Case(
         f"{title}, n = {n}" if fresh else f"training step with SpectralRadiusNorm, n = {n}{many}",
-        {name: training(name, solver) for name, solver in solvers.items()},
+        {name: multiplying(name, solver) for name, solver in solvers.items()},
         curve=None if batch else (title, "n", n),
         dtype=dtype,
         registration=registration,
@@ -160,14 +154,8 @@ def rectangle_step(m: int, n: int) -> Case:
     def linear(name: str, constrain: Callable[[nn.Linear], object]) -> Run:
         torch.manual_seed(0)
         layer, registration[name] = registered(nn.Linear(n, m, bias=False), constrain)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
         x = torch.randn(8, n)
-
-        def run() -> None:
-            optimizer.zero_grad()
-            layer(x).square().mean().backward()
-            optimizer.step()
-
+        run = training(layer, lambda: layer(x))
         run()
         sigma = torch.linalg.svdvals(layer.weight.detach())
         require_close(sigma, torch.ones_like(sigma), 1e-4, "singular values")
@@ -250,15 +238,8 @@ def tall_step(m: int, n: int) -> Case:
     layer, seconds = registered(plain, lambda layer: sp.constrain(layer, "weight", sp.ScaledCayley()))
 
     def step(layer: nn.Module) -> Run:
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
         x = torch.randn(1, n)
-
-        def run() -> None:
-            optimizer.zero_grad()
-            layer(x).square().mean().backward()
-            optimizer.step()
-
-        return run
+        return training(layer, lambda: layer(x))
 
     run = step(layer)
     held = peak_bytes(run) + 4 * m * n  # The original is held before.
@@ -281,24 +262,18 @@ def _norm_case(
 ) -> Case:
     """Return the case of a layer with SpectralNorm beside torch's spectral_norm, with both norms."""
 
-    def training(constrain: Callable[[nn.Module], object]) -> tuple[nn.Module, Run]:
+    def trained(constrain: Callable[[nn.Module], object]) -> tuple[nn.Module, Run]:
         torch.manual_seed(0)
         layer = make()
         constrain(layer)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
-
-        def run() -> None:
-            optimizer.zero_grad()
-            layer(x).square().mean().backward()
-            optimizer.step()
-
+        run = training(layer, lambda: layer(x))
         for _ in range(NORM_STEPS):
             run()
         return layer, run
 
-    ours, our_run = training(lambda layer: sp.constrain(layer, "weight", sp.SpectralNorm(1.0)))
-    theirs, their_run = training(nn.utils.parametrizations.spectral_norm)
-    _, plain_run = training(lambda layer: None)
+    ours, our_run = trained(lambda layer: sp.constrain(layer, "weight", sp.SpectralNorm(1.0)))
+    theirs, their_run = trained(nn.utils.parametrizations.spectral_norm)
+    _, plain_run = trained(lambda layer: None)
     facts = {}
     for label, layer in (("SpectralNorm", ours), ("torch, spectral_norm", theirs)):
         facts[f"norm with {label}"] = norm_of(layer.weight.detach())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import spectral_param as sp
-from benchmarks.case import Case, Run, peak_bytes
+from benchmarks.case import Case, peak_bytes, training
 
 NAME = "in other packages, a training step: "
 PACKAGES = ("pyreft", "spd_learn", "peft")
@@ -23,22 +23,11 @@ def cases() -> Iterator[Case]:
             yield build()
 
 
-def _step(module: nn.Module, run_once: Callable[[], Tensor]) -> Run:
-    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=1e-3)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        run_once().square().mean().backward()
-        optimizer.step()
-
-    return run
-
-
 def _case(name: str, ways: dict[str, tuple[nn.Module, Callable[[], Tensor], Callable[[], Tensor]]]) -> Case:
     """Return the case; each way is a module, its output, and the weight that should be orthonormal."""
     contenders, facts = {}, {}
     for label, (module, output, weight) in ways.items():
-        contenders[label] = _step(module, output)
+        contenders[label] = training(module, output)
         facts[f"megabytes of {label}"] = peak_bytes(contenders[label]) / 1e6
         with torch.no_grad():
             sigma = torch.linalg.svdvals(weight().double())

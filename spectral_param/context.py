@@ -51,15 +51,21 @@ def is_traced(*tensors: Tensor) -> bool:
     return is_recorded() or has_no_values(*tensors)
 
 
+def _is_exporting() -> bool:
+    """Return whether torch.export records."""
+    if hasattr(torch.compiler, "is_exporting"):
+        return torch.compiler.is_exporting()
+    # torch 2.6. The module is imported by the first export, and has a hierarchy for as long as one takes.
+    return hasattr(torch.export, "_trace") and torch.export._trace._EXPORT_MODULE_HIERARCHY is not None
+
+
 def is_compiled() -> bool:
     """Return whether torch.compile records a graph that may hold operators of this library.
 
     Not in forward mode and in transforms of torch.func, where such an operator has no derivative. An exported
     program must run without this library.
     """
-    # torch 2.6 has no is_exporting, so there an export does hold them.
-    is_exporting = getattr(torch.compiler, "is_exporting", None)
-    if not torch.compiler.is_compiling() or (is_exporting is not None and is_exporting()):
+    if not torch.compiler.is_compiling() or _is_exporting():
         return False
     return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
@@ -115,6 +121,13 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
         return jvp(*args, **kwargs)
 
     return wrapped
+
+
+def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """Return ``torch.promote_types(a, b)``. Programs that torch 2.6 exports with that call do not load."""
+    if torch.compiler.is_compiling():
+        return (torch.empty(0, dtype=a) * torch.empty(0, dtype=b)).dtype
+    return torch.promote_types(a, b)
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:

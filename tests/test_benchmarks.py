@@ -101,7 +101,7 @@ def test_committed_numbers_of_sparse_matrices() -> None:
     assert all(result["wrong"] == 0 for result in results.values())
 
 
-def test_only_some_groups(text, monkeypatch, tmp_path) -> None:
+def test_only_the_asked_group_is_run_and_the_rest_kept(text, monkeypatch, tmp_path) -> None:
     output = tmp_path / "cpu.json"
     output.write_text('{"an earlier one": {}}')
     monkeypatch.setattr(

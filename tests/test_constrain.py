@@ -181,7 +181,7 @@ def test_num_free_parameters_of_partly_frozen_weights(make, dtype, all_of_them, 
         original.requires_grad_(True)
 
 
-def test_num_free_parameters() -> None:
+def test_free_parameters_of_a_module_are_counted_once() -> None:
     complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
     assert sp.num_free_parameters(complex_layer) == 32
     assert sp.num_free_parameters(sp.constrain(complex_layer, "weight", sp.ScaledCayley())) == 16 + 4
@@ -388,7 +388,7 @@ def test_a_tensor_that_is_registered_twice() -> None:
     assert not parametrize.is_parametrized(module)
 
 
-def test_a_lazy_module() -> None:
+def test_a_lazy_module_is_refused() -> None:
     with pytest.raises(
         ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy parameter 'weight'"
     ):

@@ -115,7 +115,7 @@ def test_numbers_launches_and_waits(case: benchmark.Case) -> None:
     assert found["launches"] <= max(recorded["launches"], launches_of_tracking(case.name))
 
 
-def test_what_is_promised() -> None:
+def test_committed_launches_and_waits_are_as_few_as_promised() -> None:
     """The committed table itself."""
     steps = json.loads((RESULTS / "device.json").read_text())["steps"]
     for name, launches, waits in (

@@ -32,7 +32,7 @@ def constrained():
 NAMES = [("encoder", "weight"), ("rnn", "weight_hh_l0"), ("rnn", "weight_hh_l1"), ("conv", "weight")]
 
 
-def test_a_whole_model() -> None:
+def test_remove_leaves_plain_weights_of_a_whole_model() -> None:
     module = constrained()
     before = {
         (owner, name): getattr(module.get_submodule(owner), name).detach().clone() for owner, name in NAMES
@@ -194,6 +194,6 @@ def test_numpy_arrays_are_tensors_without_a_graph(function) -> None:
             assert torch.equal(a, b)
 
 
-def test_arrays_are_drawn() -> None:
+def test_arrays_of_numpy_are_drawn() -> None:
     values = np.array([0.5 + 0.1j, 0.5 - 0.1j])
     assert sp.analysis.plot_eigenvalues(values).collections

@@ -218,6 +218,8 @@ BUGS = {
     "parametrizations._copies": copies_share_a_class,
     "parametrizations._copies.deep_copy": cannot_copy_fake_tensors,
     "context.is_compiled": is_supported_in_2_6,
+    "context.promoted": is_supported_in_2_6,
+    "eigen.follower": is_supported_in_2_6,
     "parametrizations._memory": is_supported_in_2_6,
 }
 

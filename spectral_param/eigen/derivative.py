@@ -40,6 +40,7 @@ from spectral_param.eigen.dense import (
     power_of_two_scale,
     size_of,
 )
+from spectral_param.eigen.singular import to_double
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
@@ -301,7 +302,7 @@ def recorded_value(T: Tensor, choice: Choice = "modulus") -> Tensor:
     # By operators of torch alone, because an exported program must run without this library. NaN must not
     # reach LAPACK: its QR iteration ends the process.
     finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
-    values = torch.linalg.eigvals(torch.where(finite, T, 0).to(torch.promote_types(T.dtype, torch.float64)))
+    values = torch.linalg.eigvals(to_double(torch.where(finite, T, 0)))
     value: Tensor = size_of(values, choice).max(dim=-1).values
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 

@@ -265,6 +265,7 @@ def _digest(*tensors: Tensor) -> Tensor:
     digest = hashlib.sha256()
     for t in tensors:
         entries = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).detach().cpu().contiguous()
-        digest.update(entries.clone().numpy().tobytes())  # A copy, as in eigen.dense.
+        # A copy, as in eigen.dense. Not a clone: torch 2.6 exports a copy whose clones are fake.
+        digest.update(torch.empty_like(entries).copy_(entries).numpy().tobytes())
     numbers = [int.from_bytes(digest.digest()[4 * i : 4 * i + 4], "big") for i in range(8)]
     return torch.tensor(numbers, dtype=torch.float64)

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param.context import promoted
 from spectral_param.eigen import proof
 from spectral_param.eigen.singular import Pair, leading_pair, norm, recorded_norm, to_double
 
@@ -97,7 +98,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     axes = frequencies.shape[-1]
     taps = _product([torch.arange(q) for q in K.shape[-axes:]])
     angle = frequencies @ taps.to(frequencies).mT  # (..., P, Q)
-    kind = torch.promote_types(K.dtype, torch.complex64)
+    kind = promoted(K.dtype, torch.complex64)
     wave = torch.complex(angle.cos(), -angle.sin()).to(K.device, kind)
     flat = K.flatten(-axes)  # (..., o, i, Q)
     return torch.einsum("...pq,...oiq->...poi", wave, flat.to(wave.dtype))

@@ -67,7 +67,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.context import matmul
+from spectral_param.context import matmul, promoted
 from spectral_param.functional.checks import with_arrays
 
 Order = Literal["rectangular", "fft"]
@@ -144,7 +144,7 @@ def givens_operator(
     home = here.argsort()[:n]
 
     def multiply(h: Tensor) -> Tensor:
-        dtype = torch.promote_types(h.dtype, d.dtype)
+        dtype = promoted(h.dtype, d.dtype)
         X = pad(h, (0, padded - n)).mT.to(dtype)
         for block, source in zip(blocks, sources, strict=True):
             X = X.index_select(-2, source).unflatten(-2, block.shape[-3:-1])

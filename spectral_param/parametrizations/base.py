@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param.context import HALF, full_precision, has_no_values, plain
+from spectral_param.context import HALF, full_precision, has_no_values, plain, promoted
 from spectral_param.errors import InManifoldError
 from spectral_param.functional.checks import check_matrix, finfo_eps
 from spectral_param.parametrizations._copies import deep_copy
@@ -252,14 +252,8 @@ class Parametrization(nn.Module, abc.ABC):
         Raises:
             ValueError: Before registration, when the shape is not known yet.
         """
-        if self._shape is None:
-            raise ValueError(
-                f"{type(self).__name__}.sample: expected a registered constraint, whose weight has a shape, "
-                "got one that is not registered. Register it first."
-            )
         trial = copy.deepcopy(self)
-        originals = trial.start(trial._split(_new_like(self._like, self._shape)))
-        W: Tensor = trial(*as_tuple(originals))
+        W: Tensor = trial(*trial._start_again("sample"))
         return W
 
     @torch.no_grad()
@@ -275,15 +269,18 @@ class Parametrization(nn.Module, abc.ABC):
         Raises:
             ValueError: Before registration, when the shape is not known yet.
         """
-        if self._shape is None:
-            raise ValueError(
-                f"{type(self).__name__}.restart: expected a registered constraint, got one that is not "
-                "registered. Register it first."
-            )
-        found = self.start(self._split(_new_like(self._like, self._shape)))
-        for original, value in zip(originals, as_tuple(found), strict=True):
+        for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)
         self._is_empty = False
+
+    def _start_again(self, method: str) -> tuple[Tensor, ...]:
+        """Return the originals of the paper's start, for a method that needs a registered constraint."""
+        if self._shape is None:
+            raise ValueError(
+                f"{type(self).__name__}.{method}: expected a registered constraint, whose weight has a "
+                "shape, got one that is not registered. Register it first."
+            )
+        return as_tuple(self.start(self._split(_new_like(self._like, self._shape))))
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
@@ -504,7 +501,7 @@ def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable
 
     def apply(h: Tensor) -> Tensor:
         exact = at_least_float32(h)
-        result = product(exact.to(torch.promote_types(exact.dtype, dtype)))
+        result = product(exact.to(promoted(exact.dtype, dtype)))
         return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
 
     return apply

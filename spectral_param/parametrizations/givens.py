@@ -210,7 +210,8 @@ class Givens(Parametrization):
         if like.is_complex():
             omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
             d = torch.polar(torch.ones_like(omega), omega)
-        return theta, phi, d
+        # Each has memory of its own, as torch.export and safetensors ask.
+        return theta.clone(), phi.clone(), d
 
     def _originals(self, like: Tensor, theta: Tensor, phi: Tensor, d: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the originals, and store the signs of a real weight."""

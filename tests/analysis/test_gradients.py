@@ -161,7 +161,7 @@ def test_loss_gradients_of_complex_states() -> None:
 
 @pytest.mark.parametrize("nonlinearity", ["relu", "modrelu", "tanh", "identity"])
 @pytest.mark.parametrize("seed", range(5))
-def test_theorem_3_1(nonlinearity, seed) -> None:
+def test_bounds_of_theorem_3_1_hold(nonlinearity, seed) -> None:
     """Both bounds hold for the short-term block, coupled or not, with norms below and above 1."""
     torch.manual_seed(seed)
     for radius in (0.1, 0.3, 1.0):

@@ -22,13 +22,13 @@ def test_it_proves_the_bound(rho, dtype) -> None:
 
 
 @pytest.mark.parametrize("W", [1.1 * torch.eye(2), jordan(2, 1.0), torch.full((2, 2), math.nan)])
-def test_there_is_none(W) -> None:
+def test_an_unstable_matrix_has_no_certificate(W) -> None:
     M, growth = lyapunov_certificate(W)
     assert M.isnan().all()
     assert growth == math.inf
 
 
 @pytest.mark.parametrize("radius", [0.0, math.inf, math.nan])
-def test_bad_radius(radius) -> None:
+def test_a_radius_that_is_not_finite_and_positive_is_named(radius) -> None:
     with pytest.raises(ValueError, match="radius: expected a finite number > 0"):
         lyapunov_certificate(torch.eye(2), radius)

@@ -53,7 +53,7 @@ def close_figures():
     plt.close("all")
 
 
-def test_all_are_tested() -> None:
+def test_every_plot_has_a_case_here() -> None:
     assert set(CASES) == {name for name in analysis.__all__ if name.startswith("plot_")}
 
 
@@ -75,7 +75,7 @@ def test_makes_axes_where_none_are_given(name) -> None:
     assert axes.figure.number in plt.get_fignums()
 
 
-def test_what_is_drawn() -> None:
+def test_values_and_labels_are_drawn() -> None:
     ax = analysis.plot_singular_values(torch.tensor([[3.0, 1.0], [2.0, 1.5]]), label="W")
     assert [line.get_ydata().tolist() for line in ax.lines] == [[3, 1], [2, 1.5]]
     assert ax.get_legend_handles_labels()[1] == ["W"]

@@ -26,7 +26,7 @@ def orthogonal(n, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sorted_and_complete(dtype) -> None:
+def test_spectra_are_sorted_and_complete(dtype) -> None:
     W = torch.randn(3, 7, 7).to(dtype) if dtype == torch.bfloat16 else torch.randn(3, 7, 7, dtype=dtype)
     values, singular = eigenvalues(W), singular_values(W)
     assert values.shape == singular.shape == (3, 7)

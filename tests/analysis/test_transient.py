@@ -18,7 +18,7 @@ def stable(n, radius=1.0, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_norms_of_powers(dtype) -> None:
+def test_growth_is_the_norms_of_powers_and_their_peak(dtype) -> None:
     W = stable(5, 0.9, dtype).repeat(2, 1, 1)
     growth = transient_growth(W, steps=30)
     assert growth.norms.shape == (2, 31)
@@ -28,7 +28,7 @@ def test_norms_of_powers(dtype) -> None:
     assert torch.equal(growth.norms.gather(1, growth.peak_step[:, None])[:, 0], growth.peak)
 
 
-def test_nilpotent_and_orthogonal() -> None:
+def test_growth_of_nilpotent_and_orthogonal_matrices_is_exact() -> None:
     growth = transient_growth(3 * matrices.jordan(4, 0.0), steps=6)
     assert growth.norms.tolist() == pytest.approx([1, 3, 9, 27, 0, 0, 0])
     assert (growth.peak.item(), growth.peak_step.item()) == (pytest.approx(27), 3)

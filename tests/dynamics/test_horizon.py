@@ -348,7 +348,7 @@ def test_frames_bring_their_names():
     assert not hasattr(several.fit(noisy), "feature_names_in_")
 
 
-def test_pandas_frames():
+def test_pandas_frames_are_recordings_whose_columns_are_named():
     pandas = pytest.importorskip("pandas")
     noisy, U, _ = chain(60, 0.05, 7)
     frame = pandas.DataFrame(noisy, columns=["a", "b", "c", "d"])

@@ -24,7 +24,7 @@ def radius(V):
 @pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 1), (10, 5), (128, 64), (130, 65), (3, 14, 7)])
-def test_value_and_gradient(shape, dtype, on_host, monkeypatch) -> None:
+def test_stable_map_and_its_gradient_are_those_of_the_formula(shape, dtype, on_host, monkeypatch) -> None:
     if not on_host:  # The way that looks at no value.
         monkeypatch.setattr(lyapunov, "is_on_host", lambda _: False)
     X = torch.randn(shape, dtype=dtype, requires_grad=True)
@@ -51,7 +51,7 @@ def test_value_and_gradient(shape, dtype, on_host, monkeypatch) -> None:
         lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), 2.0, 1e-7),
     ],
 )
-def test_derivatives(function, dtype) -> None:
+def test_first_and_second_derivatives_of_stable_maps_are_right(function, dtype) -> None:
     X = torch.randn(6, 3, dtype=dtype, requires_grad=True)
     assert torch.autograd.gradcheck(function, X)
     assert torch.autograd.gradgradcheck(function, X)
@@ -85,7 +85,7 @@ def test_singular_forms_are_stable(n, rank, dtype) -> None:
 
 @pytest.mark.parametrize("growth", [1.0, 1.5, 30.0])
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
-def test_condition(growth, scale) -> None:
+def test_condition_of_the_state_transformation_is_bounded(growth, scale) -> None:
     S = lyapunov.conditioned(scale * torch.randn(7, 7, dtype=torch.float64), growth)
     assert torch.linalg.cond(S) <= growth * (1 + 1e-12)
 
@@ -98,7 +98,7 @@ def with_radius(n, rho, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.999, 1 - 1e-14])
 @pytest.mark.parametrize("n", [1, 2, 5, 64])
-def test_quadratic_form(n, rho, dtype) -> None:
+def test_quadratic_form_decreases_and_is_well_conditioned(n, rho, dtype) -> None:
     V = with_radius(n, rho, dtype)
     P = lyapunov.quadratic_form(V)
     values = torch.linalg.eigvalsh(P)
@@ -123,7 +123,7 @@ def test_quadratic_form_of_badly_balanced_matrices() -> None:
     assert error.max() <= 1e-11
 
 
-def test_no_quadratic_form() -> None:
+def test_an_unstable_matrix_gets_no_form_that_proves_it() -> None:
     for V in (1.1 * torch.eye(3), torch.full((3, 3), np.nan)):
         P = lyapunov.quadratic_form(V.double())
         proves = P.isfinite().all() and torch.linalg.eigvalsh(V.double().mT @ P @ V.double() - P)[-1] <= 0

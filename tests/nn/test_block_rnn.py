@@ -168,7 +168,7 @@ def test_either_memory_can_be_left_out(long, short) -> None:
     assert rnn(torch.randn(3, 1, 2))[0].shape == (3, 1, 5)
 
 
-def test_identity_input_map() -> None:
+def test_identity_input_map_adds_the_input_to_the_state() -> None:
     rnn = sp.nn.ENRNN(7, 4, 3, input_map="identity", nonlinearity="relu")
     assert rnn.cells[0].weight_ih is None
     x = torch.randn(1, 2, 7)
@@ -456,7 +456,7 @@ def test_sizes_that_are_none(network, size) -> None:
             sp.nn.ENRNN(*arguments)
 
 
-def test_sizes_of_numpy() -> None:
+def test_sizes_may_be_integers_of_numpy() -> None:
     rnn = sp.nn.ENRNN(*np.array([2, 6, 4, 2]))
     assert repr(rnn) == repr(sp.nn.ENRNN(2, 6, 4, 2))
     assert rnn.block_sizes == (6, 4)
@@ -586,7 +586,7 @@ def test_layers_follow_parametrizations_of_all_weights() -> None:
 
 @pytest.mark.parametrize("coupling", [False, True, [(0, 2)], [(0, 1), (1, 2)]])
 @pytest.mark.parametrize("packed", [False, True])
-def test_products_with_blocks(monkeypatch, coupling, packed) -> None:
+def test_products_by_blocks_are_those_of_the_whole_matrix(monkeypatch, coupling, packed) -> None:
     """Those of large blocks leave the zeros of W out."""
     blocks = [(4, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm()), (2, None)]
     rnn = sp.nn.BlockRNN(2, blocks, coupling=coupling, dtype=torch.float64)

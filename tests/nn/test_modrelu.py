@@ -15,7 +15,7 @@ def activation():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-def test_is_the_function(dtype) -> None:
+def test_the_layer_is_the_function(dtype) -> None:
     layer, z = activation(), torch.randn(5, 3, dtype=dtype)
     torch.testing.assert_close(layer(z), sp.functional.modrelu(z, layer.bias))
 

@@ -55,7 +55,7 @@ def test_state_of_a_linear_network_keeps_its_norm(make) -> None:
     assert h_n.norm().item() == pytest.approx(h0.norm().item(), rel=1e-4)
 
 
-def test_saved_and_restored() -> None:
+def test_a_restored_network_repeats_the_saved_one() -> None:
     for make in NETWORKS.values():
         rnn, other = make(), make()
         other.load_state_dict(rnn.state_dict())

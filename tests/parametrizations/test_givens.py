@@ -125,7 +125,7 @@ def test_the_present_weight_can_always_be_assigned() -> None:
         module.weight = W  # no longer the present one
 
 
-def test_the_papers_start() -> None:
+def test_the_papers_start_has_uniform_angles() -> None:
     module = sp.constrain(
         Holder(torch.empty(30, 30, dtype=torch.complex64)), "weight", sp.Givens(), init="paper"
     )
@@ -134,6 +134,7 @@ def test_the_papers_start() -> None:
         assert angles.abs().max() <= math.pi
         assert angles.abs().max() > 0.8 * math.pi
         assert abs(angles.mean()) < 1
+        assert angles.untyped_storage().nbytes() == 4 * angles.numel(), "in memory of its own"
     real = sp.constrain(Holder(torch.empty(4, 4)), "weight", sp.Givens(layers=1), init="paper")
     assert torch.equal(real.parametrizations.weight[0].signs, torch.ones(4))
 
@@ -169,7 +170,7 @@ def test_double_leaves_a_complex_weight_as_it_is() -> None:
     torch.testing.assert_close(module.weight, W)
 
 
-def test_blocks_and_gates() -> None:
+def test_each_gate_and_block_is_orthogonal() -> None:
     lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Givens(layers=2))
     assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
     assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5

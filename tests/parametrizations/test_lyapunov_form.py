@@ -83,12 +83,12 @@ def test_abscissa_under_attack(dtype, above, attack) -> None:
         (1.0, torch.float64, 1e-11),
     ],
 )
-def test_round_trip(n, rho, dtype, limit) -> None:
+def test_registration_keeps_a_weight_inside_the_set(n, rho, dtype, limit) -> None:
     W = with_radius(n, rho, dtype)
     assert (layer(W).weight - W).abs().max() <= limit
 
 
-def test_orthogonal_start() -> None:
+def test_an_orthogonal_start_is_kept() -> None:
     W = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64)).Q
     torch.testing.assert_close(layer(W).weight.detach(), W, atol=1e-12, rtol=0)
 
@@ -124,7 +124,7 @@ def test_present_bound_is_saved(options, name) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"growth": 4.0}, {"growth": 1.0}])
-def test_certificate(options) -> None:
+def test_the_certificate_proves_the_radius_and_the_growth(options) -> None:
     module = layer(with_radius(6, 0.9) if not options else 0.3 * with_radius(6, 0.9), 0.95, **options)
     (parametrization,) = module.parametrizations.weight
     certificate = parametrization.certificate(module.parametrizations.weight.original)
@@ -135,7 +135,7 @@ def test_certificate(options) -> None:
 
 
 @pytest.mark.parametrize("growth", [None, 2.0, 1.0])
-def test_continuous_certificate(growth) -> None:
+def test_the_certificate_proves_the_abscissa_and_the_growth(growth) -> None:
     W = 0.2 * with_radius(6, 0.9) - torch.eye(6)
     module = layer(W, abscissa=-0.1, growth=growth)
     (parametrization,) = module.parametrizations.weight
@@ -201,12 +201,12 @@ def test_export_runs_without_the_library(tmp_path) -> None:
         ({"growth": 0.5}, "growth: expected a finite number >= 1"),
     ],
 )
-def test_bad_arguments(options, message) -> None:
+def test_each_bad_argument_is_named(options, message) -> None:
     with pytest.raises(ValueError, match=message):
         sp.LyapunovForm(**options)
 
 
-def test_after_another_parametrization() -> None:
+def test_the_bound_holds_after_another_parametrization() -> None:
     signs = torch.ones(4, 4)
     for options in ({}, {"growth": 2.0}, {"abscissa": 0.0}, {"growth": 1.0}):
         module = torch.nn.Linear(4, 4)

@@ -210,8 +210,11 @@ def test_the_gradient_belongs_to_the_radius_of_the_read() -> None:
     first, again = layer.weight, layer.weight
     constraint.radius = 2.0
     torch.testing.assert_close(torch.autograd.grad(first[0].sum(), original)[0], expected)
-    with pytest.raises(RuntimeError, match=r"attributes and buffers of the read.*read the weight again"):
-        torch.autograd.grad(again[0].sum(), original)
+    if torch.__version__.startswith("2.6."):  # It evaluates each read with a graph, so the second one, too.
+        torch.testing.assert_close(torch.autograd.grad(again[0].sum(), original)[0], expected)
+    else:
+        with pytest.raises(RuntimeError, match=r"attributes and buffers of the read.*read the weight again"):
+            torch.autograd.grad(again[0].sum(), original)
     # The remedy: read again. W = r T/ρ, so the gradient doubles with r.
     torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], 2 * expected)
 

@@ -170,7 +170,7 @@ def test_message_of_an_assignment_outside() -> None:
 
 @pytest.mark.parametrize("shape", [(16, 4), (2, 3, 4, 4)])
 @pytest.mark.parametrize("reflections", [None, 1])
-def test_gates_and_batches(shape, reflections) -> None:
+def test_gates_and_batches_are_bounded_one_by_one(shape, reflections) -> None:
     module = constrained(torch.randn(shape), margin=0.1, reflections=reflections)
     assert module.weight.shape == shape
     W = module.weight.reshape(-1, 4, 4)

@@ -198,7 +198,7 @@ def test_zero_stays_zero_with_a_warning_only_where_the_norm_is_asked_for() -> No
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (100, 120)])
-def test_nan_and_infinity(shape) -> None:
+def test_nan_and_infinity_are_passed_on_and_leave_no_trace(shape) -> None:
     for value in (torch.nan, torch.inf):
         layer = constrained(torch.randn(shape))
         before = layer.parametrizations.weight.original.detach().clone()
@@ -440,7 +440,7 @@ def test_a_weight_outside_is_refused_and_the_remedy_works() -> None:
     torch.testing.assert_close(layer.weight, W * (0.5 / norm(W)).float())
 
 
-def test_bad_arguments() -> None:
+def test_each_bad_argument_and_weight_is_named() -> None:
     for bad in (0.0, -1.0, torch.inf, torch.tensor([1.0, torch.nan])):
         with pytest.raises(ValueError, match="norm: expected finite positive numbers"):
             sp.SpectralNorm(bad)

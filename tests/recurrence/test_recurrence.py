@@ -373,7 +373,7 @@ def test_checkpoints_change_nothing(checkpoint_every, nonlinearity, dtype, optio
 @pytest.mark.parametrize("nonlinearity", ["modrelu", torch.tanh])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("sizes", [[3] * 5, [3, 2, 2, 1]], ids=str)
-def test_last_states_alone(checkpoint_every, nonlinearity, dtype, sizes) -> None:
+def test_last_states_are_the_same_without_the_output(checkpoint_every, nonlinearity, dtype, sizes) -> None:
     args = arguments(sizes, 2, 4, dtype, nonlinearity=nonlinearity)
     options = {"checkpoint_every": checkpoint_every, "return_output": False}
     assert rnn(*args, nonlinearity, sizes, **options)[0] is None
