@@ -140,3 +140,25 @@ def test_an_exported_network_runs_without_this_library() -> None:
     exported = torch.export.export(rnn, (x,))
     assert not any("spectral_param" in str(node.target) for node in exported.graph.nodes)
     torch.testing.assert_close(exported.module()(x), rnn(x))
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ("ScoRNN", {}),
+        ("ScoRNN", {"bidirectional": True, "num_layers": 2}),
+        ("ScuRNN", {"batch_first": True}),
+        ("EUNN", {}),
+        ("ORNN", {}),
+        ("GORU", {"bidirectional": True}),
+    ],
+)
+def test_an_exported_network_takes_batches_of_any_size(network, options) -> None:
+    rnn = sp.remove(getattr(sp.nn, network)(2, 6, **options))
+    axis = 0 if options.get("batch_first") else 1
+    x = torch.randn(4, 4, 2)
+    shapes = ({axis: torch.export.Dim("batch")},)
+    exported = torch.export.export(rnn, (x.narrow(axis, 0, 3),), dynamic_shapes=shapes).module()
+    for batch in (1, 2, 4):
+        part = x.narrow(axis, 0, batch)
+        torch.testing.assert_close(exported(part), rnn(part))
