@@ -98,12 +98,8 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
     """Return the permutation of rows that reverses each sequence; it is its own inverse."""
     if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
-        return (
-            torch.arange(len(sizes) * sizes[0], device=device)
-            .unflatten(0, (len(sizes), -1))
-            .flip(0)
-            .flatten()
-        )
+        steps = len(sizes)
+        return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     lengths = (torch.tensor(sizes)[:, None] > torch.arange(sizes[0])).sum(dim=0)
     # output_size tells torch.compile the size.
