@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import fnmatch
 import math
@@ -97,12 +98,14 @@ def constrain(
     _check_gates(chain, gates)
     targets = _targets(module, tensor_name)
     for owner, name in targets:
-        _check_kind(owner, name, chain, gates)
-        _check_target(module, owner, name, init)
+        with _naming(module, owner, name, tensor_name):
+            _check_kind(owner, name, chain, gates)
+            _check_target(module, owner, name, init)
     before = [_Snapshot(owner, name) for owner, name in targets]
     try:
         for owner, name in targets:
-            _register(owner, name, [_prepared(link, owner, name, gates) for link in chain], init)
+            with _naming(module, owner, name, tensor_name):
+                _register(owner, name, [_prepared(link, owner, name, gates) for link in chain], init)
     except Exception:
         for snapshot in reversed(before):
             snapshot.restore()
@@ -266,11 +269,26 @@ def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
             if full == pattern or fnmatch.fnmatchcase(full, pattern):
                 found.append((owner, name))
     if not found:
+        shown = names if len(names) <= 20 else [*names[:20], f"and {len(names) - 20} others"]
         raise ValueError(
             f"tensor_name: expected the name of a tensor of {type(module).__name__}, or a pattern of names, "
-            f"got {pattern!r}. It has {', '.join(names) or 'no tensors'}."
+            f"got {pattern!r}. It has {', '.join(shown) or 'no tensors'}."
         )
     return found
+
+
+@contextlib.contextmanager
+def _naming(module: nn.Module, owner: nn.Module, name: str, pattern: str) -> Iterator[None]:
+    """Let an error of the library say which of the matches of a pattern it is about."""
+    try:
+        yield
+    except ValueError as error:
+        full = next(
+            f"{path}.{name}" if path else name for path, part in module.named_modules() if part is owner
+        )
+        if full != pattern:
+            error.args = (f"{full} (matches {pattern!r}): {error}",)
+        raise
 
 
 def _tensor_names(owner: nn.Module) -> Iterator[str]:
@@ -437,5 +455,6 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         raise ValueError(
             f"{kind}: expected a tensor with one name, got {name!r}, which is also registered as "
             f"{aliases[0]!r}. The second name would stay unconstrained, and the forward pass may read it. "
-            "Delete the name that the forward pass does not read, with del, then constrain the other one."
+            "Delete the name that the forward pass does not read, with del, then constrain the other one. "
+            "If it reads both, let it read one twice: torch.nn.functional.linear(x, first.weight)."
         )

@@ -388,6 +388,28 @@ def test_a_tensor_that_is_registered_twice() -> None:
     assert not parametrize.is_parametrized(module)
 
 
+def test_an_error_names_the_match_of_a_pattern_that_it_is_about() -> None:
+    def layers():
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Conv2d(4, 4, 3))
+
+    net = layers()
+    with pytest.raises(
+        sp.errors.NotAMatrixError, match=r"^1.weight \(matches '\*.weight'\): ScaledCayley: exp"
+    ):
+        sp.constrain(net[:2], "*.weight", sp.ScaledCayley())
+    with pytest.raises(ValueError, match=r"^2.weight \(matches '\[02\].weight'\): Conv2d: expected a kernel"):
+        sp.constrain(net, "[02].weight", sp.ScaledCayley())
+    with pytest.raises(ValueError, match=r"^Conv2d: expected a kernel"):
+        sp.constrain(net, "2.weight", sp.ScaledCayley())
+    assert list(net.state_dict()) == list(layers().state_dict())
+
+
+def test_a_large_model_is_not_listed_whole() -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(15)))
+    with pytest.raises(ValueError, match=r"It has 0.weight, .*, 9.bias, and 10 others\.$"):
+        sp.constrain(net, "layer.weight", sp.ScaledCayley())
+
+
 def test_a_lazy_module_is_refused() -> None:
     with pytest.raises(
         ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy parameter 'weight'"

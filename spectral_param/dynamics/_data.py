@@ -83,7 +83,7 @@ def pairs_of(X: Any, Y: Any, U: Any, time: str) -> list[Pairs]:
         if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
             raise ValueError(
                 f"StableLinearModel: expected {name} to be a list of {len(lists[0])} arrays, as X is, got "
-                f"{type(M).__name__}."
+                f"{f'{len(M)} of them' if isinstance(M, Sequence) else type(M).__name__}."
             )
     if Y is None and time == "continuous":
         raise ValueError(

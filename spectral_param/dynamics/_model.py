@@ -335,9 +335,11 @@ class StableLinearModel:
         if U is not None:
             U = as_array(U, "U", "StableLinearModel.simulate")
             if len(U) < before + steps:
+                between = (
+                    f", {before} between the rows of x0 and {steps} after them" if before else ", one a step"
+                )
                 raise ValueError(
-                    f"StableLinearModel.simulate: expected {before + steps} rows of U, one a step, got "
-                    f"{len(U)}."
+                    f"StableLinearModel.simulate: expected {before + steps} rows of U{between}, got {len(U)}."
                 )
             U = U[: before + steps]
         driven = self._driven(U, before + steps)

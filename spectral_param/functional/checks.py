@@ -50,8 +50,8 @@ def check_matrix(X: Tensor, name: str) -> None:
     """Raise unless X is a non-empty tensor of floating point or complex matrices."""
     if X.ndim < 2 or X.numel() == 0:
         raise NotAMatrixError(
-            f"{name}: expected a non-empty tensor of at least two dimensions (..., n, n), got shape "
-            f"{tuple(X.shape)}. Constrain a weight matrix, not a bias or an empty tensor."
+            f"{name}: expected a non-empty tensor of at least two dimensions, got shape {tuple(X.shape)}. "
+            "Constrain a weight matrix, not a bias, the weight of a normalisation layer or an empty tensor."
         )
     if not (X.is_floating_point() or X.is_complex()):
         raise UnsupportedDtypeError(

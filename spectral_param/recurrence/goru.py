@@ -52,7 +52,10 @@ def goru(
         tensor([0.5000, 0.8750, 1.1562])
     """
     n = weight_hh.shape[-1]
-    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
+    if batch_sizes is None:
+        sizes = [x.shape[1]] * x.shape[0]
+    else:  # Not int(b), which would fix the size of the batch in an exported program.
+        sizes = batch_sizes.tolist() if isinstance(batch_sizes, Tensor) else list(batch_sizes)
     if not sizes:
         raise ValueError("goru: expected at least one time step, got a sequence of length 0.")
     if h0.shape != (sizes[0], n):
@@ -69,11 +72,12 @@ def goru(
         h = h0
         states = []
         for gate, candidate in zip(gates.split(sizes), candidates.split(sizes), strict=True):
-            previous, ended = h[: len(gate)], h[len(gate) :]
+            running = gate.shape[0]
+            previous = h[:running]
             to_gates, rotated = (previous @ recurrent).split([2 * n, n], dim=-1)
             r, z = torch.sigmoid(gate + to_gates).chunk(2, dim=-1)
             new = torch.lerp(modrelu(candidate + r * rotated, threshold), previous, z)
             states.append(new)
-            h = torch.cat([new, ended]) if len(ended) else new
+            h = new if running == h.shape[0] else torch.cat([new, h[running:]])
         output = torch.cat(states)
         return (output.unflatten(0, x.shape[:2]) if batch_sizes is None else output), h

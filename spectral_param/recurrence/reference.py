@@ -16,12 +16,13 @@ def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
     h = first_states(cell, rows)
     z = rows.x if U is None else rows.x @ U.mT
     states = []
+    # Sizes are read from shapes: len() would fix the size of the batch in an exported program.
     for projected in z.split(rows.sizes):
-        running = len(projected)
+        running = projected.shape[0]
         product = h[:running] @ W.mT if isinstance(W, Tensor) else W(h[:running])
         new = activate(projected + product, b, nonlinearity)
         states.append(new)
-        h = new if running == len(h) else torch.cat([new, h[running:]])
+        h = new if running == h.shape[0] else torch.cat([new, h[running:]])
     return torch.cat(states), h
 
 
@@ -42,5 +43,5 @@ def rnn_checkpointed(cell: Cell, rows: Rows) -> Result:
         )
         if rows.return_output:
             states.append(part)
-        h = new if running == len(h) else torch.cat([new, h[running:]])
+        h = new if running == h.shape[0] else torch.cat([new, h[running:]])
     return torch.cat(states) if rows.return_output else None, h

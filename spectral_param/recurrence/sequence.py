@@ -62,7 +62,7 @@ def first_states(cell: Cell, rows: Rows) -> Tensor:
     """Return the initial states ``(B, n)``, zeros by default."""
     if rows.h0 is not None:
         return rows.h0
-    n = rows.x.shape[-1] if cell.weight_ih is None else len(cell.weight_ih)
+    n = rows.x.shape[-1] if cell.weight_ih is None else cell.weight_ih.shape[0]
     return rows.x.new_zeros(rows.sizes[0], n)
 
 
@@ -97,6 +97,9 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
     """Return the permutation of rows that reverses each sequence; it is its own inverse."""
+    if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
+        steps = len(sizes)
+        return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     lengths = (torch.tensor(sizes)[:, None] > torch.arange(sizes[0])).sum(dim=0)
     # output_size tells torch.compile the size.

@@ -286,6 +286,7 @@ rows = recording(30)[0]
         ({}, (rows[0],), r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
         ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
         ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
+        ({}, ([rows, rows], [rows]), "expected Y to be a list of 2 arrays, as X is, got 1 of them"),
         ({}, ([rows, rows[:, :2]],), r"as many columns in each recording of X, got \[2, 3\]"),
         ({"steps": -1}, (rows,), "^fit_stable: steps: expected an integer >= 0, got -1"),
         (
@@ -314,7 +315,9 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         free.simulate(X[0, :2], 3)
     with pytest.raises(ValueError, match="expected at least 2 rows of x0, in order of time, got 1"):
         StableLinearModel(delays=2, ridge=1.0).fit(X).simulate(X[0], 3)
-    with pytest.raises(ValueError, match="expected 5 rows of U, one a step, got 4"):
+    with pytest.raises(
+        ValueError, match="expected 5 rows of U, 2 between the rows of x0 and 3 after them, got 4"
+    ):
         driven.simulate(X[:3], 3, U[:4])
     with pytest.raises(ValueError, match="steps: expected an integer >= 0, got -1"):
         free.simulate(X[0], -1)

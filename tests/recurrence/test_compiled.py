@@ -140,3 +140,28 @@ def test_an_exported_network_runs_without_this_library() -> None:
     exported = torch.export.export(rnn, (x,))
     assert not any("spectral_param" in str(node.target) for node in exported.graph.nodes)
     torch.testing.assert_close(exported.module()(x), rnn(x))
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ("ScoRNN", {}),
+        ("ScoRNN", {"bidirectional": True, "num_layers": 2}),
+        ("ScuRNN", {"batch_first": True}),
+        ("EUNN", {}),
+        ("ORNN", {}),
+        ("GORU", {"bidirectional": True}),
+    ],
+)
+def test_an_exported_network_takes_batches_of_any_size(network, options) -> None:
+    rnn = sp.remove(getattr(sp.nn, network)(2, 6, **options))
+    batch_first = options.get("batch_first", False)
+
+    def batch_of(size):
+        return torch.randn((size, 4, 2) if batch_first else (4, size, 2))
+
+    shapes = ({0 if batch_first else 1: torch.export.Dim("batch")},)
+    exported = torch.export.export(rnn, (batch_of(3),), dynamic_shapes=shapes).module()
+    for size in (1, 2, 5):
+        x = batch_of(size)
+        torch.testing.assert_close(exported(x), rnn(x))
