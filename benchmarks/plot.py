@@ -141,7 +141,7 @@ def forecasts() -> Figure:
     axes.axvline(1, color="0.5", linestyle="--", linewidth=1)
     axes.set(
         xscale="log",
-        xlabel="error of the forecasts over the smallest of all methods (100 or more at the end)",
+        xlabel="error over the smallest of all methods (100 or more at the end)",
     )
     axes.set_yticks(range(len(FORECASTS)), FORECASTS)
     axes.set_ylim(len(FORECASTS) - 0.5, -0.5)
