@@ -2,13 +2,13 @@ r"""Stable matrices, together with the quadratic form that proves them stable.
 
 Discrete time
 -------------
-For any K and S of shape (n, n), let Q = KS and A = S/2. With a positive definite
+For any K and S of shape (n, n), let Q = KS. With a positive definite
 
-.. math:: H = Q^H Q + A^H A, \qquad V = 2 H^{-1} Q^H A
+.. math:: H = Q^H Q + S^H S / 4, \qquad V = H^{-1} Q^H S
 
 has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
 
-.. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Ax)| ≤ ‖Qx‖^2 + ‖Ax‖^2 = x^H H x.
+.. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Sx/2)| ≤ ‖Qx‖^2 + ‖Sx/2‖^2 = x^H H x.
 
 For an invertible S this is
 
@@ -47,13 +47,14 @@ Rounding
 The diagonal of H is enlarged by 2n eps, relatively. What is proven above still holds, as H only grows.
 Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), whatever the
 units of the state are. Without the enlargement this could turn the V of a nearly singular H into an
-unstable one. V does not depend on the size of S, nor on a common size of Q and A. So S is divided by its
-largest entry k, and Q and A by 1 + k for that of K, where squares could overflow.
+unstable one. V does not depend on the size of S. So S is divided by its largest entry and by 1 + k, for the
+largest entry k of K, where squares could overflow.
 
-The gradient takes one solve. With T = H⁻¹G and F = QᴴA, dL = Re⟨T, 2 dF - dH V⟩, so
+The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
 
-.. math:: g_Q = Q N + 2 A T^H, \quad g_A = A N + 2 Q T, \qquad N = -(T V^H + V T^H),
-.. math:: g_K = g_Q S^H, \quad g_S = K^H g_Q + g_A / 2.
+.. math:: g_Q = S T^H - Q N, \quad g_K = g_Q S^H, \quad g_S = Q T + K^H g_Q - S N / 4, \qquad N = T V^H + V T^H.
+
+The enlargement would add 2n eps to the diagonal of N, relatively: as much as rounding does.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ _NEGLIGIBLE = 1e-12
 _SHORT = 64
 _POTRF = {kind: get_lapack_funcs("potrf", dtype=kind) for kind in (np.float32, np.float64)}
 _POTRS = {kind: get_lapack_funcs("potrs", dtype=kind) for kind in (np.float32, np.float64)}
-# The trace of an H whose entries neither overflow nor lose digits to underflow.
-_TRACES = (1e-18, 1e30)
+# Norms of a matrix whose squares neither overflow nor lose digits to underflow.
+_NORMS = (1e-9, 1e15)
 
 
 def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return V = 2H⁻¹QᴴA for X = [K; S], Q = KS and A = S/2, of spectral radius at most 1."""
+    """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
     if is_plain(X):
         V: Tensor = _Stable.apply(X)  # type: ignore[no-untyped-call]
         return V
@@ -91,10 +92,9 @@ def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
     """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
     pair = torch.cat([K, _identity(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
-    # C = 2Z₂ᴴZ₁ with Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: cosines and sines of the same angles, also after rounding.
-    first, second = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False).chunk(
-        2, dim=-1
-    )
+    # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
+    Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
+    first, second = Z.chunk(2, dim=-1)
     C: Tensor = 2 * (second.mH @ first)
     return C
 
@@ -136,9 +136,12 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
 
 def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return :func:`stable` by PyTorch's own operations, with the room for rounding errors of ``eps``."""
-    pair = _pair(X, *_sizes(X))
-    Q, A = pair.chunk(2, dim=-2)
-    return _solve(_cholesky(pair.mH @ pair, eps), 2 * (Q.mH @ A))
+    K, S = X.chunk(2, dim=-2)
+    for divisor in _divisors(X):
+        S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
+    return _solve(_cholesky(pair.mH @ pair, eps), Q.mH @ S)
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
@@ -168,19 +171,10 @@ def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
     return largest.clamp(min=torch.finfo(largest.dtype).tiny)
 
 
-def _sizes(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
-    """Return 1 + the size of K, and that of S, for X = [K; S]."""
+def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
+    """Return the size of S, and 1 + that of K, for X = [K; S]."""
     k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
-    return 1 + k, s
-
-
-def _pair(X: Tensor, k: Tensor | None = None, s: Tensor | None = None) -> Tensor:
-    """Return [Q; A] = [KS; S/2] for X = [K; S], S divided by s and both by k."""
-    K, S = X.chunk(2, dim=-2)
-    if k is None or s is None:
-        return torch.cat([K @ S, S / 2], dim=-2)
-    S = S / s
-    return torch.cat([(K / k) @ S, S / (2 * k)], dim=-2)
+    return s, 1 + k
 
 
 def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
@@ -218,8 +212,8 @@ class _Stable(torch.autograd.Function):
         if X.ndim == 2 and X.shape[-1] <= _SHORT and is_on_host(X) and not X.is_complex():
             found = _short_forward(X)
         ctx.is_short = found is not None
-        V, *rest = _forward(X) if found is None else found
-        ctx.save_for_backward(X, V, *rest)
+        V, Q, L, *divisors = _forward(X) if found is None else found
+        ctx.save_for_backward(X, V, Q, L, *divisors)
         return V
 
     @staticmethod
@@ -232,88 +226,87 @@ class _Stable(torch.autograd.Function):
     @full_precision
     def long_backward(ctx: Any, G: Tensor) -> Tensor:
         """Return the gradient by torch, also of higher order."""
-        X, V, pair, L, *sizes = ctx.saved_tensors
+        X, V, Q, L, *divisors = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
             X = X.view_as(X)
             V = stable_rounded(X, finfo_eps(X.dtype))
             g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
             return g_X
+        K, S = X.chunk(2, dim=-2)
+        for divisor in divisors:
+            S = S / divisor
         T = torch.cholesky_solve(G, L)
         half = T @ V.mH
         N = half + half.mH
-        N.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(N))
-        K, S = X.chunk(2, dim=-2)
-        Q, A = pair.chunk(2, dim=-2)
-        g_pair = torch.cat([A @ T.mH, Q @ T], dim=-2).mul_(2) - pair @ N
-        if sizes:
-            k, s = sizes
-            K, S, g_pair = K, S / s, g_pair / k
-        g_Q, g_A = g_pair.chunk(2, dim=-2)
-        g_S = torch.add(K.mH @ g_Q, g_A, alpha=0.5)
-        return torch.cat([g_Q @ S.mH, g_S / s if sizes else g_S], dim=-2)
+        g_Q = S @ T.mH - Q @ N
+        g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
+        for divisor in divisors:
+            g_S = g_S / divisor
+        return torch.cat([g_Q @ S.mH, g_S], dim=-2)
 
 
 def _forward(X: Tensor) -> tuple[Tensor, ...]:
-    """Return V, [Q; A], the Cholesky factor of H, and the sizes of K and S, if X was divided by them."""
-    sizes: tuple[Tensor, ...] = ()
-    pair = None
-    if is_on_host(X):
-        pair = _pair(X)
-        least, most = torch.linalg.vector_norm(pair, dim=(-2, -1)).square().aminmax()
-        if not (_TRACES[0] < float(least) and float(most) < _TRACES[1]):  # True for NaN.
-            pair = None
-    if pair is None:
-        sizes = _sizes(X)
-        pair = _pair(X, *sizes)
-    Q, A = pair.chunk(2, dim=-2)
+    """Return V, Q, the Cholesky factor of H, and the divisors of S, if it had to be divided."""
+    K, S = X.chunk(2, dim=-2)
+    divisors: tuple[Tensor, ...] = ()
+    if not is_on_host(X) or not _has_safe_squares(K, S):
+        divisors = _divisors(X)
+        for divisor in divisors:
+            S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
     H = pair.mH @ pair
     H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    return torch.cholesky_solve(Q.mH @ A, L).mul_(2), pair, L, *sizes
+    return torch.cholesky_solve(Q.mH @ S, L), Q, L, *divisors
+
+
+def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
+    """Return whether no entry of H overflows, or loses digits to underflow."""
+    (_, most), (least, largest) = (torch.linalg.vector_norm(X, dim=(-2, -1)).aminmax() for X in (K, S))
+    return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
 
 
 @np.errstate(all="ignore")  # What overflows goes the long way.
 def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
-    """Return :func:`_forward` of one small real matrix, or None if it must be scaled."""
+    """Return :func:`_forward` of one small real matrix, or None if S must be divided."""
     x = X.detach().numpy()
     n = x.shape[1]
     pair = np.empty_like(x)
-    q, a = pair[:n], pair[n:]
-    np.matmul(x[:n], x[n:], out=q)
-    np.multiply(x[n:], 0.5, out=a)
+    np.matmul(x[:n], x[n:], out=pair[:n])
+    np.multiply(x[n:], 0.5, out=pair[n:])
     # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
-    if not _TRACES[0] < np.vdot(pair, pair) < _TRACES[1]:
+    if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
         return None
     H = pair.T @ pair
     H.flat[:: n + 1] *= 1 + _enlargement(X)
     # LAPACK's columns are rows here, and H is symmetric.
     factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
-    twice = a.T @ q  # The transpose of QᵀA.
-    twice *= 2
-    V, _ = _POTRS[H.dtype.type](factor, twice.T, lower=1, overwrite_b=1)
-    return None if failed else (torch.from_numpy(V), torch.from_numpy(pair), torch.from_numpy(factor))
+    F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
+    V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
+    found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
+    return None if failed else tuple(found)
 
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
-def _short_backward(X: Tensor, V: Tensor, pair: Tensor, L: Tensor, G: Tensor) -> Tensor:
+def _short_backward(X: Tensor, V: Tensor, Q: Tensor, L: Tensor, G: Tensor) -> Tensor:
     """Return the gradient of one small real matrix, as the formulas at the top."""
-    x, v, p = X.detach().numpy(), V.detach().numpy(), pair.numpy()
+    x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
     n = x.shape[1]
+    K, S = x[:n], x[n:]
     T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
     half = T @ v.T
     N = half + half.T
-    N.flat[:: n + 1] *= 1 + _enlargement(V)
-    N *= -0.5
-    g = p @ N  # Half of the gradients of Q and A.
-    g[:n] += p[n:] @ T.T
-    g[n:] += p[:n] @ T
-    g_X = np.empty_like(x)
-    g[:n] *= 2
-    np.matmul(g[:n], x[n:].T, out=g_X[:n])
-    np.matmul(x[:n].T, g[:n], out=g_X[n:])
-    g_X[n:] += g[n:]
-    return torch.from_numpy(g_X)
+    g_Q = S @ T.T
+    g_Q -= q @ N
+    g = np.empty_like(x)
+    np.matmul(g_Q, S.T, out=g[:n])
+    np.matmul(K.T, g_Q, out=g[n:])
+    g[n:] += q @ T
+    N *= 0.25
+    g[n:] -= S @ N
+    return torch.from_numpy(g)
 
 
 # The way back: what the maps take to one given matrix, in double precision ----------------------------
