@@ -212,8 +212,8 @@ class _Stable(torch.autograd.Function):
         if X.ndim == 2 and X.shape[-1] <= _SHORT and is_on_host(X) and not X.is_complex():
             found = _short_forward(X)
         ctx.is_short = found is not None
-        V, Q, L, *divisors = _forward(X) if found is None else found
-        ctx.save_for_backward(X, V, Q, L, *divisors)
+        V, *rest = _forward(X) if found is None else found
+        ctx.save_for_backward(X, V, *rest)
         return V
 
     @staticmethod
@@ -226,7 +226,7 @@ class _Stable(torch.autograd.Function):
     @full_precision
     def long_backward(ctx: Any, G: Tensor) -> Tensor:
         """Return the gradient by torch, also of higher order."""
-        X, V, Q, L, *divisors = ctx.saved_tensors
+        X, V, Q, L, *divided = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
             X = X.view_as(X)
@@ -234,8 +234,7 @@ class _Stable(torch.autograd.Function):
             g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
             return g_X
         K, S = X.chunk(2, dim=-2)
-        for divisor in divisors:
-            S = S / divisor
+        S, *divisors = divided or [S]
         T = torch.cholesky_solve(G, L)
         half = T @ V.mH
         N = half + half.mH
@@ -247,7 +246,7 @@ class _Stable(torch.autograd.Function):
 
 
 def _forward(X: Tensor) -> tuple[Tensor, ...]:
-    """Return V, Q, the Cholesky factor of H, and the divisors of S, if it had to be divided."""
+    """Return V, Q, the Cholesky factor of H; and S and its divisors, if it had to be divided."""
     K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
     if not is_on_host(X) or not _has_safe_squares(K, S):
@@ -259,7 +258,8 @@ def _forward(X: Tensor) -> tuple[Tensor, ...]:
     H = pair.mH @ pair
     H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    return torch.cholesky_solve(Q.mH @ S, L), Q, L, *divisors
+    V = torch.cholesky_solve(Q.mH @ S, L)
+    return (V, Q, L, S, *divisors) if divisors else (V, Q, L)
 
 
 def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
