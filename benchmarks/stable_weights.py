@@ -21,8 +21,8 @@ from benchmarks.table import RESULTS
 
 SEEDS, STEPS, RATE = 16, 1500, 1e-2
 STARTS, HORIZON = 32, 20
-#: Seeds of the targets, of the weights at the start, and of the states. What the start of LyapunovForm is, and
-#: how it is parametrized, was chosen with others.
+#: Seeds of the targets, of the weights at the start, and of the states. The parametrization and the start of
+#: LyapunovForm were chosen with others.
 TARGETS, WEIGHTS, STATES = 10_000, 20_000, 30_000
 WAYS: dict[str, Callable[[], nn.Module | None]] = {
     "plain weight": lambda: None,

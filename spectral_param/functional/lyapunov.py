@@ -52,9 +52,11 @@ largest entry k of K, where squares could overflow.
 
 The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
 
-.. math:: g_Q = S T^H - Q N, \quad g_K = g_Q S^H, \quad g_S = Q T + K^H g_Q - S N / 4, \qquad N = T V^H + V T^H.
+.. math:: g_Q = S T^H - Q N, \quad g_S = Q T + K^H g_Q - S N / 4, \quad g_K = g_Q S^H
 
-The enlargement would add 2n eps to the diagonal of N, relatively: as much as rounding does.
+with N = TVᴴ + VTᴴ.
+
+The enlargement of H is left out here: it changes the diagonal of N by 2n eps, about as much as rounding.
 """
 
 from __future__ import annotations
@@ -219,7 +221,7 @@ class _Stable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> Tensor:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            return _short_backward(*ctx.saved_tensors, G)
+            return _short_backward(G, *ctx.saved_tensors)
         return _Stable.long_backward(ctx, G)
 
     @staticmethod
@@ -290,7 +292,7 @@ def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
 
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
-def _short_backward(X: Tensor, V: Tensor, Q: Tensor, L: Tensor, G: Tensor) -> Tensor:
+def _short_backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> Tensor:
     """Return the gradient of one small real matrix, as the formulas at the top."""
     x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
     n = x.shape[1]
