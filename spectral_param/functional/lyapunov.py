@@ -2,31 +2,30 @@ r"""Stable matrices, together with the quadratic form that proves them stable.
 
 Discrete time
 -------------
-For any Q and A of shape (n, n) with a positive definite
+For any K and S of shape (n, n), let Q = KS. With a positive definite
 
-.. math:: H = Q^H Q + A^H A, \qquad V = 2 H^{-1} Q^H A
+.. math:: H = Q^H Q + S^H S / 4, \qquad V = H^{-1} Q^H S
 
 has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
 
-.. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Ax)| ≤ ‖Qx‖^2 + ‖Ax‖^2 = x^H H x.
+.. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Sx/2)| ≤ ‖Qx‖^2 + ‖Sx/2‖^2 = x^H H x.
 
-Contractions come from the same two matrices. With H = LLᴴ and [Z₁, Z₂] = L⁻¹[Qᴴ, Aᴴ], Z₁Z₁ᴴ + Z₂Z₂ᴴ = I,
+For an invertible S this is
 
-.. math:: C = 2 Z_2^H Z_1 = 2 A H^{-1} Q^H, \qquad ‖C‖ ≤ 1,
+.. math:: V = S^{-1} C S, \qquad C = (K^H K + I/4)^{-1} K^H, \qquad ‖C‖ ≤ 1,
 
-because the singular values of Z₁ and Z₂ are cosines and sines of the same angles θ, in the same basis, and
-those of C are sin 2θ. AV = CA, so AᴴA is a Lyapunov form of V: VᴴAᴴAV = AᴴCᴴCA ≤ AᴴA. Another one is
-H(QᴴQ)⁻¹H.
+because the singular values of C are a/(a² + 1/4) for those a of K, at most 1, which they are for a = 1/2. So
+SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
 
 Onto: let VᴴPV ≤ P for a positive definite P = SᴴS, as there is one for each V of ρ(V) < 1, and for ρ(V) = 1
 if its eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular value
-decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²)), so that c = 2a/(1 + a²), and E = ½ X diag(1 + a²)
-Xᴴ, the map takes Q = E⁻¹S and A = U diag(a) XᴴQ to V.
+decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
 
 The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
-for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks",
-in the form XᴴX of a matrix X = [Q, A] with n instead of 2n rows, and without a skew part: 2n² numbers in
-place of 5n².
+for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks".
+They have any matrices of 2n rows for Q and A, and a skew part: 5n² numbers in place of 2n². Training is
+better in K and S: a step of K changes C alone, and not the form. The 1/4 in place of 1 makes the entries of K
+smaller than those of V by a factor of 2 to 4, and so the steps of Adam larger by it.
 
 Bounded growth
 --------------
@@ -48,12 +47,16 @@ Rounding
 The diagonal of H is enlarged by 2n eps, relatively. What is proven above still holds, as H only grows.
 Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), whatever the
 units of the state are. Without the enlargement this could turn the V of a nearly singular H into an
-unstable one. No map of Q and A depends on their size, so they are divided by their largest entry where
-squares could overflow.
+unstable one. V does not depend on the size of S. So S is divided by its largest entry and by 1 + k, for the
+largest entry k of K, where squares could overflow.
 
-The gradient takes one solve. With T = H⁻¹G and F = QᴴA, dL = Re⟨T, 2 dF - dH V⟩, so
+The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
 
-.. math:: g_Q = Q N + 2 A T^H, \quad g_A = A N + 2 Q T, \qquad N = -(T V^H + V T^H).
+.. math:: g_Q = S T^H - Q N, \quad g_S = Q T + K^H g_Q - S N / 4, \quad g_K = g_Q S^H
+
+with N = TVᴴ + VTᴴ.
+
+The enlargement of H is left out here: it changes the diagonal of N by 2n eps, about as much as rounding.
 """
 
 from __future__ import annotations
@@ -76,43 +79,42 @@ _NEGLIGIBLE = 1e-12
 _SHORT = 64
 _POTRF = {kind: get_lapack_funcs("potrf", dtype=kind) for kind in (np.float32, np.float64)}
 _POTRS = {kind: get_lapack_funcs("potrs", dtype=kind) for kind in (np.float32, np.float64)}
-# The trace of an H whose entries neither overflow nor lose digits to underflow.
-_TRACES = (1e-18, 1e30)
+# Norms of a matrix whose squares neither overflow nor lose digits to underflow.
+_NORMS = (1e-9, 1e15)
 
 
 def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return V = 2H⁻¹QᴴA for X = [Q; A], of spectral radius at most 1."""
+    """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
     if is_plain(X):
         V: Tensor = _Stable.apply(X)  # type: ignore[no-untyped-call]
         return V
     return stable_rounded(X, finfo_eps(X.dtype))
 
 
-def contraction(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return C = 2AH⁻¹Qᴴ for X = [Q; A], of spectral norm at most 1."""
-    X = X / _size(X)
-    H = X.mH @ X
-    first, second = torch.linalg.solve_triangular(_cholesky(H), X.mH, upper=False).chunk(2, dim=-1)
+def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
+    """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
+    pair = torch.cat([K, _identity(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
+    # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
+    Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
+    first, second = Z.chunk(2, dim=-1)
     C: Tensor = 2 * (second.mH @ first)
     return C
 
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
-    """Return S = I + κ·2K(I + KᴴK)⁻¹, of a condition of at most ``growth``."""
-    identity = _identity(K)
-    pair = torch.cat([identity.expand_as(K), K], dim=-2)
-    return identity + (growth - 1) / (growth + 1) * contraction(pair)
+    """Return S = I + κ(KᴴK + I/4)⁻¹Kᴴ, of a condition of at most ``growth``."""
+    return _identity(K) + (growth - 1) / (growth + 1) * contraction(K)
 
 
-def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 3n, n) -> (..., n, n)
-    """Return V with ‖Vᵏ‖ ≤ ``growth``, for [Q; A; K], or [Q; A] if ``growth`` is 1.
+def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
+    """Return V with ‖Vᵏ‖ ≤ ``growth``, for [K; K'] with C of K and S of K', or K if ``growth`` is 1.
 
     The bound holds for a V rounded to a precision of ``eps``.
     """
     n = X.shape[-1]
-    V = contraction(X[..., : 2 * n, :])
+    V = contraction(X[..., :n, :])
     if growth > 1:
-        S = conditioned(X[..., 2 * n :, :], growth)
+        S = conditioned(X[..., n:, :], growth)
         V = torch.linalg.solve_ex(S, V @ S).result
     return V / (1 + growth * eps * _norm(V))
 
@@ -136,32 +138,24 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
 
 def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return :func:`stable` by PyTorch's own operations, with the room for rounding errors of ``eps``."""
-    X = X / _size(X)
-    Q, A = X.chunk(2, dim=-2)
-    return _solve(_cholesky(X.mH @ X, eps), 2 * (Q.mH @ A))
+    K, S = X.chunk(2, dim=-2)
+    for divisor in _divisors(X):
+        S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
+    return _solve(_cholesky(pair.mH @ pair, eps), Q.mH @ S)
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
-    """Return the M of the certificate that an original carries.
-
-    For V = 2H⁻¹QᴴA both AᴴA and H(QᴴQ)⁻¹H are such forms, and so is their sum.
-    """
+    """Return the M of the certificate that an original carries."""
     n = X.shape[-1]
-    if growth is not None:
-        S = (
-            conditioned(X[..., 2 * n :, :], growth)
-            if growth > 1
-            else _identity(X).expand(*X.shape[:-2], n, n)
-        )
-        return S.mH @ S
-    if continuous:
-        X = X[..., 2 * n :, :]
-        return X.mH @ X + _identity(X)
-    X = X / _size(X)
-    Q, A = X.chunk(2, dim=-2)
-    S = torch.linalg.solve_ex(Q.mH, X.mH @ X).result
-    M: Tensor = A.mH @ A + S.mH @ S
-    return M
+    if growth == 1:
+        return _identity(X).expand(*X.shape[:-2], n, n)
+    last = X[..., -n:, :]
+    if growth is None and continuous:
+        return last.mH @ last + _identity(X)
+    S = last / _size(last) if growth is None else conditioned(last, growth)
+    return S.mH @ S
 
 
 def _identity(X: Tensor) -> Tensor:
@@ -174,9 +168,15 @@ def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
 
 
 def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
-    """Return the largest entry, by which X may be divided: no map of Q and A depends on it."""
+    """Return the largest entry."""
     largest = X.detach().abs().amax(dim=(-2, -1), keepdim=True)
     return largest.clamp(min=torch.finfo(largest.dtype).tiny)
+
+
+def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
+    """Return the size of S, and 1 + that of K, for X = [K; S]."""
+    k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
+    return s, 1 + k
 
 
 def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
@@ -214,89 +214,100 @@ class _Stable(torch.autograd.Function):
         if X.ndim == 2 and X.shape[-1] <= _SHORT and is_on_host(X) and not X.is_complex():
             found = _short_forward(X)
         ctx.is_short = found is not None
-        V, L, size = _forward(X) if found is None else found
-        ctx.save_for_backward(X, L, V, size)
+        V, *rest = _forward(X) if found is None else found
+        ctx.save_for_backward(X, V, *rest)
         return V
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> Tensor:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            X, L, V, _ = ctx.saved_tensors
-            return _short_backward(X, L, V, G)
+            return _short_backward(G, *ctx.saved_tensors)
         return _Stable.long_backward(ctx, G)
 
     @staticmethod
     @full_precision
     def long_backward(ctx: Any, G: Tensor) -> Tensor:
         """Return the gradient by torch, also of higher order."""
-        X, L, V, size = ctx.saved_tensors
+        X, V, Q, L, *divided = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
             X = X.view_as(X)
             V = stable_rounded(X, finfo_eps(X.dtype))
             g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
             return g_X
-        if size is not None:
-            X = X / size
+        K, S = X.chunk(2, dim=-2)
+        S, *divisors = divided or [S]
         T = torch.cholesky_solve(G, L)
         half = T @ V.mH
         N = half + half.mH
-        N.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(N))
-        Q, A = X.chunk(2, dim=-2)
-        g_X = torch.cat([A @ T.mH, Q @ T], dim=-2).mul_(2) - X @ N
-        if size is not None:
-            g_X = g_X / size
-        return g_X
+        g_Q = S @ T.mH - Q @ N
+        g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
+        for divisor in divisors:
+            g_S = g_S / divisor
+        return torch.cat([g_Q @ S.mH, g_S], dim=-2)
 
 
-def _forward(X: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return V, the Cholesky factor of H, and the size by which X was divided, if it was."""
-    size = None
-    if is_on_host(X):
-        least, most = torch.linalg.vector_norm(X, dim=(-2, -1)).square().aminmax()
-        if not (_TRACES[0] < float(least) and float(most) < _TRACES[1]):  # True for NaN.
-            size = _size(X)
-    else:
-        size = _size(X)
-    scaled = X if size is None else X / size
-    Q, A = scaled.chunk(2, dim=-2)
-    H = scaled.mH @ scaled
+def _forward(X: Tensor) -> tuple[Tensor, ...]:
+    """Return V, Q, the Cholesky factor of H; and S and its divisors, if it had to be divided."""
+    K, S = X.chunk(2, dim=-2)
+    divisors: tuple[Tensor, ...] = ()
+    if not is_on_host(X) or not _has_safe_squares(K, S):
+        divisors = _divisors(X)
+        for divisor in divisors:
+            S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
+    H = pair.mH @ pair
     H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    return torch.cholesky_solve(Q.mH @ A, L).mul_(2), L, size
+    V = torch.cholesky_solve(Q.mH @ S, L)
+    return (V, Q, L, S, *divisors) if divisors else (V, Q, L)
 
 
-def _short_forward(X: Tensor) -> tuple[Tensor, Tensor, None] | None:
-    """Return :func:`_forward` of one small real matrix, or None if it must be scaled."""
+def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
+    """Return whether no entry of H overflows, or loses digits to underflow."""
+    (_, most), (least, largest) = (torch.linalg.vector_norm(X, dim=(-2, -1)).aminmax() for X in (K, S))
+    return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
+
+
+@np.errstate(all="ignore")  # What overflows goes the long way.
+def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
+    """Return :func:`_forward` of one small real matrix, or None if S must be divided."""
     x = X.detach().numpy()
     n = x.shape[1]
+    pair = np.empty_like(x)
+    np.matmul(x[:n], x[n:], out=pair[:n])
+    np.multiply(x[n:], 0.5, out=pair[n:])
     # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
-    if not _TRACES[0] < np.vdot(x, x) < _TRACES[1]:
+    if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
         return None
-    H = x.T @ x
+    H = pair.T @ pair
     H.flat[:: n + 1] *= 1 + _enlargement(X)
     # LAPACK's columns are rows here, and H is symmetric.
     factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
-    twice = x[n:].T @ x[:n]  # The transpose of QᵀA.
-    twice *= 2
-    V, _ = _POTRS[H.dtype.type](factor, twice.T, lower=1, overwrite_b=1)
-    return None if failed else (torch.from_numpy(V), torch.from_numpy(factor), None)
+    F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
+    V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
+    found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
+    return None if failed else tuple(found)
 
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
-def _short_backward(X: Tensor, L: Tensor, V: Tensor, G: Tensor) -> Tensor:
+def _short_backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> Tensor:
     """Return the gradient of one small real matrix, as the formulas at the top."""
-    x, v = X.detach().numpy(), V.detach().numpy()
+    x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
     n = x.shape[1]
+    K, S = x[:n], x[n:]
     T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
     half = T @ v.T
     N = half + half.T
-    N.flat[:: n + 1] *= 1 + _enlargement(V)
-    N *= -0.5
-    g = x @ N
-    g[:n] += x[n:] @ T.T
-    g[n:] += x[:n] @ T
-    g *= 2
+    g_Q = S @ T.T
+    g_Q -= q @ N
+    g = np.empty_like(x)
+    np.matmul(g_Q, S.T, out=g[:n])
+    np.matmul(K.T, g_Q, out=g[n:])
+    g[n:] += q @ T
+    N *= 0.25
+    g[n:] -= S @ N
     return torch.from_numpy(g)
 
 
@@ -304,22 +315,18 @@ def _short_backward(X: Tensor, L: Tensor, V: Tensor, G: Tensor) -> Tensor:
 
 
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
-    """Return [Q; A] for V and P with VᴴPV ≤ P, as derived at the top.
+    """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
 
-    V does not depend on the size of X, but the steps of an optimizer relative to X do. The mean of the
-    diagonal of H is a quarter here: then the entries of X are about as large as those of a V of radius 0.4,
-    and learning rates that fit a weight fit X.
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. Its mean square is
+    that of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
-    U, a, Xh = _halves(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
-    Q = (Xh.mH * (2 / (1 + a.square()))) @ (Xh @ root)
-    X = torch.cat([Q, (U * a) @ (Xh @ Q)], dim=-2)
-    scaled: Tensor = X * (0.5 * len(V) ** 0.5 / torch.linalg.matrix_norm(X))
-    return scaled
+    K = _contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
+    return torch.cat([K, root * (len(V) ** 0.5 / torch.linalg.matrix_norm(root))])
 
 
-def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (3n, n)
-    """Return [Q; A; K], or [Q; A] if ``growth`` is 1, for V and P of a condition of at most growth²."""
+def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (2n, n)
+    """Return [K; K'], or K if ``growth`` is 1, for V and P of a condition of at most growth²."""
     if growth == 1:
         return _contraction_inverse(V)
     K = _conditioned_inverse(P, growth)
@@ -346,16 +353,17 @@ def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  
     return torch.cat([Y, (N - N.mH) / 4, *last])
 
 
-def _halves(C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U, a and Xᴴ for C = U diag(2a/(1 + a²)) Xᴴ; singular values above 1 become 1."""
+def _singular(c: Tensor) -> Tensor:
+    """Return the a of [0, 1/2] with c = a/(a² + 1/4); 1/2 for a c above 1."""
+    c = c.clamp(-1, 1)
+    return c / (1 + (1 - c.square()).sqrt()) / 2
+
+
+def _contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
+    """Return K of a contraction; singular values above 1 become 1."""
     U, c, Xh = torch.linalg.svd(C)
-    c = c.clamp(max=1)
-    return U, c / (1 + (1 - c.square()).sqrt()), Xh
-
-
-def _contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (2n, n)
-    U, a, Xh = _halves(C)
-    return torch.cat([_identity(C), (U * a) @ Xh])
+    K: Tensor = (Xh.mH * _singular(c)) @ U.mH
+    return K
 
 
 def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
@@ -363,8 +371,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
     values, vectors = torch.linalg.eigh(P)
     roots = values.clamp(min=0).sqrt()
     part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
-    part = part.clamp(-1, 1)
-    K: Tensor = (vectors * (part / (1 + (1 - part.square()).sqrt()))) @ vectors.mH
+    K: Tensor = (vectors * _singular(part)) @ vectors.mH
     return K
 
 

@@ -65,14 +65,14 @@ class LyapunovForm(Parametrization):
             otherwise as ``radius``, and not together with it.
         growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
             continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction. The original has one more block of n rows for g > 1. ``None``, the default: no bound.
+            contraction, and the original K alone. ``None``, the default: no bound.
 
     Raises:
         ValueError: If an argument is outside its range.
 
-    .. math:: W = 2r\, (Q^H Q + A^H A)^{-1} Q^H A
+    .. math:: W = r\, S^{-1} (K^H K + I/4)^{-1} K^H S
 
-    has a spectral radius of at most r for all Q and A, and every W of radius < r has this form. In continuous
+    has a spectral radius of at most r for all K and S, and every W of radius < r has this form. In continuous
     time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation stands above the code in
     ``spectral_param/functional/lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
     parameterizations and fidelity bounds for nonlinear identification" (2017); Revay, Wang and Manchester,
@@ -84,7 +84,7 @@ class LyapunovForm(Parametrization):
     :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
-    is Q above A; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
+    is K above S; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
 
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
@@ -158,10 +158,11 @@ class LyapunovForm(Parametrization):
         )
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return I above X, and X in the other places."""
-        identity = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device).expand_as(X)
-        first = identity if self.abscissa is None else X
-        return (torch.cat([first, *[X] * (self._blocks() - 1)], dim=-2),)
+        """Return X in all places, but I for S."""
+        blocks = [X] * self._blocks()
+        if self.abscissa is None and self.growth is None:
+            blocks[1] = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device).expand_as(X)
+        return (torch.cat(blocks, dim=-2),)
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
@@ -218,9 +219,7 @@ class LyapunovForm(Parametrization):
 
     def _blocks(self) -> int:
         """Return the number of blocks of n rows in the original."""
-        if self.growth is None:
-            return 2 if self.abscissa is None else 3
-        return 3 if self.growth > 1 else 2
+        return (2 if self.abscissa is None else 3) - (self.growth == 1)
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
         """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""

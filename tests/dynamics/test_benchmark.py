@@ -6,7 +6,7 @@ import scipy.optimize
 
 from benchmarks import dynamics, dynamics_forecasts
 from benchmarks.dynamics_families import Problem, oscillators
-from benchmarks.dynamics_forecasts_table import section
+from benchmarks.dynamics_forecasts_table import page as page_of
 from benchmarks.dynamics_problems import error, height, least_squares, noisy_derivatives, texture
 from benchmarks.dynamics_problems import oscillators as springs
 from benchmarks.dynamics_rivals import (
@@ -116,7 +116,7 @@ def test_forecasts_are_compared_and_written(monkeypatch, tmp_path, capsys):
     assert error["horizon='cv'"] < 0.5 * error["fit_stable"]
     assert error["no change"] > 1
     assert name in capsys.readouterr().out
-    page = section(results)
+    page = page_of(results)
     assert "best of\nall methods in" in page
     assert "no change" in page
 

@@ -11,10 +11,10 @@ EXACT = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 def reference(X):
-    """V = 2H⁻¹QᴴA with LU, in double precision."""
-    X = X.to(EXACT.get(X.dtype, X.dtype))
-    Q, A = X.chunk(2, dim=-2)
-    return torch.linalg.solve(Q.mH @ Q + A.mH @ A, 2 * Q.mH @ A)
+    """V = S⁻¹CS with C = (KᴴK + I/4)⁻¹Kᴴ by LU, in double precision."""
+    K, S = X.to(EXACT.get(X.dtype, X.dtype)).chunk(2, dim=-2)
+    quarter = 0.25 * torch.eye(X.shape[-1], dtype=K.dtype)
+    return torch.linalg.solve(S, torch.linalg.solve(K.mH @ K + quarter, K.mH @ S))
 
 
 def radius(V):
@@ -34,10 +34,16 @@ def test_stable_map_and_its_gradient_are_those_of_the_formula(shape, dtype, on_h
     (gradient,) = torch.autograd.grad(V, X, G)
     (expected_gradient,) = torch.autograd.grad(expected, X, G.to(expected.dtype))
     # The enlargement of H is 2n eps, and its condition that of random matrices.
-    H = X.detach().mH @ X.detach()
+    K, S = X.detach().chunk(2, dim=-2)
+    H = (K @ S).mH @ (K @ S) + S.mH @ S / 4
     rtol = 20 * shape[-1] * torch.finfo(dtype).eps * torch.linalg.cond(H).max().item()
     assert (V - expected).abs().max() <= rtol * expected.abs().max()
-    assert (gradient - expected_gradient).abs().max() <= rtol * expected_gradient.abs().max()
+    # Terms of the gradient of S may cancel. The largest is KᴴQ's share, Kᴴg_KS⁻ᴴ.
+    g_K, g_S = expected_gradient.abs().split(shape[-1], dim=-2)
+    terms = torch.linalg.matrix_norm(K).max() * torch.linalg.matrix_norm(torch.linalg.inv(S)).max()
+    error_K, error_S = (gradient - expected_gradient).abs().split(shape[-1], dim=-2)
+    assert error_K.max() <= rtol * g_K.max()
+    assert error_S.max() <= rtol * (g_S.max() + terms * g_K.max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
@@ -45,8 +51,9 @@ def test_stable_map_and_its_gradient_are_those_of_the_formula(shape, dtype, on_h
     "function",
     [
         lyapunov.stable,
-        lyapunov.contraction,
-        lambda X: lyapunov.stable_with_growth(torch.cat([X, X[:3] ** 2]), 3.0, 1e-7),
+        lambda X: lyapunov.contraction(X[:3]),
+        lambda X: lyapunov.stable_with_growth(X, 3.0, 1e-7),
+        lambda X: lyapunov.stable_with_growth(X[:3], 1.0, 1e-7),
         lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), None, 1e-7),
         lambda X: lyapunov.dissipative(torch.cat([X, X[:3] ** 2]), 2.0, 1e-7),
     ],
@@ -57,16 +64,33 @@ def test_first_and_second_derivatives_of_stable_maps_are_right(function, dtype) 
     assert torch.autograd.gradgradcheck(function, X)
 
 
+@pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
-def test_size_does_not_matter(scale) -> None:
-    X = torch.randn(6, 3)
-    big = (X * scale).requires_grad_()
-    V = lyapunov.stable(big)
-    torch.testing.assert_close(V, lyapunov.stable(X), atol=1e-4, rtol=1e-4)
+def test_size_of_the_form_does_not_matter(scale, on_host, monkeypatch) -> None:
+    monkeypatch.setattr(lyapunov, "is_on_host", lambda _: on_host)
+    K, S = torch.randn(2, 3, 3)
+    big = torch.cat([K, S * scale]).requires_grad_()
+    leaf = torch.cat([K, S]).requires_grad_()
+    V, expected = lyapunov.stable(big), lyapunov.stable(leaf)
+    torch.testing.assert_close(V, expected, atol=1e-4, rtol=1e-4)
     (gradient,) = torch.autograd.grad(V.sum(), big)
-    leaf = X.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(lyapunov.stable(leaf).sum(), leaf)
-    torch.testing.assert_close(gradient * scale, expected, atol=1e-3, rtol=1e-3)
+    (expected,) = torch.autograd.grad(expected.sum(), leaf)
+    torch.testing.assert_close(gradient[:3], expected[:3], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(gradient[3:] * scale, expected[3:], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
+def test_size_of_the_contraction(scale, on_host, monkeypatch) -> None:
+    """V tends to 0 with the size of K, and with that of K⁻¹; no square overflows."""
+    monkeypatch.setattr(lyapunov, "is_on_host", lambda _: on_host)
+    K, S = torch.randn(2, 3, 3)
+    X = torch.cat([scale * K, S]).requires_grad_()
+    V = lyapunov.stable(X)
+    expected = reference(torch.cat([scale * K, S]).double())
+    torch.testing.assert_close(V, expected.float(), atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
+    (gradient,) = torch.autograd.grad(V.sum(), X)
+    assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -79,7 +103,7 @@ def test_singular_forms_are_stable(n, rank, dtype) -> None:
         X = torch.randn(2 * n, rank).double() @ torch.randn(rank, n).double() * scale
         X = X.to(dtype)
         assert radius(lyapunov.stable(X)) <= 1 + 100 * n * torch.finfo(dtype).eps
-        norm = torch.linalg.matrix_norm(lyapunov.contraction(X), 2).item()
+        norm = torch.linalg.matrix_norm(lyapunov.contraction(X[:n]), 2).item()
         assert norm <= 1 + 100 * n * torch.finfo(dtype).eps
 
 
