@@ -29,8 +29,8 @@ def below_table(
     for row in rows:
         if row.changed:
             notes.append(f"- {row.label}, `{row.name}`, differs from the paper's settings: {row.changed}")
-        if row.name in replays:
-            notes.append(f"- {row.label}, `{row.name}`, {replay.described(replays[row.name])}")
+        found = replay.described(replays[row.name]) if row.name in replays else "not replayed"
+        notes.append(f"- {row.label}, `{row.name}`, {found}")
         for run in results[row.name]:
             name = f"`{row.name}` seed {run['seed']}"
             if run["status"] == "diverged":

@@ -291,7 +291,8 @@ class SchurForm(Parametrization):
         """Return the smallest and the largest modulus."""
         if self.radius is None:
             return 0.0, math.inf
-        return self.radius if isinstance(self.radius, tuple | list) else (0.0, self.radius)
+        # Not tuple | list, which torch 2.6 does not compile.
+        return self.radius if isinstance(self.radius, (tuple, list)) else (0.0, self.radius)
 
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the blocks of Λ + T, and the originals of P."""

@@ -129,11 +129,10 @@ class SignPattern(Parametrization):
         return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
 
     def _check_size(self, W: Tensor) -> None:
-        fits = self.pattern.shape[-2:] == W.shape[-2:] and all(
-            mine in (1, theirs)
-            for mine, theirs in zip(self.pattern.shape[-3::-1], W.shape[-3::-1], strict=False)
-        )
-        if not fits or self.pattern.ndim > W.ndim:
+        pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
+        fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
+        # Both parts are as long: torch 2.6 does not compile a zip of others.
+        if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
                 f"{tuple(self.pattern.shape)}. Give the pattern one entry for each entry of the weight."

@@ -151,6 +151,7 @@ def test_only_rows_that_a_replay_does_not_repeat_are_marked() -> None:
             assert ("| scoRNN 170 † |" in text, "- † The present code" in text) == (marked, marked)
     text = table.log([ROW], results, replayed(False, ROW.name))
     assert "0123456789ab **differs**, at step 3 by 2.0e-03 where noise makes 1.0e-06" in text
+    assert f"`{ROW.name}`, not replayed" in table.log([ROW], results, {})
 
 
 def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
