@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,15 @@ def page(rows: list[Row], results: Results, replays: Replays) -> str:
     targets = {row.name: list(_targets(row, rows, results)) for row in ours}
     reached = {name: [t for t in found if t.reached] for name, found in targets.items()}
     missed = {name: [t for t in found if not t.reached] for name, found in targets.items()}
+    yes, no = (_target_table(found, rows, results, replays) for found in (reached, missed))
     parts = [HEAD]
-    if yes := _target_table(reached, rows, results, replays):
+    if yes:
         counts = [sum(map(len, found.values())) for found in (reached, targets)]
         parts.append(REACHED.format(reached=counts[0], count=counts[1]) + yes)
-    parts.append(READING + _marks(rows, results, replays))
+    parts.append(READING + _marks(yes + no))
     if figures := "\n".join(_figures(rows, results)):
         parts += [CURVES, figures]
-    if no := _target_table(missed, rows, results, replays):
+    if no:
         parts.append(MISSED + no)
     return "\n".join(parts)
 
@@ -167,13 +168,13 @@ def log(rows: list[Row], results: Results, replays: Replays) -> str:
         results: The runs of each row.
         replays: What was found when rows were replayed.
     """
-    parts = [LOG_HEAD + _marks(rows, results, replays)]
+    parts = []
     for name, section in SECTIONS.items():
         done = [row for row in rows_of(name, rows) if results.get(row.name)]
         if own := [row for row in done if row.section == name]:
             parts += [f"## {section.title}\n\n{section.text}\n", _log_table(done, section, results, replays)]
             parts += [_log_targets(own, rows, results), *notes.below_table(own, results, replays)]
-    return "\n".join(parts)
+    return "\n".join([LOG_HEAD + _marks("".join(parts)), *parts])
 
 
 def judged(measure: str, runs: list[Result]) -> str:
@@ -251,11 +252,9 @@ def _figures(rows: list[Row], results: Results) -> Iterator[str]:
             yield FIGURE.format(section=name, title=section.title)
 
 
-def _marks(rows: Iterable[Row], results: Results, replays: Replays) -> str:
+def _marks(tables: str) -> str:
     """Return what the marks behind the labels mean, those that occur."""
-    run = [row for row in rows if results.get(row.name)]
-    changed = CHANGED if any(row.changed for row in run) else ""
-    return changed + (DIFFERING if any(_differs(row, results, replays) for row in run) else "")
+    return (CHANGED if r" \*" in tables else "") + (DIFFERING if " †" in tables else "")
 
 
 def _differs(row: Row, results: Results, replays: Replays) -> bool:
