@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks import characters
 from benchmarks.case import Case, require_close
-from spectral_param.eigen import dense, tracking
-from spectral_param.eigen.derivative import known_value
+from spectral_param._eigen import dense, tracking
+from spectral_param._eigen.derivative import known_value
 
 TOLERANCE = 1e-5  # of ρ, relative to LAPACK in double precision
 

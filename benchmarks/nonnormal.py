@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param.eigen import tracking
+from spectral_param._eigen import tracking
 
 Matrix = np.ndarray
 Rng = np.random.Generator

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks import characters
 from benchmarks.case import Case, Run, require_close
-from spectral_param.recurrence.fused import rnn_fused
-from spectral_param.recurrence.reference import rnn_reference
-from spectral_param.recurrence.sequence import Cell, Rows
+from spectral_param._recurrence.fused import rnn_fused
+from spectral_param._recurrence.reference import rnn_reference
+from spectral_param._recurrence.sequence import Cell, Rows
 
 
 def _training(module: nn.Module, x: Tensor) -> Run:

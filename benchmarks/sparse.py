@@ -20,7 +20,7 @@ from scipy.sparse.linalg import ArpackError, eigs
 
 from benchmarks.run import check_tree, environment
 from benchmarks.table import RESULTS
-from spectral_param.eigen.sparse import spectral_radius
+from spectral_param._eigen.sparse import spectral_radius
 
 TOLERANCE = 1e-6
 DEGREE = 10

@@ -19,7 +19,7 @@ from sphinx.addnodes import desc_content
 from sphinx.ext.autosummary import Autosummary
 from sphinx_gallery.sorting import FunctionSortKey
 
-import spectral_param.analysis.plot
+import spectral_param.analysis._plot
 
 sys.path.insert(0, str(Path(__file__).parent))
 import thumbnails

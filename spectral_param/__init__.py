@@ -11,7 +11,7 @@
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain, remove
 from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
-from spectral_param.parametrizations import (
+from spectral_param._parametrizations import (
     BlockTriangular,
     FourierUnitary,
     Givens,

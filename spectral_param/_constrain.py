@@ -20,11 +20,11 @@ from torch.nn.utils.parametrize import (
     remove_parametrizations,
 )
 
-from spectral_param.context import has_no_values
-from spectral_param.functional.checks import finfo_eps, whole_number
-from spectral_param.parametrizations._foreign import originals_for
-from spectral_param.parametrizations.base import Parametrization
-from spectral_param.parametrizations.spectral_norm import SpectralNorm
+from spectral_param._context import has_no_values
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.foreign import originals_for
+from spectral_param._parametrizations.spectral_norm import SpectralNorm
+from spectral_param.functional._checks import finfo_eps, whole_number
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -416,7 +416,7 @@ def _check_padding(owner: Any) -> None:
 
 
 def _strides(owner: Any) -> tuple[int, ...]:
-    """Return the strides that count for a convolution's norm; see :mod:`spectral_param.eigen.symbol`."""
+    """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
         # Where the stride does not divide the image, the last and the first result are closer than a stride.
         return (1,) * len(owner.stride)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.parametrizations import Parametrization, SchurForm, SkewExponential
-from spectral_param.parametrizations._foreign import adapted
-from spectral_param.parametrizations.base import real_entries
+from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
+from spectral_param._parametrizations.base import real_entries
+from spectral_param._parametrizations.foreign import adapted
 
 
 def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from spectral_param.eigen import sparse
+from spectral_param._eigen import sparse
 from spectral_param.errors import (
     NotAMatrixError,
     NotFiniteError,
@@ -21,8 +21,8 @@ from spectral_param.errors import (
     NotSquareError,
     UnsupportedDtypeError,
 )
-from spectral_param.functional.checks import check_matrix, square_blocks
-from spectral_param.functional.spectral_radius import spectral_radius
+from spectral_param.functional._checks import check_matrix, square_blocks
+from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_"]
 

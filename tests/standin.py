@@ -24,7 +24,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from spectral_param import context
+from spectral_param import _context as context
 
 
 class _Module(_DummyBackendModule):

@@ -11,8 +11,8 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param.context import full_precision, is_plain
-from spectral_param.eigen import dominant_eigentriple
+from spectral_param._context import full_precision, is_plain
+from spectral_param._eigen import dominant_eigentriple
 from tests.cases import CASES
 
 SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
@@ -168,4 +168,4 @@ def test_nothing_else_asks_for_the_type_of_a_tensor_or_a_device() -> None:
         for path in package.rglob("*.py")
         if any(asked.search(line) for line in path.read_text().splitlines())
     }
-    assert found == {"context.py"}
+    assert found == {"_context.py"}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import spectral_param as sp
 from benchmarks import device as benchmark
 from benchmarks.table import RESULTS
-from spectral_param.eigen import dense, tracking
-from spectral_param.functional.exponential import skew_exponential
+from spectral_param._eigen import dense, tracking
+from spectral_param.functional._exponential import skew_exponential
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests.cases import CASES, FROM_THE_START
 

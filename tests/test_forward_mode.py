@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import spectral_param.functional as F
-from spectral_param import context
+from spectral_param import _context as context
 
 T, V = torch.randn(2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 D = torch.tensor([1.0, 1, -1, 1, 1], dtype=torch.float64)

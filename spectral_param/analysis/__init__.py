@@ -4,12 +4,12 @@ Functions of tensors that return tensors, in double precision and without a grap
 draw what they return. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without it.
 """
 
-from spectral_param.analysis.displacement import displacement
-from spectral_param.analysis.fisher import fisher_memory, fisher_memory_bound
-from spectral_param.analysis.gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
-from spectral_param.analysis.lyapunov import LyapunovCertificate, lyapunov_certificate
-from spectral_param.analysis.orthogonality import Recorder, orthogonality_error
-from spectral_param.analysis.plot import (
+from spectral_param.analysis._displacement import displacement
+from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
+from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from spectral_param.analysis._lyapunov import LyapunovCertificate, lyapunov_certificate
+from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
+from spectral_param.analysis._plot import (
     plot_angles,
     plot_eigenvalues,
     plot_fisher_memory,
@@ -22,19 +22,19 @@ from spectral_param.analysis.plot import (
     plot_subdiagonals,
     plot_transient_growth,
 )
-from spectral_param.analysis.schur_structure import (
+from spectral_param.analysis._schur_structure import (
     LowerSchur,
     lower_schur,
     schur_eigenvalues,
     subdiagonal_magnitudes,
 )
-from spectral_param.analysis.spectra import (
+from spectral_param.analysis._spectra import (
     departure_from_normality,
     eigenvalues,
     singular_values,
     spectral_summary,
 )
-from spectral_param.analysis.transient import TransientGrowth, kreiss_constant, transient_growth
+from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 
 __all__ = [
     "LowerSchur",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
 from spectral_param.dynamics._reduce import reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional._checks import whole_number
 
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
@@ -152,14 +152,14 @@ def fit_stable(
         )
     # A does not depend on the common unit of X and Y, and U Bᵀ does not depend on the unit of U. Powers of
     # two change no digit.
-    unit, unit_u = _scale_of(X), _scale_of(U)
+    unit, unit_u = power_of_two(X), power_of_two(U)
     X, Y, U = X / unit, Y / unit, U / unit_u
 
     region: Region
     if time == "discrete":
         region, scale, shift, size = Disc(), bound, 0.0, bound
     else:
-        region, scale, shift = HalfPlane(), _scale_of(Y - bound * X), bound
+        region, scale, shift = HalfPlane(), power_of_two(Y - bound * X), bound
         size = max(abs(bound), min(scale, 1.0))
     reduction = reduce(X, (Y - shift * X) / scale, U, unit / unit_u)
 
@@ -253,9 +253,3 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
             "Row k of Y belongs to row k of X."
         )
     return X, Y, U, _Kind(given["X"])
-
-
-def _scale_of(M: Array) -> float:
-    """Return the power of two at or below the largest modulus, 1 for zeros."""
-    largest = float(np.abs(M).max(initial=0.0))
-    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0

@@ -16,7 +16,7 @@ from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
 from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
 from spectral_param.dynamics._measure import Part, Squares
 from spectral_param.dynamics._progress import progress_bar
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional._checks import whole_number
 
 Array = NDArray[Any]  # float64
 

@@ -19,7 +19,7 @@ from spectral_param.dynamics._measure import Part
 from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
 from spectral_param.dynamics._one_step import triangular_pairs
 from spectral_param.dynamics._rollout import windows_of
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional._checks import whole_number
 
 Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]

@@ -19,7 +19,7 @@ from spectral_param.dynamics._fitting import Fitting
 from spectral_param.dynamics._forecast import ForecastFit, Start
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._rollout import Windows, forecast
-from spectral_param.functional.checks import whole_number
+from spectral_param.functional._checks import whole_number
 
 Array = NDArray[Any]  # float64
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from spectral_param.parametrizations import SpectralAbscissa, SpectralRadiusNorm
+from spectral_param._parametrizations import SpectralAbscissa, SpectralRadiusNorm
 
 Array = NDArray[Any]  # float64
 

@@ -3,16 +3,16 @@
 A derivation stands above its code, or on the page of the documentation that the file names.
 """
 
-from spectral_param.functional.cayley import cayley, cayley_inverse, scaled_cayley
-from spectral_param.functional.exponential import exponential
-from spectral_param.functional.fourier import fourier_operator
-from spectral_param.functional.givens import givens_operator
-from spectral_param.functional.householder import householder, householder_apply, householder_factors
-from spectral_param.functional.schur import schur_form
-from spectral_param.functional.spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
-from spectral_param.recurrence.activation import modrelu
-from spectral_param.recurrence.dispatch import rnn
-from spectral_param.recurrence.goru import goru
+from spectral_param._recurrence.activation import modrelu
+from spectral_param._recurrence.dispatch import rnn
+from spectral_param._recurrence.goru import goru
+from spectral_param.functional._cayley import cayley, cayley_inverse, scaled_cayley
+from spectral_param.functional._exponential import exponential
+from spectral_param.functional._fourier import fourier_operator
+from spectral_param.functional._givens import givens_operator
+from spectral_param.functional._householder import householder, householder_apply, householder_factors
+from spectral_param.functional._schur import schur_form
+from spectral_param.functional._spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
 
 __all__ = [
     "cayley",

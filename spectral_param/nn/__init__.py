@@ -1,8 +1,8 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
-from spectral_param.nn.block_rnn import BlockRNN, BlockRNNCell
-from spectral_param.nn.goru import GORU, GORUCell
-from spectral_param.nn.models import (
+from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
+from spectral_param.nn._goru import GORU, GORUCell
+from spectral_param.nn._models import (
     ENRNN,
     EUNN,
     NNRNN,
@@ -13,8 +13,8 @@ from spectral_param.nn.models import (
     ScuRNN,
     SpectralRNN,
 )
-from spectral_param.nn.modrelu import ModReLU
-from spectral_param.nn.sequence_layer import SequenceLayer
+from spectral_param.nn._modrelu import ModReLU
+from spectral_param.nn._sequence_layer import SequenceLayer
 
 __all__ = [
     "ENRNN",

@@ -10,10 +10,10 @@ from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel
 
 import spectral_param as sp
-from spectral_param.eigen import follower, tracking
-from spectral_param.eigen.derivative import known_value
-from spectral_param.eigen.follower import Follower
-from spectral_param.parametrizations import spectral_radius
+from spectral_param._eigen import follower, tracking
+from spectral_param._eigen.derivative import known_value
+from spectral_param._eigen.follower import Follower
+from spectral_param._parametrizations import spectral_radius
 
 N = 80
 KEY = "parametrizations.weight.0.tracking."

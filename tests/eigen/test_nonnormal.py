@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import nonnormal
-from spectral_param.eigen import tracking
+from spectral_param._eigen import tracking
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

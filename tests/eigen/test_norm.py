@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import spectral_param as sp
-from spectral_param.eigen import norm, proof
-from spectral_param.eigen.norm import NormFollower
-from spectral_param.eigen.singular import leading_pair, recorded_norm
+from spectral_param._eigen import norm, proof
+from spectral_param._eigen.norm import NormFollower
+from spectral_param._eigen.singular import leading_pair, recorded_norm
 
 
 @pytest.fixture

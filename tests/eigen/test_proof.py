@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectral_param.eigen import proof
+from spectral_param._eigen import proof
 
 
 def hermitian(n, values, seed=0, dtype=np.float64):

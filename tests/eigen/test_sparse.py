@@ -6,7 +6,7 @@ import scipy.linalg
 from scipy import sparse as formats
 
 from benchmarks.sparse import KINDS, error, graph, in_turn, lapack, orthogonal, reference, relabelled, ring
-from spectral_param.eigen import sparse
+from spectral_param._eigen import sparse
 from spectral_param.errors import NotProvenError
 
 

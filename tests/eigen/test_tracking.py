@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 import spectral_param as sp
-from spectral_param.eigen import tracking
+from spectral_param._eigen import tracking
 from spectral_param.errors import DegenerateEigenvalueWarning
 from tests import matrices
 

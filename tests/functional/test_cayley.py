@@ -14,11 +14,11 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import cayley, cayley_inverse, scaled_cayley
-from spectral_param.functional.cayley import choose_signs, pivot_phases, skew_part_of
+from spectral_param.functional._cayley import choose_signs, pivot_phases, skew_part_of
 from tests import matrices
 
 # The function of the same name hides the module.
-cayley_module = importlib.import_module("spectral_param.functional.cayley")
+cayley_module = importlib.import_module("spectral_param.functional._cayley")
 
 SHAPES = ((4, 4), (5, 5), (2, 3, 3), (1, 1))
 

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param.errors import NotSquareError, UnsupportedDtypeError
 from spectral_param.functional import exponential
-from spectral_param.functional.exponential import _scale_and_square, skew_exponential
+from spectral_param.functional._exponential import _scale_and_square, skew_exponential
 
 BOTH = pytest.mark.parametrize("function", [exponential, skew_exponential])
 NORMS = (1e-8, 1e-3, 0.03, 0.3, 0.8, 0.9, 3.0, 100.0)

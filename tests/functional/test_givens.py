@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.context import matmul
+from spectral_param._context import matmul
 from spectral_param.functional import givens_operator
-from spectral_param.functional.givens import max_layers, num_rotations
+from spectral_param.functional._givens import max_layers, num_rotations
 
 SETS = [(n, layers, "rectangular") for n in (1, 2, 3, 6, 7) for layers in range(1, n + 1)]
 SETS += [(40, 40, "rectangular"), (33, 33, "rectangular"), (50, 9, "rectangular")]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spectral_param.functional import givens_operator
-from spectral_param.functional.givens import eliminate, max_layers, num_rotations
+from spectral_param.functional._givens import eliminate, max_layers, num_rotations
 from tests.cases import orthogonal
 
 DTYPES = (torch.float64, torch.complex128)

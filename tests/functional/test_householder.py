@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.context import matmul
+from spectral_param._context import matmul
 from spectral_param.errors import NotAMatrixError, UnsupportedDtypeError
 from spectral_param.functional import householder, householder_apply, householder_factors
 

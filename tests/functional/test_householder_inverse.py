@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectral_param.functional import householder
-from spectral_param.functional.householder import all_reflections, few_reflections
+from spectral_param.functional._householder import all_reflections, few_reflections
 from tests.functional.test_cayley import SPECIAL
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectral_param.functional import lyapunov
+from spectral_param.functional import _lyapunov as lyapunov
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 EXACT = {torch.float32: torch.float64, torch.complex64: torch.complex128}

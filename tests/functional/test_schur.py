@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.context import matmul
+from spectral_param._context import matmul
 from spectral_param.functional import schur_form
-from spectral_param.functional.schur import (
+from spectral_param.functional._schur import (
     SchurBlocks,
     departure,
     paper_pairs,

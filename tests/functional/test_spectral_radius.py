@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectral_param as sp
-from spectral_param.eigen import dense
+from spectral_param._eigen import dense
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional import dominant_eigen, spectral_abscissa, spectral_radius
 from tests import matrices

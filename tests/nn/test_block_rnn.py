@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
 from spectral_param._model import originals_of
-from spectral_param.recurrence import fused
+from spectral_param._recurrence import fused
 from spectral_param.testing import Holder
 from tests.cases import orthogonality_defect, radii
 from tests.training import average_inputs

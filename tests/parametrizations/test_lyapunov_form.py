@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param.functional import lyapunov
+from spectral_param.functional import _lyapunov as lyapunov
 from tests.matrices import jordan
 
 

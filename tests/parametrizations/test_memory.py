@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import spectral_param as sp
-from spectral_param.eigen import dense
+from spectral_param._eigen import dense
 
 # The function of the same name hides the module.
-cayley = importlib.import_module("spectral_param.functional.cayley")
+cayley = importlib.import_module("spectral_param.functional._cayley")
 
 
 class Calls:

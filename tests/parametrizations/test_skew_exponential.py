@@ -10,7 +10,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDtypeError
-from spectral_param.functional.exponential import tangent_exponential
+from spectral_param.functional._exponential import tangent_exponential
 from spectral_param.testing import Holder
 from tests.cases import orthogonal, orthogonality_defect
 

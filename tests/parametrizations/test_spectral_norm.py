@@ -264,7 +264,7 @@ def test_an_averaged_model_keeps_its_bound(n) -> None:
 def test_the_second_read_of_a_tracked_weight_evaluates_nothing(monkeypatch) -> None:
     layer = constrained(torch.randn(100, 100))
     first = layer.weight
-    monkeypatch.setattr("spectral_param.eigen.norm.follow", None)
+    monkeypatch.setattr("spectral_param._eigen.norm.follow", None)
     assert torch.equal(layer.weight, first)
 
 

@@ -11,9 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spectral_param._recurrence import fused, linear, reference
+from spectral_param._recurrence.sequence import Cell, Rows
 from spectral_param.functional import modrelu, rnn
-from spectral_param.recurrence import fused, linear, reference
-from spectral_param.recurrence.sequence import Cell, Rows
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
 SIZES = ([3] * 7, [3, 3, 2, 2, 2, 1], [4, 1], [1], [2] * 2)

@@ -1,0 +1,363 @@
+r"""Derivatives of the leading eigenvalue and its vectors, and the operators for torch.compile.
+
+docs/derivation_spectral_radius.md derives the formulas, and says why autograd through ``torch.linalg.eig`` is
+no substitute. λ is a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of
+unit norm, and s = vᴴ u. Then
+
+.. math:: d\lambda = v^H\, dT\, u / s, \qquad
+          \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
+          \begin{bmatrix} du \\ -dλ \end{bmatrix} =
+          \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix},
+
+and dv solves the same bordered system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a
+function may be differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes
+the phases, after which every function may.
+
+PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
+
+.. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
+
+where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is taken.
+With ρ = |λ|, g_λ = g_ρ λ/ρ. With α = Re λ, g_λ = g_α. The backward pass consists of differentiable operations
+on T, λ, u and v, so derivatives of any order are right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_compiled, is_on_host, is_wrapped, not_nested
+from spectral_param._eigen.dense import (
+    SHORT_SIZE,
+    Eigentriple,
+    Height,
+    dominant_eigentriple,
+    height_of,
+    physical_conj,
+)
+from spectral_param._eigen.singular import to_double
+from spectral_param._scale import power_of_two_scale
+
+
+def degenerate_threshold(dtype: torch.dtype) -> float:
+    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
+
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
+    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
+    errors.
+    """
+    return float(10 * torch.finfo(dtype).eps ** 0.5)
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return xᴴy."""
+    # Not torch.vdot, because the precision of products depends on settings.
+    return (physical_conj(x) * y).sum(dim=-1)
+
+
+def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
+    """Return base + x yᴴ, or its real part without the complex matrix.
+
+    By elementwise operations, because autocast and TensorFloat-32 leave them alone.
+    """
+    if not real:
+        x, y = x[..., :, None], physical_conj(y)[..., None, :]
+        return x * y if base is None else torch.addcmul(base, x, y)
+    real_x, imag_x = torch.view_as_real(x.resolve_conj())[..., :, None, :].unbind(dim=-1)
+    real_y, imag_y = torch.view_as_real(y.resolve_conj())[..., None, :, :].unbind(dim=-1)
+    first = real_x * real_y if base is None else torch.addcmul(base, real_x, real_y)
+    return torch.addcmul(first, imag_x, imag_y)
+
+
+def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
+    return inner(v, u).detach().abs()
+
+
+def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
+    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
+
+
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
+    """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
+    s = inner(v, u)
+    degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
+    weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
+    return _outer(weight[..., None] * v, u, real)
+
+
+def _bordered_solve(
+    T: Tensor, eigenvalue: Tensor, column: Tensor, row: Tensor, rhs: Tensor, degenerate: Tensor
+) -> Tensor:
+    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x, with zero for degenerate λ."""
+    n = T.shape[-1]
+    scale = power_of_two_scale(T.detach())
+    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    top = torch.cat([(T - eigenvalue[..., None, None] * identity) / scale, column[..., None]], -1)
+    bottom = torch.cat([row.conj(), torch.zeros_like(row[..., :1])], -1)[..., None, :]
+    bordered = torch.cat([top, bottom], -2)
+    bordered = torch.where(
+        degenerate[..., None, None], torch.eye(n + 1, dtype=T.dtype, device=T.device), bordered
+    )
+    padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
+    x = torch.linalg.solve_ex(bordered, padded).result[..., :n, 0] / scale[..., 0]
+    return torch.where(degenerate[..., None], 0, x)
+
+
+class _Eigen(torch.autograd.Function):
+    """T -> (λ, u, v) by the formulas above, for transforms and derivatives of all orders."""
+
+    @staticmethod
+    def forward(T: Tensor, height: Height, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
+        if known is None:
+            return dominant_eigentriple(T, height)
+        # Autograd attaches the graph to the returned tensors, so they must be new ones.
+        return Eigentriple(*(x.detach() for x in known))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], *output)
+        ctx.save_for_forward(inputs[0], *output)
+
+    @staticmethod
+    @full_precision
+    def backward(
+        ctx: Any, g_eigenvalue: Tensor | None, g_right: Tensor | None, g_left: Tensor | None
+    ) -> tuple[Tensor | None, None, None]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        degenerate = is_degenerate(u, v)
+        terms = []
+        if g_eigenvalue is not None:
+            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex()))
+        if g_right is not None:
+            y = _bordered_solve(T.mH, eigenvalue.conj(), u, u, g_right, degenerate)
+            terms.append(_outer(-y, u, real=not T.is_complex()))
+        if g_left is not None:
+            y = _bordered_solve(T, eigenvalue, v, v, g_left, degenerate)
+            terms.append(_outer(-v, y, real=not T.is_complex()))
+        if not terms:
+            return None, None, None
+        return sum(terms[1:], start=terms[0]), None, None
+
+    @staticmethod
+    @not_nested
+    @full_precision
+    def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        dT = dT.to(u.dtype)
+        degenerate = is_degenerate(u, v)
+        dTu = (dT @ u[..., None])[..., 0]
+        dTHv = (dT.mH @ v[..., None])[..., 0]
+        d_eigenvalue = torch.where(degenerate, 0, inner(v, dTu) / torch.where(degenerate, 1, inner(v, u)))
+        du = _bordered_solve(T, eigenvalue, u, u, -dTu, degenerate)
+        dv = _bordered_solve(T.mH, eigenvalue.conj(), v, v, -dTHv, degenerate)
+        return d_eigenvalue, du, dv
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], T: Tensor, height: Height, known: Eigentriple | None
+    ) -> tuple[tuple[Tensor, ...], int]:
+        return _Eigen.apply(T.movedim(in_dims[0], 0), height, known), 0  # type: ignore[no-untyped-call]
+
+
+# T is of shape (..., n, n) in all of the following.
+
+
+def eigentriple(T: Tensor, height: Height = "modulus", known: Eigentriple | None = None) -> Eigentriple:
+    """Return the leading eigentriple, differentiable; ``known`` is its value, if that is known."""
+    return Eigentriple(*_Eigen.apply(T, height, known))  # type: ignore[no-untyped-call]
+
+
+def leading_value(T: Tensor, height: Height = "modulus") -> Tensor:
+    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order."""
+    value: Tensor = height_of(eigentriple(T, height).eigenvalue, height)
+    return value
+
+
+# The short path: an ordinary tensor whose triple is known -----------------------------------------
+
+
+class _Value(torch.autograd.Function):
+    """T, λ, u, v -> |λ| or Re λ, for ordinary tensors. A first derivative costs one outer product.
+
+    There is no ``setup_context``: with it, PyTorch binds the signature in each call, which takes as long as
+    the decomposition of an 8 x 8 matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, height: Height) -> Tensor:
+        ctx.height = height
+        ctx.save_for_backward(T, eigenvalue, u, v)
+        # The real part of a complex number is a view of it.
+        value: Tensor = height_of(eigenvalue, height)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            eigenvalue, u, v = eigentriple(T, ctx.height, Eigentriple(eigenvalue, u, v))
+        return _value_gradient(T, eigenvalue, u, v, g, ctx.height), None, None, None, None
+
+
+def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, height: Height) -> Tensor:
+    """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
+    g_eigenvalue = g * torch.sgn(eigenvalue) if height == "modulus" else g.to(u.dtype)
+    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())
+
+
+def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus") -> Tensor:
+    """Return |λ| or Re λ as a differentiable function of T, an ordinary tensor, from the triple of T."""
+    value: Tensor = _Value.apply(T, *triple, height)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _Divided(torch.autograd.Function):
+    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, as one node. λ is simple and not zero.
+
+    With f = r / (|λ| + ε), the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
+
+    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ| + ε}\, \mathrm{Re}\langle T, G\rangle.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, radius: Tensor | float, eps: float
+    ) -> Tensor:
+        ctx.radius, ctx.eps = radius, eps
+        ctx.save_for_backward(T, eigenvalue, u, v)
+        if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
+            return T / ((abs(eigenvalue.item()) + eps) / float(radius))
+        return T / _to_matrices(_shifted(eigenvalue, eps) / radius, T)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        T, eigenvalue, u, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
+        elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
+            return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
+        shifted = _shifted(eigenvalue, ctx.eps)
+        f = ctx.radius / shifted
+        g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
+        weight = g * torch.sgn(eigenvalue) / (u.conj_physical() * v).sum(dim=-1)
+        is_real = not T.is_complex()
+        g_T = _outer(weight[..., None] * v, u, is_real, base=_to_matrices(f, G) * G)
+        return g_T, None, None, None, None, None
+
+
+def _shifted(eigenvalue: Tensor, eps: float) -> Tensor:
+    """Return |λ| + ε."""
+    return eigenvalue.abs() + eps if eps else eigenvalue.abs()
+
+
+@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
+def _small(
+    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
+) -> Tensor:
+    """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
+    # A copy of T, as in eigen.dense.
+    matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T.clone(), G))
+    right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
+    size = abs(value)
+    f = radius / (size + eps)
+    g = -np.vdot(matrix, gradient).real * f / (size + eps)
+    w = left * (g * value / size / np.vdot(right, left))
+    result = f * gradient
+    if T.is_complex():
+        result += w[:, None] * right.conj()
+    else:
+        result += w.real[:, None] * right.real
+        if value.imag:
+            result += w.imag[:, None] * right.imag
+    return torch.from_numpy(result)
+
+
+def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
+    return x if T.ndim == 2 else x[..., None, None]
+
+
+def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, eps: float) -> Tensor:
+    """Return r T / (|λ| + ε) as a differentiable function of T, an ordinary tensor, from the triple of T.
+
+    λ is simple and not zero. r is a number, or one number for each matrix.
+    """
+    W: Tensor = _Divided.apply(T, *triple, radius, eps)  # type: ignore[no-untyped-call]
+    return W
+
+
+# Recorded graphs ----------------------------------------------------------------------------------
+
+
+def recorded_value(T: Tensor, height: Height = "modulus") -> Tensor:
+    """Return |λ| or Re λ for a graph that is being recorded."""
+    if is_compiled():
+        return with_gradient(T, *_leading_value(T.detach(), height))
+    # By operators of torch alone, because an exported program must run without this library. NaN must not
+    # reach LAPACK: its QR iteration ends the process.
+    finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    values = torch.linalg.eigvals(to_double(torch.where(finite, T, 0)))
+    value: Tensor = height_of(values, height).max(dim=-1).values
+    return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
+
+
+# In torch.compile the operators below have real outputs, because the compiler has no kernels for the complex
+# arithmetic above.
+
+
+def value_and_gradient(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Tensor, Tensor]:
+    """Return |λ| or Re λ and its gradient with respect to T, both without a graph."""
+    eigenvalue, u, v = triple
+    value = height_of(eigenvalue, height).clone()
+    return value, _value_gradient(T, eigenvalue, u, v, torch.ones_like(value), height)
+
+
+@torch.library.custom_op("spectral_param::leading_value", mutates_args=())
+def _leading_value(T: Tensor, height: str) -> tuple[Tensor, Tensor]:
+    kind: Height = "modulus" if height == "modulus" else "real"
+    return value_and_gradient(T, dominant_eigentriple(T, kind), kind)
+
+
+@_leading_value.register_fake
+def _(T: Tensor, height: str) -> tuple[Tensor, Tensor]:
+    return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
+
+
+@torch.library.custom_op("spectral_param::with_gradient", mutates_args=())
+def _with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    return value.clone()
+
+
+@_with_gradient.register_fake
+def _(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    return torch.empty_like(value)
+
+
+def _with_gradient_setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[2])
+
+
+def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "spectral_radius, spectral_abscissa: expected at most one derivative in a compiled "
+            "graph, got a second one: second derivatives are not available there. Differentiate twice in "
+            "eager mode."
+        )
+    (gradient,) = ctx.saved_tensors
+    return g[..., None, None] * gradient, None, None
+
+
+_with_gradient.register_autograd(_with_gradient_backward, setup_context=_with_gradient_setup)
+
+
+def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """Return ``value`` as a function of T that has this gradient and can be differentiated once."""
+    found: Tensor = _with_gradient(T, value.detach(), gradient.detach())
+    return found

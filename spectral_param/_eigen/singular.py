@@ -1,0 +1,234 @@
+r"""The largest singular value with its vectors: by LAPACK, and with derivatives of all orders.
+
+Derivation
+----------
+Let σ be the largest singular value of T (m, n), m ≥ n, with T v = σ u, Tᴴ u = σ v and ‖u‖ = ‖v‖ = 1. Then
+
+.. math:: dσ = \mathrm{Re}(u^H\, dT\, v),
+
+so u vᴴ is the gradient. If several singular values are largest, it is a subgradient, of one of them.
+
+Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². With its norm and
+phase fixed, vᴴ dv = 0,
+
+.. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
+
+The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones.
+There dv is not unique, and this choice is the smallest and finite. With Π, the projector to that space, it is
+a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. And u = T v/σ follows v.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import eigh
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_plain, not_nested
+from spectral_param._eigen.dense import physical_conj
+from spectral_param._scale import divided, power_of_two_scale
+
+
+class Pair(NamedTuple):
+    """The largest singular value of each matrix, with its right vector.
+
+    Attributes:
+        value: σ, shape ``(...)``; of ordinary tensors in float64 and on the host, where choices are made.
+        vector: v, of 2-norm 1, shape ``(..., n)``.
+    """
+
+    value: Tensor
+    vector: Tensor
+
+
+# T is of shape (..., m, n) with m ≥ n in all of the following.
+
+
+def to_double(T: Tensor) -> Tensor:
+    """Return T in double precision."""
+    return T.to(torch.complex128 if T.is_complex() else torch.float64)
+
+
+def leading_pair(T: Tensor) -> Pair:
+    """Return σ and v of ordinary tensors, by LAPACK on the host, without a graph.
+
+    Both come from TᴴT in double precision. They are NaN where T is not finite.
+    """
+    T = T.detach()
+    scale = None
+    if T.dtype in (torch.float64, torch.complex128):  # Squares of single precision do not overflow.
+        scale = power_of_two_scale(T)
+        T = divided(T, scale)
+    G = T if scale is not None else to_double(T)
+    G = (G.mH @ G).cpu().resolve_conj()
+    n = G.shape[-1]
+    values, vectors = [], []
+    for matrix in G.reshape(-1, n, n).numpy():
+        if np.isfinite(matrix).all():  # NaN must not reach LAPACK: it may end the process.
+            value, vector = eigh(matrix, subset_by_index=[n - 1, n - 1], check_finite=False, driver="evr")
+            if not value.size:  # LAPACK's syevr lost the last one of a cluster: OpenBLAS, AVX2 kernels.
+                value, vector = (x[..., -1:] for x in np.linalg.eigh(matrix))
+        else:
+            value, vector = np.full(1, np.nan), np.full((n, 1), np.nan)
+        values.append(value)
+        vectors.append(vector[:, 0])
+    shape = T.shape[:-2]
+    sigma = torch.from_numpy(np.sqrt(np.stack(values)[:, 0].clip(min=0))).reshape(shape)
+    v = torch.from_numpy(np.stack(vectors)).reshape(*shape, n).to(T.dtype)
+    v = v.to(T.device, non_blocking=True)
+    return Pair(sigma if scale is None else sigma * scale[..., 0, 0].cpu(), v)
+
+
+def _transformed_pair(T: Tensor) -> Pair:
+    """Return the same inside transforms of torch.func, by torch's operations."""
+    scale = power_of_two_scale(T)
+    S = to_double(divided(T, scale))
+    values, vectors = torch.linalg.eigh(S.mH @ S)
+    sigma = values[..., -1].clamp(min=0).sqrt() * scale[..., 0, 0]
+    # Copies: an output of an autograd Function may not be a view.
+    return Pair(sigma.to(T.real.dtype), vectors[..., -1].to(T.dtype, copy=True).contiguous())
+
+
+def recorded_norm(T: Tensor) -> Tensor:
+    """Return σ, differentiable once, by torch's operators alone, for a graph that is being recorded."""
+    scale = power_of_two_scale(T.detach())
+    S = to_double(T / scale)
+    # Ties share the gradient. The square root has no derivative at 0.
+    values = torch.linalg.eigvalsh(S.mH @ S).amax(dim=-1)
+    positive = values > 0
+    sigma = torch.where(positive, torch.where(positive, values, 1).sqrt(), 0)
+    return torch.where(values.isnan(), values, sigma).to(T.real.dtype) * scale[..., 0, 0]
+
+
+def _times(T: Tensor, x: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m)
+    return (T @ x[..., None])[..., 0]
+
+
+def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., m), (..., n) -> (..., m, n)
+    """Return x yᴴ."""
+    return x[..., :, None] * physical_conj(y)[..., None, :]
+
+
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    return (physical_conj(x) * y).sum(dim=-1)
+
+
+def _left(T: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
+    """Return u = T v/σ; zero for σ = 0, where there is no derivative."""
+    positive = sigma.detach() != 0
+    return torch.where(positive[..., None], _times(T, v) / torch.where(positive, sigma, 1)[..., None], 0)
+
+
+def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    """Return (λ - G)⁺ x, which is orthogonal to v."""
+    n = T.shape[-1]
+    G = T.mH @ T
+    values, vectors = torch.linalg.eigh(torch.where(G.detach().isfinite(), G.detach(), 0))
+    # An eigenvalue this close to the largest one cannot be told from it.
+    tied = values >= values[..., -1:] * (1 - 100 * n * torch.finfo(T.dtype).eps)
+    # With one leading value, the vector of the pair is the space.
+    tied = tied & (tied.sum(dim=-1, keepdim=True) > 1)
+    leading = vectors * tied[..., None, :].to(vectors.dtype)
+
+    def rest(y: Tensor) -> Tensor:  # (I - Π) y for the space without v
+        y = y - _times(leading, _times(leading.mH, y))
+        return y - v * _inner(v, y)[..., None]
+
+    square = (sigma * sigma)[..., None, None]
+    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    M = square * (identity + _outer(v, v) + leading @ leading.mH) - G
+    M = torch.where(square.detach() == 0, identity, M)
+    x = torch.where(square.detach()[..., 0] == 0, 0, rest(x))
+    return rest(torch.linalg.solve_ex(M, x[..., None]).result[..., 0])
+
+
+class _Leading(torch.autograd.Function):
+    """T -> (σ, v), in every mode and of every order."""
+
+    @staticmethod
+    def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
+        if sigma is None or v is None:
+            return _transformed_pair(T)
+        # Autograd attaches the graph to the returned tensors, so they must be new ones.
+        return sigma.detach().clone(), v.detach().clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(inputs[0], *output)
+        ctx.save_for_forward(inputs[0], *output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, g_sigma: Tensor | None, g_v: Tensor | None) -> tuple[Tensor | None, None, None]:
+        T, sigma, v = ctx.saved_tensors
+        terms = []
+        if g_sigma is not None:
+            terms.append(_outer(g_sigma[..., None] * _left(T, sigma, v), v))
+        if g_v is not None:
+            y = _turned(T, sigma, v, g_v)
+            terms.append(_outer(_times(T, v), y) + _outer(_times(T, y), v))
+        return (sum(terms[1:], start=terms[0]) if terms else None), None, None
+
+    @staticmethod
+    @not_nested
+    @full_precision
+    def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor]:
+        T, sigma, v = ctx.saved_tensors
+        dTv = _times(dT, v)
+        d_sigma = _inner(_left(T, sigma, v), dTv).real
+        return d_sigma, _turned(T, sigma, v, _times(dT.mH, _times(T, v)) + _times(T.mH, dTv))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None, None], T: Tensor, *_: None) -> tuple[Any, int]:
+        return _Leading.apply(T.movedim(in_dims[0], 0), None, None), 0  # type: ignore[no-untyped-call]
+
+
+def norm(T: Tensor, known: Pair | None = None) -> Tensor:
+    """Return σ, differentiable; ``known`` is the pair, if that is known."""
+    if known is None and is_plain(T):
+        known = leading_pair(T)
+    pair = (None, None) if known is None else (known.value.to(T.real.dtype).to(T.device), known.vector)
+    sigma: Tensor = _Leading.apply(T, *pair)[0]  # type: ignore[no-untyped-call]
+    return sigma
+
+
+class _Divided(torch.autograd.Function):
+    r"""T, σ, v -> W = f T for f = c/σ and ordinary tensors, as one node. c is constant.
+
+    With the gradient G of W,
+
+    .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, f: Tensor) -> Tensor:
+        ctx.save_for_backward(T, sigma, v, f)
+        return T * _to_matrices(f)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        T, sigma, v, f = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            c = f * sigma
+            sigma, v = _Leading.apply(T, sigma, v)  # type: ignore[no-untyped-call]
+            f = c / sigma
+        g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
+        u = g[..., None] * _left(T, sigma, v)
+        outer = u[..., :, None], physical_conj(v)[..., None, :]
+        return torch.addcmul(_to_matrices(f) * G, *outer, value=-1), None, None, None
+
+
+def _to_matrices(x: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
+    return x[..., None, None]
+
+
+def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
+    """Return c T/σ as a differentiable function of T, an ordinary tensor, for c on the host and σ > 0."""
+    sigma, f = (x.to(T.real.dtype).to(T.device, non_blocking=True) for x in (pair.value, c / pair.value))
+    W: Tensor = _Divided.apply(T, sigma, pair.vector, f)  # type: ignore[no-untyped-call]
+    return W

@@ -1,0 +1,375 @@
+"""The spectral radius of a sparse matrix: exact reductions, then Ritz values with a proof.
+
+One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, which need not be the largest
+if many are close together. In random sparse matrices with n = 10,000 and ten entries a row, 16 or more
+eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
+computed by LAPACK.
+
+1. *Strong components.* In their order T is block triangular, so its eigenvalues are those of the diagonal
+   blocks. A node on no cycle is a 1 x 1 block. So acyclic and nilpotent parts give an exact 0, where LAPACK
+   finds ε^(1/n). A block is skipped if its row or column sums show that its radius is not above the largest
+   one found.
+2. *Period.* If p divides the lengths of all cycles of a block, its nodes fall into p classes, and edges lead
+   from each class to the next. T^p maps the first class to itself, by B = T₀₁ T₁₂ … T₍p−1₎₀, and ρ(T) =
+   ρ(B)^(1/p). The next points find ρ(B); with p = 1, B = T.
+3. *Perron.* If B ≥ 0, then min (Bx)ᵢ/xᵢ ≤ ρ(B) ≤ max (Bx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
+   bring the two bounds together.
+4. *LAPACK*, all eigenvalues, for blocks up to the size ``DENSE``.
+5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
+   leading invariant subspaces of dimension k, with the residuals E = TV − VVᴴTV and F = TᴴU − UUᴴTᴴU. With Q
+   = I − V(UᴴV)⁻¹Uᴴ and an orthonormal basis W of the orthogonal complement of U, T is
+
+       [[H, X], [Y, T₂₂]],   H = (UᴴV)⁻¹UᴴTV,   ‖X‖ ≤ ‖Q‖‖F‖,   ‖Y‖ ≤ ‖Q‖‖E‖,   T₂₂ʲ = Wᴴ (QTQ)ʲ W,
+
+   in the basis [V, W]. A number z that is not an eigenvalue of T₂₂ is an eigenvalue of T if and only if it is
+   one of H + X (z − T₂₂)⁻¹ Y. Let
+
+       R = Σ_{j<K} ‖(QTQ)ʲ‖ / r^(j+1) / (1 − q),    q = ‖(QTQ)ᴷ‖ / rᴷ < 1.
+
+   Then ‖(z − T₂₂)⁻¹‖ ≤ R for all |z| ≥ r, by the Neumann series. So every eigenvalue z of T with |z| ≥ r lies
+   within δ = κ ‖X‖ R ‖Y‖ of an eigenvalue θ of H, where κ is the condition number of the eigenvectors of H
+   (Bauer, Fike). Each cluster of discs of radius δ that stays in |z| > r contains as many eigenvalues of T as
+   of H, because no eigenvalue crosses its boundary when X is scaled up from 0. With r = (1 − τ) |θ₁| and 2kδ
+   ≤ τ |θ₁|, this proves |ρ(T) − |θ₁|| ≤ τ |θ₁|. The proof does not assume that T is close to normal: if
+   powers of T grow before they decay, R and κ are large. More Ritz values mean fewer products K. R may be far
+   from sharp, because it is multiplied by the small E and F.
+
+   The norms are estimated with random vectors. A Gaussian z has ‖Mz‖ ≥ |g| ‖M‖ with g standard normal. So the
+   probability that ‖Mz‖ < ‖M‖/c for all of s vectors is below (√(2/π)/c)^s: 2e-17 for s = 8, c = 100, and the
+   same for half as many complex vectors. A proof takes at most ``PRODUCTS`` norms, so the probability of a
+   wrong proof is below 1e-12. The vectors do not depend on T.
+
+If nothing is proven, LAPACK finds the radius up to the size ``DENSE_LIMIT``; above, a :class:`NotProvenError`
+is raised. All results are up to rounding: like LAPACK's, the radius is that of T + ΔT, where ‖ΔT‖ is a small
+multiple of ε‖T‖.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse import csgraph
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
+
+from spectral_param._eigen.proof import resolvent_bound
+from spectral_param._scale import power_of_two
+from spectral_param.errors import NotProvenError
+
+Array = npt.NDArray[Any]
+
+# All eigenvalues of a matrix of this size take a tenth of a second, less than a proof.
+DENSE = 500
+# All eigenvalues of a matrix of this size take a minute and 200 MB.
+DENSE_LIMIT = 5000
+# τ, the relative error of a proven radius.
+TOLERANCE = 1e-8
+POWER_STEPS, SMALLEST = 1000, 1e-280
+# A radius below this fraction of the norm is lost in the rounding errors of a product.
+LOST = 1e-8
+# Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
+RESIDUAL, SAME = 1e-10, 1e-6
+RESTARTS = 60
+VECTORS, MARGIN, PRODUCTS = 8, 100.0, 6000
+# If powers grow by more than this, rounding errors grow as much.
+GROWTH = 1e10
+
+
+def spectral_radius(T: Any) -> float:
+    """Return ρ(T) of a square scipy sparse matrix or array; NaN where T has NaN or infinite entries.
+
+    The value is exact, proven or from LAPACK.
+
+    Raises:
+        NotProvenError: If nothing could be proven for a strong component larger than ``DENSE_LIMIT``.
+    """
+    A = sparse.csr_array(T, dtype=np.complex128 if T.dtype.kind == "c" else np.float64, copy=True)
+    A.sum_duplicates()
+    if not np.isfinite(A.data).all():
+        return math.nan
+    A.eliminate_zeros()
+    scale = power_of_two(A.data)
+    A.data /= scale
+    largest = 0.0
+    for block, bound in _strong_components(A):
+        if bound <= largest:
+            break
+        largest = max(largest, bound if block.shape[0] == 1 else _of_irreducible(block))
+    return scale * largest
+
+
+# Exact reductions ---------------------------------------------------------------------------------
+
+
+def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
+    """Yield the diagonal blocks of A, each with a bound on its radius, largest bound first."""
+    count, labels = csgraph.connected_components(_graph(A), directed=True, connection="strong")
+    entries = A.tocoo()
+    inside = labels[entries.row] == labels[entries.col]
+    place = np.empty(len(labels), dtype=np.int64)
+    place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
+    rows, columns, data = place[entries.row[inside]], place[entries.col[inside]], entries.data[inside]
+    blocks = sparse.csr_array((data, (rows, columns)), shape=A.shape)
+    ends = np.cumsum(np.bincount(labels, minlength=count))
+    starts = np.concatenate([[0], ends[:-1]])
+    sums = (np.bincount(index, np.abs(data), minlength=len(labels)) for index in (rows, columns))
+    bounds = np.minimum(*(np.maximum.reduceat(each, starts) for each in sums))
+    for c in np.argsort(-bounds, kind="stable"):
+        yield blocks[starts[c] : ends[c], starts[c] : ends[c]], float(bounds[c])
+
+
+def _graph(A: Any) -> Any:
+    """Return A with ones for entries, because csgraph would drop imaginary parts."""
+    return sparse.csr_array((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+
+
+def _of_irreducible(T: Any) -> float:
+    """Return ρ of a strong component of at least two nodes."""
+    if T.nnz == T.shape[0]:  # A cycle.
+        return math.exp(np.log(np.abs(T.data)).mean())
+    factors = _cyclic_factors(T)
+    period = len(factors)
+    if factors[0].shape[0] <= DENSE:
+        B, exponent = _dense_product(factors)
+        rho = _of_dense(B)
+        if rho > LOST * np.linalg.norm(B):
+            return float(2.0 ** ((exponent + math.log2(rho)) / period))
+        factors, period = [T], 1
+    return float(_of_primitive(_Product(factors)) ** (1 / period))
+
+
+def _cyclic_factors(T: Any) -> list[Any]:
+    """Return T₀₁, T₁₂, …, T₍p−1₎₀ of the p classes, starting at the smallest one; [T] for p = 1."""
+    order, before = csgraph.breadth_first_order(_graph(T), 0)
+    level = np.zeros(T.shape[0], dtype=np.int64)
+    for node in order[1:]:
+        level[node] = level[before[node]] + 1
+    edges = T.tocoo()
+    period = int(np.gcd.reduce(level[edges.row] + 1 - level[edges.col]))
+    if period == 1:
+        return [T]
+    classes = [np.flatnonzero(level % period == c) for c in range(period)]
+    first = min(range(period), key=lambda c: len(classes[c]))
+    turn = [*classes[first:], *classes[:first], classes[first]]
+    # One permutation, then slices, because indexing with a list searches all of T each time.
+    place = np.empty(T.shape[0], dtype=np.int64)
+    place[np.concatenate(turn[:-1])] = np.arange(T.shape[0])
+    ordered = sparse.csr_array((edges.data, (place[edges.row], place[edges.col])), shape=T.shape)
+    ends = np.cumsum([len(c) for c in turn[:-1]])
+    starts = ends - [len(c) for c in turn[:-1]]
+    return [
+        ordered[starts[c] : ends[c]][:, starts[d] : ends[d]]
+        for c, d in ((c, (c + 1) % period) for c in range(period))
+    ]
+
+
+def _dense_product(factors: list[Any]) -> tuple[Array, int]:
+    """Return B and an exponent e: the product of the factors is B·2ᵉ."""
+    B, exponent = factors[-1].toarray(), 0
+    for factor in reversed(factors[:-1]):
+        B = factor @ B
+        scale = power_of_two(B)
+        B /= scale
+        exponent += math.frexp(scale)[1] - 1
+    return B, exponent
+
+
+def _of_dense(B: Array) -> float:
+    rho = _by_perron(lambda x: B @ x, len(B)) if _has_one_sign(B) else None
+    return _lapack(B) if rho is None else abs(rho)
+
+
+def _lapack(B: Array) -> float:
+    return float(np.abs(np.linalg.eigvals(B)).max())
+
+
+# One block without structure ----------------------------------------------------------------------
+
+
+class _Product:
+    """B as the factors of a product that is never formed."""
+
+    def __init__(self, factors: list[Any]):
+        self.factors = factors
+        self.adjoints = [factor.conj().T.tocsr() for factor in factors]
+        self.n = factors[0].shape[0]
+        self.dtype = factors[0].dtype
+
+    def times(self, x: Array, power: int = 1) -> Array:
+        for factor in reversed(self.factors * power):
+            x = factor @ x
+        return x
+
+    def adjoint_times(self, x: Array, power: int = 1) -> Array:
+        for adjoint in self.adjoints * power:
+            x = adjoint @ x
+        return x
+
+
+def _of_primitive(B: _Product) -> float:
+    """Return ρ of a product of period 1."""
+    if all(_has_one_sign(factor.data) for factor in B.factors):
+        rho = _by_perron(B.times, B.n)
+        if rho is not None:
+            return abs(rho)
+    if B.n > DENSE:
+        for attempt in ATTEMPTS:
+            rho = _by_ritz_values(B, attempt)
+            if rho is not None:
+                return rho
+        if B.n > DENSE_LIMIT:
+            raise NotProvenError(
+                f"expected a matrix whose spectral radius can be proven, got one with {B.n} nodes that reach "
+                "each other and too many eigenvalues close to the largest one. LAPACK can compute the radius "
+                f"in minutes and {16e-9 * B.n**2:.1f} GB: scale the entries by "
+                "radius / abs(numpy.linalg.eigvals(dense)).max()."
+            )
+    return _lapack(B.times(np.eye(B.n)))
+
+
+def _has_one_sign(entries: Array) -> bool:
+    if np.iscomplexobj(entries):
+        return False
+    return bool((entries >= 0).all() or (entries <= 0).all())
+
+
+def _by_perron(times: Callable[[Array], Array], n: int) -> float | None:
+    """Return ρ(B) for B ≥ 0, -ρ(B) for B ≤ 0, by Collatz and Wielandt; None if the bounds stay apart."""
+    x = np.ones(n)
+    for _ in range(POWER_STEPS):
+        y = times(x)
+        ratios = y / x
+        low, high = ratios.min(), ratios.max()
+        if high - low <= TOLERANCE * max(abs(low), abs(high)):
+            return float((low + high) / 2)
+        x = np.abs(y)
+        x /= x.max()
+        if not x.min() > SMALLEST:
+            break
+    return None
+
+
+class _Attempt(NamedTuple):
+    values: int  # number of Ritz values that ARPACK computes
+    columns: int  # number of its basis vectors
+    power: int  # of T; a prime, so that few different eigenvalues have the same power
+
+
+ATTEMPTS = (_Attempt(16, 64, 7), _Attempt(40, 120, 11))
+
+
+def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
+    """Return ρ(B) if Ritz values prove it, else None.
+
+    Computed for a power S of B: products with a sparse B cost less than orthogonalising the basis.
+    """
+    power = max(1, attempt.power // len(B.factors))
+    rng = np.random.default_rng(attempt.power)
+    theta, X = _ritz_pairs(lambda x: B.times(x, power), B, attempt, rng)
+    phi, Y = _ritz_pairs(lambda x: B.adjoint_times(x, power), B, attempt, rng)
+    pairs = _in_both(theta, phi if B.dtype.kind == "f" else phi.conj())
+    if not pairs:
+        return None
+    right, left = (list(index) for index in zip(*pairs, strict=True))
+    V, U = _basis(theta[right], X[:, right], B.dtype), _basis(phi[left], Y[:, left], B.dtype)
+    try:
+        rho = _proven(B, power, V, U, rng)
+    except np.linalg.LinAlgError:  # UᴴV is singular, or H is defective.
+        return None
+    return None if rho is None else rho ** (1 / power)
+
+
+def _ritz_pairs(
+    product: Callable[[Array], Array], B: _Product, attempt: _Attempt, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return converged Ritz values, largest first, and vectors; of a conjugate pair the upper one."""
+    S = LinearOperator((B.n, B.n), matvec=product, dtype=B.dtype)
+    start = rng.standard_normal(B.n).astype(B.dtype)
+    try:
+        theta, X = eigs(S, attempt.values, ncv=attempt.columns, v0=start, tol=RESIDUAL, maxiter=RESTARTS)
+    except ArpackNoConvergence as some:
+        theta, X = some.eigenvalues, some.eigenvectors
+    except ArpackError:
+        return np.empty(0, complex), np.empty((B.n, 0), complex)
+    if B.dtype.kind == "f":
+        lower = theta.imag < 0
+        theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
+    order = np.argsort(-np.abs(theta), kind="stable").tolist()
+    if B.dtype.kind == "f":
+        # Both values of a pair are there, except perhaps for the last pair. Keep one of each.
+        order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
+    return theta[order], X[:, order]
+
+
+def _in_both(theta: Array, phi: Array) -> list[tuple[int, int]]:
+    """Return the index pairs of equal right and left Ritz values, up to the first value without a partner."""
+    pairs: list[tuple[int, int]] = []
+    free = list(range(len(phi)))
+    for i, value in enumerate(theta):
+        nearest = min(free, key=lambda j: abs(phi[j] - value), default=None)
+        if nearest is None or abs(phi[nearest] - value) > SAME * abs(theta[0]):
+            break
+        free.remove(nearest)
+        pairs.append((i, nearest))
+    return pairs
+
+
+def _basis(theta: Array, X: Array, dtype: Any) -> Array:
+    """Return an orthonormal basis of the Ritz vectors, real for a real T."""
+    if dtype.kind == "f":
+        X = np.concatenate([X.real, X.imag[:, theta.imag != 0]], axis=1)
+    return np.linalg.qr(X)[0]
+
+
+def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generator) -> float | None:
+    """Return |θ₁| if it is proven to be ρ(S) up to τ, by point 5 above with S for T; else None."""
+    k = V.shape[1]
+    SV, SU = B.times(V, power), B.adjoint_times(U, power)
+    M = U.conj().T @ V
+    dual = np.linalg.solve(M, U.conj().T)
+    theta, eigenvectors = np.linalg.eig(dual @ SV)
+    moduli = np.abs(theta)
+    leader = moduli.max()
+    if not leader > 0:
+        return None
+    E = np.linalg.norm(SV - V @ (V.conj().T @ SV))
+    F = np.linalg.norm(SU - U @ (U.conj().T @ SU))
+    Q = np.linalg.norm(np.linalg.inv(M), 2)
+    R = _resolvent_bound(B, power, V, dual, moduli / leader, (1 - TOLERANCE) * leader, rng)
+    delta = np.linalg.cond(eigenvectors) * (Q * F) * R * (Q * E)
+    return float(leader) if 2 * k * delta <= TOLERANCE * leader else None
+
+
+def _resolvent_bound(
+    B: _Product, power: int, V: Array, dual: Array, moduli: Array, r: float, rng: np.random.Generator
+) -> float:
+    """Return R ≥ ‖(z − S₂₂)⁻¹‖ for all |z| ≥ r; infinity if none is found.
+
+    It is wrong with a probability below 1e-12. S is the power of B, V the basis of the leading right
+    invariant subspace, ``dual`` = (UᴴV)⁻¹Uᴴ, and ``moduli`` are those of H's eigenvalues, scaled so that the
+    largest is 1. r is less than the radius of H.
+    """
+    z = rng.standard_normal((B.n, VECTORS))
+    if B.dtype.kind == "c":
+        z = z[:, ::2] + 1j * z[:, 1::2]
+    z -= V @ (dual @ z)
+    # The number of products for a normal S, from the smallest Ritz value. Up to four times as many are
+    # allowed, for powers that grow before they decay.
+    expected = math.log(2 * MARGIN * B.n**0.5) / -math.log(moduli.min().clip(1e-9, 1 - 1e-9))
+    most = PRODUCTS / (power * len(B.factors))
+    if expected > most:
+        return math.inf
+    norms: list[float] = []  # of (QSQ)ʲ, relative to rʲ
+    for _ in range(math.ceil(min(most, 4 * expected + 10))):
+        norms.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
+        if norms[-1] <= 0.5:
+            return resolvent_bound(norms, 1.0)[0] / r
+        if not norms[-1] < GROWTH:
+            break
+        z = B.times(z, power) / r
+        z -= V @ (dual @ z)
+    return math.inf

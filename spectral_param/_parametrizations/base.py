@@ -1,0 +1,517 @@
+"""The contract of all constraints: what a subclass defines, and what PyTorch and users call."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from spectral_param._context import HALF, full_precision, has_no_values, plain, promoted
+from spectral_param._parametrizations.copies import deep_copy
+from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
+from spectral_param._parametrizations.memory import Memory
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_matrix, finfo_eps
+
+
+class Parametrization(nn.Module, abc.ABC):
+    """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
+
+    The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
+    instance for each weight, with :func:`spectral_param.constrain` or
+    :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
+    set. A weight assigned later must be in the set, and have the same shape, dtype and device.
+
+    A subclass defines :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
+    These get matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU
+    are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override
+    ``forward`` and ``right_inverse``.
+
+    Attributes:
+        gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
+            1. :func:`spectral_param.constrain` sets it from the module.
+        kernel_dims: Number of spatial dimensions of a kernel that is a matrix, as that of a convolution of
+            size 1. The default is 0. :func:`spectral_param.constrain` sets it from the module.
+    """
+
+    #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
+    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
+    #: shape, as they are.
+    shapes: Literal["square", "tall", "any"] = "square"
+
+    _like: Tensor
+    _like_real: Tensor
+    #: Names of attributes, numbers or tensors, that the state_dict has. No conversion rounds them.
+    _saved: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = 1
+        self.kernel_dims = 0
+        # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
+        # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
+        # the real originals of a complex weight.
+        self._shape: torch.Size | None = None
+        self._layout = PLAIN
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self.register_buffer("_like_real", torch.empty(0), persistent=False)
+        self._from_paper = False
+        self._is_after = False
+        self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
+        self._memory = Memory()
+
+    # A subclass defines -------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return the constrained matrices ``(..., m, n)`` for originals shaped as by :meth:`unconstrain`.
+
+        A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
+        is recorded and in transforms of torch.func, where no value may be looked at.
+        """
+
+    @abc.abstractmethod
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return originals that :meth:`constrain` maps to W. They share no memory with W.
+
+        Args:
+            W: Matrices ``(..., m, n)``.
+            eps: Relative rounding error of the dtype in which the user gave W.
+            project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
+                raising :class:`~spectral_param.errors.InManifoldError`.
+        """
+
+    @abc.abstractmethod
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return new originals, initialized as in the constraint's paper.
+
+        Args:
+            like: Matrices ``(..., m, n)`` of the shape, dtype and device of the weight.
+        """
+
+    @abc.abstractmethod
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return the number of independent real parameters of the weight, without those of frozen originals.
+
+        Called only if at least one original is trained.
+        """
+
+    def find(self, *originals: Tensor) -> Any:
+        """Return what the weight needs that no differentiable operation computes, or None.
+
+        For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
+        values may be looked at. The result is given to :meth:`constrain` as ``found``, and again when the
+        same weight is evaluated for a backward pass. So it is computed once after each change of the
+        originals. The method may change buffers, as a latch does.
+
+        By default the result is None, and :meth:`constrain` has one argument for each original.
+        """
+        return None
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the originals that the entries of X encode, for a constraint after another one in a chain.
+
+        By default the matrix is the only original. A constraint with more originals takes them from the
+        entries of the matrix. So every constraint works after every parametrization.
+
+        Args:
+            X: Matrices ``(..., m, n)``.
+        """
+        return (X,)
+
+    #: Whether a weight can be assigned if the constraint acts after another one.
+    assignable_after = False
+
+    def check_after(self, links: list[nn.Module]) -> None:
+        """Raise if this constraint would undo one of ``links``, which act before it in a chain.
+
+        For :func:`spectral_param.constrain`. By default nothing is raised.
+        """
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
+        return [(self, originals)]
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return a function h -> h Wᵀ on rows ``(batch, n)``, or None.
+
+        None, the default, means that no function is faster than a product with W. A recurrence uses the
+        function, because W acts in every time step.
+        """
+        return None
+
+    # PyTorch and users call ---------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weight, known after registration."""
+        return self._like.dtype
+
+    def forward(self, *originals: Tensor) -> Tensor:
+        """Return the constrained weight, in the dtype and on the device of the originals.
+
+        The constraint is evaluated if the originals have changed since the last read. Otherwise the weight
+        is known, and the constraint is evaluated again only for a backward pass.
+
+        Args:
+            originals: The tensors that the optimizer trains. After another parametrization, the one weight X
+                that it returns.
+
+        Raises:
+            NotAMatrixError: If X has fewer than two dimensions or no entries.
+            NotSquareError: If X is not square, and the constraint takes square weights only.
+            UnsupportedDtypeError: If X is not floating point or complex.
+        """
+        if self._shape is None and len(originals) == 1:
+            if not self._is_after:
+                self._is_after = True
+            check_matrix(originals[0], type(self).__name__)
+            layout = self._layout_of(originals[0])
+            if layout != self._layout:
+                self._layout = layout
+        if self._is_empty:
+            self._warn_of_empty(originals)
+        context = plain(*originals)
+        if context is not None:
+            return self._memory.read(self, originals, context)
+        W: Tensor = self._evaluate(*originals)
+        return W
+
+    @full_precision
+    def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals for the weight W.
+
+        Args:
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+
+        Raises:
+            NotAMatrixError: If W has fewer than two dimensions or no entries.
+            NotSquareError: If the constraint takes square weights only, and W is neither square nor a stack
+                of ``gates`` square blocks.
+            UnsupportedDtypeError: If W is not floating point or complex.
+            InManifoldError: If W is outside the set; at registration, where W is projected, only if
+                :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
+            NotImplementedError: If the constraint acts after another parametrization and its originals
+                cannot be written into one matrix.
+            ValueError: If the rows of W are no multiple of ``gates``; if W differs from the weight in shape,
+                dtype or device; if it comes from
+                ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
+        """
+        name = type(self).__name__
+        check_matrix(W, name)
+        self._check_same_kind(W)
+        layout = self._layout_of(W)
+        if self._is_after and not isinstance(W, nn.Parameter):
+            return self._assign_after(W)
+        is_first = self._shape is None
+        if is_first:
+            self._layout = layout
+            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
+        if has_no_values(W):
+            originals = self._start_without_values(W)
+        elif self._from_paper:
+            originals = self.start(self._split(at_least_float32(W.detach())))
+        else:
+            originals = self._unconstrain(W.detach(), project=is_first)
+        self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
+        if isinstance(originals, Tensor):
+            return originals.to(W.dtype).contiguous()
+        like = (self._like_real.dtype, self._like.dtype)
+        return tuple(t.to(like[t.is_complex()]).contiguous() for t in originals)
+
+    def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
+        """Return whether X is in the set, up to rounding. geotorch has the same method.
+
+        For :class:`spectral_param.FourierUnitary`, and :class:`spectral_param.Givens` with few layers, the
+        result is False also if the originals of X cannot be found.
+
+        Args:
+            X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+            eps: Relative rounding error that X may have; by default that of its dtype.
+        """
+        eps = finfo_eps(X.dtype) if eps is None else eps
+        trial = copy.deepcopy(self)
+        try:
+            check_matrix(X, type(self).__name__)
+            layout = self._layout_of(X)
+            trial.unconstrain(layout.split(at_least_float32(X.detach())), eps=eps, project=False)
+        except ValueError:
+            return self._last_originals(X, eps) is not None
+        return True
+
+    @torch.no_grad()
+    def sample(self) -> Tensor:
+        """Return a weight initialized as in the constraint's paper. geotorch has the same method.
+
+        Raises:
+            ValueError: Before registration, when the shape is not known yet.
+        """
+        trial = copy.deepcopy(self)
+        W: Tensor = trial(*trial._start_again("sample"))
+        return W
+
+    @torch.no_grad()
+    def restart(self, *originals: Tensor) -> None:
+        """Overwrite the originals with the initialization of the constraint's paper.
+
+        For a layer's ``reset_parameters``, for instance after ``to_empty`` of a layer built on the meta
+        device.
+
+        Args:
+            originals: The tensors that the optimizer trains. Their values are replaced.
+
+        Raises:
+            ValueError: Before registration, when the shape is not known yet.
+        """
+        for original, value in zip(originals, self._start_again("restart"), strict=True):
+            original.copy_(value)
+        self._is_empty = False
+
+    def _start_again(self, method: str) -> tuple[Tensor, ...]:
+        """Return the originals of the paper's start, for a method that needs a registered constraint."""
+        if self._shape is None:
+            raise ValueError(
+                f"{type(self).__name__}.{method}: expected a registered constraint, whose weight has a "
+                "shape, got one that is not registered. Register it first."
+            )
+        return as_tuple(self.start(self._split(_new_like(self._like, self._shape))))
+
+    def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
+        return self.from_matrix(self._split(at_least_float32(X)))
+
+    # Implementation -----------------------------------------------------------------------------------
+
+    @full_precision
+    def _evaluate(self, *originals: Tensor, found: Any = None) -> Tensor:
+        """Return the weight of originals as PyTorch holds them."""
+        return self._as_weight(self.constrained(self._exact(originals), found), originals[0].dtype)
+
+    def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the originals as :meth:`constrain` gets them."""
+        if self._is_after and len(originals) == 1:
+            return self.read_matrix(originals[0])
+        for t in originals:
+            if t.dtype in HALF:
+                return tuple(map(at_least_float32, originals))
+        return originals
+
+    def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the matrices as PyTorch holds them, for a first original of this dtype."""
+        if self._layout != PLAIN:
+            W = self._layout.join(W)
+        if W.is_complex() and not dtype.is_complex:
+            # All originals are real, and their dtype does not determine the weight's: Module.double converts
+            # real tensors, but not a complex weight.
+            dtype = self._like.dtype if self._like.is_complex() else W.dtype
+        return W if W.dtype == dtype else W.to(dtype)
+
+    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
+        """Return :meth:`constrain` with what was found, if anything was."""
+        constrain: Callable[..., Tensor] = self.constrain
+        return constrain(*originals) if found is None else constrain(*originals, found=found)
+
+    def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return originals of a weight. The weight of the last read is always in the set."""
+        eps = finfo_eps(W.dtype)
+        try:
+            return self.unconstrain(self._split(at_least_float32(W)), eps=eps, project=project)
+        except InManifoldError as error:
+            known = None if project else self._last_originals(W, eps)
+            if known is None:
+                raise InManifoldError(f"{error}{'' if project else _FUNCTIONAL_CALL}") from None
+            return known if len(known) > 1 else known[0]
+
+    def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
+        return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # The memory compares the number of edits, and lists the attributes that may change without one.
+        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
+
+    def _split(self, W: Tensor) -> Tensor:
+        """Return the matrices of a weight of the registered shape."""
+        return self._layout.split(W)
+
+    def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
+        with unset_fake_temporarily():
+            originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
+
+        def empty(t: Tensor) -> Tensor:
+            return W.detach().new_empty(t.shape, dtype=t.dtype)
+
+        self._apply(empty)  # The buffers.
+        return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
+        was_meta = self._like.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if was_meta and not self._like.is_meta:
+            self._is_empty = True
+        return self
+
+    def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
+        """Warn if no one has written to the originals since ``to_empty``."""
+        self._is_empty = False
+        if any(t._version == 0 for t in originals):
+            warnings.warn(
+                f"{type(self).__name__}: expected originals with values, got what was in the memory that "
+                "to_empty took. The layer's reset_parameters does not reach them: it changes the weight that "
+                "it reads. Call links[0].restart(*links.parameters(recurse=False)) with links = "
+                "layer.parametrizations.weight, or load a checkpoint.",
+                stacklevel=2,
+            )
+
+    def _assign_after(self, W: Tensor) -> Tensor:
+        name = type(self).__name__
+        if not self.assignable_after:
+            raise NotImplementedError(
+                f"{name}: expected no assignment after another parametrization, got one: {name} cannot "
+                f"compute the other one's originals. Assign the original tensors instead, or register {name} "
+                "first."
+            )
+        if has_no_values(W):
+            return W.detach().clone()
+        originals = self.unconstrain(
+            self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
+        )
+        assert isinstance(originals, Tensor)
+        return self._layout.join(originals).to(W.dtype)
+
+    def _check_one_square(self) -> None:
+        """Raise if the weight is not one square matrix, with which rows can be multiplied."""
+        shape = tuple(self._shape or ())
+        if self._layout != PLAIN or (shape and shape[-1] != shape[-2]):
+            raise ValueError(
+                f"{type(self).__name__}.operator: expected a square weight, got one of shape {shape} with "
+                f"gates={self.gates}. Multiply by the weight instead."
+            )
+
+    def _layout_of(self, W: Tensor) -> Layout:
+        return layout_of(W, type(self).__name__, self.shapes, self.gates, self.kernel_dims)
+
+    def _check_same_kind(self, W: Tensor) -> None:
+        """Raise before anything changes; PyTorch would notice these errors only afterwards."""
+        name = type(self).__name__
+        if torch._C._functorch.is_functorch_wrapped_tensor(W):
+            raise ValueError(
+                f"{name}: expected the original tensors, got the weight itself inside a transform of "
+                f"torch.func.{_FUNCTIONAL_CALL}"
+            )
+        if self._shape is None and (W.is_conj() or W.is_neg()):
+            # register_parametrization replaces the parameter's data, but not its conjugate and negative bits.
+            raise ValueError(
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
+                "view, which PyTorch would conjugate or negate twice. Make the parameter from "
+                "W.resolve_conj() or W.resolve_neg()."
+            )
+        if self._shape is not None and W.shape != self._shape:
+            raise ValueError(
+                f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
+                "the parametrization to change the shape."
+            )
+        if self._shape is not None and (W.dtype, W.device) != (self._like.dtype, self._like.device):
+            raise ValueError(
+                f"{name}: expected a weight of {self._like.dtype} on {self._like.device}, got {W.dtype} on "
+                f"{W.device}. "
+                "Convert it first with .to(), or convert the module."
+            )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self._saved:
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                destination[prefix + name] = torch.as_tensor(value, dtype=torch.float64).clone()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        self._is_empty = False
+        for name in self._saved:
+            key = prefix + name
+            if key not in state_dict:
+                missing_keys.append(key)
+                continue
+            if key in unexpected_keys:
+                unexpected_keys.remove(key)
+            value = state_dict[key].detach().double().cpu()
+            setattr(self, name, value.clone() if value.ndim > 0 else value.item())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_editable": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
+        clone: Parametrization = deep_copy(self, memo)
+        return clone
+
+
+_FUNCTIONAL_CALL = (
+    " (torch.func.functional_call takes the originals of a constrained weight: pass "
+    "'parametrizations.weight.original' instead of 'weight'.)"
+)
+
+
+def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
+    """Return zeros of this shape, float32 or better."""
+    return at_least_float32(like.new_zeros(shape))
+
+
+def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
+    return (originals,) if isinstance(originals, Tensor) else tuple(originals)
+
+
+def at_least_float32(X: Tensor) -> Tensor:
+    """Return X in a precision that LAPACK has: half precision becomes single."""
+    if X.dtype in (torch.bfloat16, torch.float16):
+        return X.float()
+    return X.to(torch.complex64) if X.dtype == torch.complex32 else X
+
+
+def as_real(X: Tensor) -> Tensor:
+    """Return the real part of an original that is real, but that Module.to(complex) has made complex."""
+    return X.real if X.is_complex() else X
+
+
+def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return ``product``, a function h -> h Wᵀ for rows of W's dtype, as a function of rows of any dtype.
+
+    Rows in half precision are multiplied in float32, and the result is rounded to half precision. Real rows
+    become complex for a complex W.
+    """
+
+    def apply(h: Tensor) -> Tensor:
+        exact = at_least_float32(h)
+        result = product(exact.to(promoted(exact.dtype, dtype)))
+        return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
+
+    return apply
+
+
+def real_entries(X: Tensor) -> int:
+    """Return the number of real numbers in a tensor: a complex entry counts as two."""
+    return X.numel() * (2 if X.is_complex() else 1)
+
+
+def is_trained(X: Tensor) -> bool:
+    """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
+    return X.requires_grad or not isinstance(X, nn.Parameter)

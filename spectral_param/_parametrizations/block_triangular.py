@@ -1,0 +1,225 @@
+"""One weight made of diagonal blocks, each with its own constraint."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
+from spectral_param._parametrizations.foreign import Foreign, count_free, originals_for
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import whole_number
+
+Blocks = Sequence[tuple[int, nn.Module | None]]
+Coupling = bool | Sequence[tuple[int, int]]
+
+
+def block_sizes(blocks: Blocks) -> tuple[int, ...]:
+    """Return the sizes; raise unless there are some, all positive."""
+    if not blocks:
+        raise ValueError("blocks: expected at least one pair (size, parametrization), got none.")
+    return tuple(whole_number(size, "size of a block") for size, _ in blocks)
+
+
+def _support(
+    sizes: tuple[int, ...], coupling: tuple[tuple[int, int], ...]
+) -> tuple[tuple[slice, slice], ...]:
+    starts = [0, *itertools.accumulate(sizes)]
+    last = [max([i, *(column for row, column in coupling if row == i)]) for i in range(len(sizes))]
+    return tuple(
+        (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
+    )
+
+
+class BlockTriangular(Parametrization):
+    r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
+
+    Each diagonal block has a constraint of its own, and the couplings above them are free. The eigenvalues of
+    W are those of the blocks, for all couplings C. In a recurrence, block i of the state receives block j
+    through the coupling (i, j).
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> constraint = spectral_param.BlockTriangular(blocks, coupling=True)
+        >>> rnn = spectral_param.constrain(torch.nn.RNN(2, 10), "weight_hh_l0", constraint)
+        >>> rnn.weight_hh_l0[6:, :6].abs().max().item()
+        0.0
+
+    Args:
+        blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
+            library, which may refuse a block outside its set instead of projecting it. It is copied; the
+            given instance is not changed. ``None`` leaves the block unconstrained.
+        coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
+            paper and the default of :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)`` of block
+            numbers with row < column.
+
+    Raises:
+        ValueError: If a size is not a positive integer, or a coupling is not such a pair.
+
+    Source: eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
+    Memory" (AAAI 2020), for any number of blocks.
+
+    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
+    couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
+    the zeros.
+
+    Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
+    below the diagonal, and those without a coupling, to zero.
+    """
+
+    def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
+        super().__init__()
+        self.sizes = block_sizes(blocks)
+        self.blocks = nn.ModuleList(
+            nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
+        )
+        self.coupling = self._check_coupling(coupling)
+        #: Pairs of rows and columns outside of which W is zero, for :func:`spectral_param.functional.rnn`.
+        self.support = _support(self.sizes, self.coupling)
+        # The number of originals of each block, known after registration.
+        self._counts: tuple[int, ...] = ()
+
+    def find(self, *originals: Tensor) -> tuple[Any, ...]:
+        """Return what is found for each block."""
+        owns, _ = self._divide(originals)
+        return tuple([block.find(*own) for block, own in zip(self._adapted(), owns, strict=True)])
+
+    def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
+        """Return the block matrix."""
+        owns, couplings = self._divide(originals)
+        each = zip(self._adapted(), owns, found or (None,) * len(owns), strict=True)
+        return self._assemble([block.constrained(own, known) for block, own, known in each], couplings)
+
+    def _adapted(self) -> list[Parametrization | Foreign]:
+        return [block if isinstance(block, Parametrization) else Foreign(block) for block in self.blocks]
+
+    def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
+        if len(diagonal) == 1:
+            return diagonal[0]
+        couplings = dict(zip(self.coupling, tensors, strict=True))
+        rows, start = [], 0
+        for i, block in enumerate(diagonal):
+            row = [block]
+            for j in range(i + 1, len(diagonal)):
+                coupling = couplings.get((i, j))
+                shape = (*block.shape[:-1], self.sizes[j])
+                row.append(block.new_zeros(shape) if coupling is None else coupling.to(block.dtype))
+            wide = torch.cat(row, dim=-1) if len(row) > 1 else block
+            rows.append(nn.functional.pad(wide, (start, 0)) if start else wide)
+            start += self.sizes[i]
+        return torch.cat(rows, dim=-2)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+        """Return the originals of the blocks, then the couplings."""
+        self._check_size(W)
+        if not project:
+            self._check_zeros(W)
+        # A block that accepts its part changes its state (D, a latch). If a later block refuses, restore it.
+        before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
+        try:
+            found = [
+                originals_for(block, self._part(W, i, i), eps=eps, project=project)
+                for i, block in enumerate(self.blocks)
+            ]
+        except ValueError:
+            self.blocks.load_state_dict(before, strict=False)
+            raise
+        self._counts = tuple(map(len, found))
+        return *itertools.chain.from_iterable(found), *self._couplings(W)
+
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
+        self._check_size(like)
+        found = [as_tuple(b.start(self._part(like, i, i))) for i, b in enumerate(self._adapted())]
+        self._counts = tuple(map(len, found))
+        couplings = self._couplings(like)
+        for coupling in couplings:
+            for matrix in coupling.reshape(-1, *coupling.shape[-2:]):
+                nn.init.xavier_uniform_(matrix)
+        return *itertools.chain.from_iterable(found), *couplings
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
+        self._check_size(X)
+        found = [block.from_matrix(self._part(X, i, i)) for i, block in enumerate(self._adapted())]
+        if not self._counts:
+            self._counts = tuple(map(len, found))
+        return *itertools.chain.from_iterable(found), *self._couplings(X)
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return the sum over the blocks and couplings that are trained."""
+        own, couplings = self._divide(originals)
+        total = sum(count_free(block, each) for block, each in zip(self.blocks, own, strict=True))
+        return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return pairs of a block's constraint and its originals, without the couplings."""
+        own, _ = self._divide(originals)
+        pairs = zip(self._adapted(), own, strict=True)
+        return list(itertools.chain.from_iterable(block.parts(*each) for block, each in pairs))
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return the function of the only block; None if there are more."""
+        block = self.blocks[0]
+        if len(self.blocks) > 1 or self.gates > 1 or not isinstance(block, Parametrization):
+            return None
+        return block.fast_operator(*originals)
+
+    def extra_repr(self) -> str:
+        """Return the sizes and couplings, for ``repr``."""
+        return f"sizes={self.sizes}, coupling={self.coupling}"
+
+    def _check_coupling(self, coupling: Coupling) -> tuple[tuple[int, int], ...]:
+        count = len(self.sizes)
+        pairs = tuple((i, j) for i in range(count) for j in range(i + 1, count))
+        if isinstance(coupling, bool):
+            return pairs if coupling else ()
+        chosen = tuple((int(i), int(j)) for i, j in coupling)
+        for pair in chosen:
+            if pair not in pairs:
+                raise ValueError(
+                    f"coupling: expected pairs (row, column) of block numbers with 0 <= row < column < "
+                    f"{count}, got {pair}. Remove this pair, or exchange its numbers if row > column: blocks "
+                    "below the diagonal would change the eigenvalues."
+                )
+        if len(set(chosen)) != len(chosen):
+            raise ValueError(f"coupling: expected each pair once, got {chosen}.")
+        return chosen
+
+    def _divide(self, originals: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], list[Tensor]]:
+        """Return the originals of each block, and the couplings."""
+        own, start = [], 0
+        for count in self._counts:
+            own.append(originals[start : start + count])
+            start += count
+        return own, list(originals[start:])
+
+    def _check_size(self, W: Tensor) -> None:
+        n = sum(self.sizes)
+        if W.shape[-1] != n:
+            raise ValueError(
+                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
+                f"{self.sizes}, got {W.shape[-1]} columns. Change the block sizes or the size of the layer."
+            )
+
+    def _couplings(self, W: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._part(W, i, j) for i, j in self.coupling)
+
+    def _part(self, W: Tensor, i: int, j: int) -> Tensor:
+        """Return a copy of block (i, j)."""
+        rows, columns = sum(self.sizes[:i]), sum(self.sizes[:j])
+        return W[..., rows : rows + self.sizes[i], columns : columns + self.sizes[j]].clone()
+
+    def _check_zeros(self, W: Tensor) -> None:
+        for i in range(len(self.sizes)):
+            for j in range(len(self.sizes)):
+                if i != j and (i, j) not in self.coupling and bool(self._part(W, i, j).any()):
+                    raise InManifoldError(
+                        f"BlockTriangular: expected zeros in block ({i}, {j}), which has no coupling, got "
+                        "other entries. Set them to zero, or add the coupling if row < column."
+                    )

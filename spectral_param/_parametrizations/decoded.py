@@ -1,0 +1,66 @@
+"""Buffers whose values have a meaning: signs, flags, a permutation, an orthogonal matrix.
+
+Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
+precision write any number into a floating-point buffer; in one of integers or booleans they leave nonsense.
+So the buffers are floating-point, and a constraint reads them through these functions. Whatever the numbers
+are, it gets signs, flags, a permutation or an orthogonal matrix, and from the mean of equal buffers the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host, is_plain
+from spectral_param._parametrizations.orthogonal import polar_factor
+
+_BASE = 256  # A digit is exact in bfloat16.
+
+
+def signs(x: Tensor, like: Tensor) -> Tensor:
+    """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
+    x = x.real.to(like.device)
+    one = torch.copysign(torch.ones_like(x), x)
+    return one if one.dtype == like.dtype else one.to(like.dtype)
+
+
+def flags(x: Tensor) -> Tensor:
+    """Return a boolean for each entry."""
+    return x.real > 0.5
+
+
+def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
+    """Return where a pair of rows begins: flags without neighbours, and none in the last row."""
+    found = flags(x)
+    return torch.nn.functional.pad(
+        found[..., :-1] & ~torch.nn.functional.pad(found[..., :-2], (1, 0)), (0, 1)
+    )
+
+
+def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  # (n,) -> (3, n)
+    """Return the digits of the indices in base 256, the lowest first."""
+    powers = torch.tensor([1, _BASE, _BASE**2], device=permutation.device)
+    return (permutation // powers[:, None] % _BASE).to(dtype)
+
+
+def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
+    """Return the ranks of the numbers with these digits: those of a permutation are the permutation."""
+    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float64, device="cpu")
+    powers = powers.to(digits.device, non_blocking=True)
+    order = torch.argsort((digits.real.double().round() * powers[:, None]).sum(dim=0), stable=True)
+    return torch.argsort(order)
+
+
+def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
+    """Return B if it is orthogonal to rounding, else an orthogonal matrix near B."""
+    if not (is_plain(B) and is_on_host(B)):
+        # A choice by values is impossible, or would wait for a device. With these signs, Q is B to rounding.
+        Q, R = torch.linalg.qr(B)
+        return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)
+    n, eps = B.shape[-1], torch.finfo(B.dtype).eps
+    x = torch.randn(n, 4, dtype=B.dtype, generator=torch.Generator().manual_seed(n))
+    defect = float((B.mT @ (B @ x) - x).abs().amax())
+    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; ten times that is what averaging may add unseen.
+    if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
+        return B
+    return polar_factor(B.double()).to(B.dtype)

@@ -1,0 +1,73 @@
+"""Constraints of other libraries, nested in ours: a block, the P of a Schur form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
+
+
+class Foreign:
+    """A module of another library that speaks our contract; see :class:`Parametrization` for the methods.
+
+    The module, such as a manifold of geotorch, has ``forward`` and ``right_inverse``, and ``sample`` if it
+    refuses matrices outside its set. Without ``right_inverse`` the matrix itself is the original, as in
+    PyTorch.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def find(self, *originals: Tensor) -> None:
+        """Return None: nothing is known about the module."""
+
+    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
+        """Return the module's output."""
+        W: Tensor = self.module(*originals)
+        return W
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
+        """Return ``right_inverse(W)``. If W is refused and ``project`` is true, a sample takes its place."""
+        inverse: Any = getattr(self.module, "right_inverse", None)
+        if inverse is None:
+            return W
+        sample: Any = getattr(self.module, "sample", None)
+        if not project or sample is None:
+            return inverse(W)
+        try:
+            return inverse(W)
+        except ValueError:
+            return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
+
+    def start(self, like: Tensor) -> Any:
+        """Return the originals of ``like``."""
+        return self.unconstrain(like, eps=0.0, project=True)
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the matrix as the only original."""
+        return (X,)
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return the module and its originals."""
+        return [(self.module, originals)]
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return the number of trained entries."""
+        return sum(real_entries(t) for t in originals if is_trained(t))
+
+
+def adapted(part: nn.Module) -> Parametrization | Foreign:
+    """Return a constraint of this library as it is, and one of another library with our contract."""
+    return part if isinstance(part, Parametrization) else Foreign(part)
+
+
+def count_free(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
+    """Return :meth:`Parametrization.free_parameters`, or 0 if all originals are frozen."""
+    return adapted(part).free_parameters(*originals) if any(map(is_trained, originals)) else 0
+
+
+def originals_for(part: nn.Module, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+    """Return :meth:`Parametrization.unconstrain` as a tuple."""
+    return as_tuple(adapted(part).unconstrain(W, eps=eps, project=project))

@@ -1,0 +1,128 @@
+"""Unitary matrices of the uRNN: diagonals, reflections and Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host
+from spectral_param._parametrizations.base import (
+    Parametrization,
+    as_real,
+    at_least_float32,
+    is_trained,
+    on_rows,
+)
+from spectral_param._parametrizations.decoded import permutation, permutation_to_digits
+from spectral_param.errors import InManifoldError, UnsupportedDtypeError
+from spectral_param.functional._fourier import fourier_operator
+
+
+class FourierUnitary(Parametrization):
+    r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
+
+    It has 7n real parameters; a general unitary matrix has n². A product with a vector costs O(n log n).
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.FourierUnitary())
+        >>> torch.allclose(layer.weight @ layer.weight.mH, torch.eye(8) + 0j, atol=1e-5)
+        True
+        >>> spectral_param.num_free_parameters(layer)  # 7n, and the bias
+        72
+
+    Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
+    D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
+    and Π a permutation, drawn at registration and shared by the matrices of a batch. The buffer
+    ``permutation`` has the digits of its indices in base 256, which are exact in half precision, too.
+
+    The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
+    ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
+
+    No method is known that computes the parameters of a given matrix. *Registration replaces the weight by
+    the paper's start*, which is random, and only the weight of the last evaluation can be assigned.
+    """
+
+    permutation: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("permutation", None)
+
+    def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
+        """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
+        phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
+        identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
+        return fourier_operator(v, phases, permutation(self.permutation))(identity).mT
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
+        v = originals[0]
+        pays = v.shape[-1] >= 512 and is_on_host(v) and self.gates == 1
+        return self.operator(*originals) if pays else None
+
+    def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.
+
+        Args:
+            v: Vectors of the reflections.
+            phases: Angles of the diagonals.
+
+        Raises:
+            ValueError: If the weight consists of gates.
+        """
+        self._check_one_square()
+        v, phases = at_least_float32(v), at_least_float32(phases)
+        phases = as_real(phases).to(v.real.dtype)
+        return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+        """Return the paper's start at registration."""
+        if not project:
+            raise InManifoldError(
+                "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
+                "cannot be computed. Copy the trained tensors instead (load_state_dict), or take "
+                "ScaledCayley or Givens, which reach every unitary weight."
+            )
+        return self.start(W)
+
+    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
+        if not like.is_complex():
+            raise UnsupportedDtypeError(
+                f"FourierUnitary: expected a complex weight, got {like.dtype}. Give the layer a complex "
+                "dtype, for example torch.complex64, or take Givens for a real weight."
+            )
+        n = like.shape[-1]
+        self.permutation = permutation_to_digits(torch.randperm(n, device=like.device), like.real.dtype)
+        # Uniform real and imaginary parts.
+        v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
+        return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the first two rows as vectors, the real parts of the next three as phases."""
+        if self.permutation is None:
+            self.start(X)
+        rows = torch.arange(5, device=X.device) % X.shape[-1]
+        return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
+
+    def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
+        """Return 7n for each matrix, the number of trained parameters, as in the paper.
+
+        Only 7n - 7 of them are independent (from n = 6 on): the length and the phase of each v have no
+        effect, constant phases can move between D₁, D₂ and D₃, and turning both vectors together in their
+        plane does not change the product of the reflections.
+        """
+        return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load digits, or the indices themselves."""
+        indices = state_dict.get(f"{prefix}permutation")
+        if indices is not None and not indices.is_floating_point():
+            digits = permutation_to_digits(indices, self._like_real.dtype)
+            state_dict = {**state_dict, f"{prefix}permutation": digits}
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,225 @@
+"""Orthogonal and unitary matrices as products of rotations in layers (EUNN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host
+from spectral_param._parametrizations.base import (
+    Parametrization,
+    as_real,
+    at_least_float32,
+    is_trained,
+    on_rows,
+)
+from spectral_param._parametrizations.decoded import signs
+from spectral_param._parametrizations.orthogonal import polar_factor
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param.functional._givens import (
+    ORDERS,
+    Order,
+    eliminate,
+    givens_operator,
+    max_layers,
+    num_rotations,
+)
+
+
+class Givens(Parametrization):
+    r"""Orthogonal (unitary) weight :math:`W = D F^{(1)} ⋯ F^{(L)}` of layers of 2x2 rotations.
+
+    The number L of layers sets the capacity: few layers have few parameters, L = n layers reach every
+    orthogonal (unitary) matrix. A product with a vector costs O(nL).
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", spectral_param.Givens(layers=4))
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+        >>> rnn.parametrizations.weight_hh_l0.original.shape  # 2 layers of 32 rotations and 2 of 31
+        torch.Size([126])
+
+    Args:
+        layers: Number L of layers, from 1 to n. ``None``, the default, is the largest number: n for
+            ``"rectangular"``, log2 n for ``"fft"``. The default of the authors' code is 2.
+        order: ``"rectangular"``, the default: layers rotate neighbours, alternately (1,2), (3,4), … and
+            (2,3), (4,5), …. ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect
+            every coordinate with every other; n must be a power of two.
+
+    Raises:
+        ValueError: If ``layers`` or ``order`` has another value.
+
+    Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
+    Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
+    coordinates; n layers have n(n-1)/2 rotations.
+
+    - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
+      Only registration and assignment choose it.
+    - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
+      ``original1`` and ``original2``, all real.
+
+    The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
+    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then the
+    angles of a weight of the set are found again, and *every other weight is replaced by the paper's start*,
+    which is random. The angles are always found for L ≤ 2 and for ``"fft"``; from about L = 8 on, rounding
+    errors often prevent it.
+    """
+
+    signs: Tensor | None
+
+    def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
+        super().__init__()
+        if order not in ORDERS:
+            raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+        layers = None if layers is None else whole_number(layers, "layers", otherwise=" or None")
+        if layers is not None and order == "fft":
+            raise ValueError(
+                f"layers: expected None for order='fft', which always has log2 n layers, got {layers}."
+            )
+        self.layers = layers
+        self.order: Order = order
+        self.register_buffer("signs", None)
+
+    def constrain(  # type: ignore[override]
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> Tensor:
+        """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
+        angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
+        theta, phi, d = self._rotations(*angles)
+        identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
+        return givens_operator(theta, phi, d, order=self.order)(identity).mT
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
+        diagonal = originals[2] if len(originals) == 3 else self.signs
+        n = 0 if diagonal is None else diagonal.shape[-1]
+        few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
+        pays = n >= 1024 and few and is_on_host(originals[0]) and self.gates == 1
+        return self.operator(*originals) if pays else None
+
+    def operator(
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.
+
+        Args:
+            theta: Angles of the rotations.
+            phi: Phases of the rotations, for a complex weight.
+            omega: Phases of D, for a complex weight.
+
+        Raises:
+            ValueError: If the weight consists of gates.
+        """
+        self._check_one_square()
+        angles = (at_least_float32(as_real(t)) for t in (theta, phi, omega) if t is not None)
+        theta, phi, d = self._rotations(*angles)
+        return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return θ, and for a complex W also φ and ω."""
+        check_finite(W, "Givens")
+        found = []
+        for matrix in W.reshape(-1, *W.shape[-2:]):
+            rotations, error = self._recover(matrix, project, eps)
+            if error > 10 * W.shape[-1] * eps:
+                if not project:
+                    raise InManifoldError(
+                        "Givens: expected an orthogonal (unitary) weight that "
+                        f"{self._num_layers(W.shape[-1])} {self.order} layers of rotations can reach, got "
+                        f"one that the angles found miss by {error:.1e}. Copy the trained angles instead "
+                        "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
+                    )
+                rotations = self._random(matrix)
+            found.append(rotations)
+        theta, phi, d = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return self._originals(W, theta, phi, d)
+
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
+        return self._originals(like, *self._random(like))
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the entries below the diagonal as θ (imaginary parts as φ), and the diagonal as ω."""
+        n = X.shape[-1]
+        count = num_rotations(n, self._num_layers(n), self.order)
+        rows, columns = torch.tril_indices(n, n, -1, device=X.device)
+        below = X[..., rows[:count], columns[:count]]
+        if not X.is_complex():
+            if self.signs is None:
+                self.signs = torch.ones_like(X[..., 0])
+            return (below,)
+        return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
+
+    def free_parameters(  # type: ignore[override]
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> int:
+        """Return one for each rotation of a real weight; two, and n for D, for a complex one.
+
+        All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
+        unitary matrices.
+        """
+        return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"layers={self.layers}, order={self.order!r}"
+
+    def _rotations(
+        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return θ, φ and the diagonal."""
+        if omega is not None:
+            return theta, phi, torch.polar(torch.ones_like(omega), omega)
+        assert self.signs is not None, "known from registration or the first matrix on"
+        return theta, None, signs(self.signs, theta)
+
+    def _num_layers(self, n: int) -> int:
+        most = max_layers(n, self.order)
+        if self.layers is not None and self.layers > most:
+            raise ValueError(
+                f"layers: expected at most n = {n}, got {self.layers}. Take None, which reaches every matrix."
+            )
+        return most if self.layers is None else self.layers
+
+    def _recover(self, W: Tensor, project: bool, eps: float) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+        """Return θ, φ and d for one matrix, and the largest error of an entry of their product."""
+        n = W.shape[-1]
+        layers = self._num_layers(n)
+        rotations = num_rotations(n, layers, self.order)
+        if rotations == n * (n - 1) // 2 and (project or eps > torch.finfo(W.dtype).eps):
+            W = polar_factor(W)
+        W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
+        theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
+        identity = torch.eye(n, dtype=W.dtype)
+        phases = phi if W.is_complex() else None
+        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity).mT
+        return (theta, phi, d), float((rebuilt - W).abs().max())
+
+    def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the paper's random θ, φ and d."""
+        n = like.shape[-1]
+        rotations = num_rotations(n, self._num_layers(n), self.order)
+        theta, phi = like.real.new_empty((2, *like.shape[:-2], rotations)).uniform_(-math.pi, math.pi)
+        d = torch.ones_like(like[..., 0])
+        if like.is_complex():
+            omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
+            d = torch.polar(torch.ones_like(omega), omega)
+        # Each has memory of its own, as torch.export and safetensors ask.
+        return theta.clone(), phi.clone(), d
+
+    def _originals(self, like: Tensor, theta: Tensor, phi: Tensor, d: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return the originals, and store the signs of a real weight."""
+        batch = like.shape[:-2]
+        theta, phi, omega = (
+            t.to(like.device, like.real.dtype).reshape(*batch, -1) for t in (theta, phi, d.angle())
+        )
+        if like.is_complex():
+            return theta, phi, omega
+        self.signs = d.to(like.device, like.dtype).reshape(*batch, -1)
+        return theta

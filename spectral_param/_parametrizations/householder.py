@@ -1,0 +1,252 @@
+"""Orthogonal and unitary matrices as products of Householder reflections (oRNN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host
+from spectral_param._parametrizations.base import (
+    Parametrization,
+    as_real,
+    at_least_float32,
+    is_trained,
+    on_rows,
+)
+from spectral_param._parametrizations.decoded import signs
+from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param.functional._householder import (
+    all_reflections,
+    few_reflections,
+    householder,
+    householder_apply,
+    householder_columns,
+    householder_factors,
+    unit_columns,
+)
+
+
+class Householder(Parametrization):
+    r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
+
+    A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections it has
+    fewer parameters, and a product with a vector costs O(nk).
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> constraint = spectral_param.Householder(reflections=16)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint)
+        >>> W = rnn.weight_hh_l0
+        >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
+        True
+        >>> rnn.parametrizations.weight_hh_l0.original.shape
+        torch.Size([64, 16])
+
+    Args:
+        reflections: Number k of reflections. ``None``, the default, is n, which reaches every orthogonal
+            weight. Fewer reflections take fewer parameters and less time; the paper compares several k.
+
+    Raises:
+        ValueError: If ``reflections`` is not a positive integer.
+
+    Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent
+    Neural Networks Using Householder Reflections" (ICML 2017). The first i - 1 entries of the vector u_i are
+    zero. The vectors are the columns of the weight's ``original``, of shape ``(..., n, k)``; entries above
+    the diagonal are ignored. The length of a vector has no effect.
+
+    - k = n reaches every orthogonal (unitary) weight, as W = H_1 ⋯ H_n D with a diagonal D of entries d_i.
+    - k < n reaches every orthogonal (unitary) weight with rank(I - W) ≤ k; such a weight keeps n - k
+      dimensions fixed. Here H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
+
+    Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
+    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
+    which is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
+
+    Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
+    The vectors are ``original0``, θ is ``original1``.
+
+    A weight that is not square, ``(..., m, n)``, has the first n columns of H_1 ⋯ H_n D if it is tall, and
+    their transpose if it is wide; then k = n. Registration takes the nearest matrix with orthonormal columns,
+    the polar factor, and for k < n the matrix of the set nearest to the polar factor. The cost is three
+    products of n × k matrices. For small k a recurrence is cheaper with :meth:`operator`.
+
+    A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
+    create zero vectors.
+    """
+
+    shapes = "tall"
+    signs: Tensor | None
+
+    def __init__(self, reflections: int | None = None) -> None:
+        super().__init__()
+        if reflections is not None:
+            otherwise = ", or None for one per row of the weight"
+            reflections = whole_number(reflections, "reflections", otherwise=otherwise)
+        self.reflections = reflections
+        self.register_buffer("signs", None)
+
+    def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
+        tau, d = self._coefficients(vectors, angles)
+        if self.reflections is None:
+            W = householder_columns(vectors.tril())
+        else:
+            W = householder(vectors.tril(), tau)
+        return W if d is None else W * d[..., None, :]
+
+    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
+        vectors = originals[0]
+        n, k = vectors.shape[-2:]
+        if self.reflections is None:
+            return None
+        pays = n >= 512 and 4 * k <= n and is_on_host(vectors) and self.gates == 1
+        return self.operator(*originals) if pays else None
+
+    def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function h -> h Wᵀ on rows ``(..., n)``, which does not form W.
+
+        Each call of the function takes two products with n × k matrices instead of one product with W. For
+        k well below n/2 this is faster if the same W acts many times, as in a recurrence. Factors that
+        depend only on the vectors are computed once, here.
+
+        Args:
+            originals: The tensors that the optimizer trains.
+
+        Raises:
+            ValueError: If the weight consists of gates.
+
+        Example:
+            >>> layer = torch.nn.Linear(64, 64, bias=False)
+            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.Householder(reflections=4))
+            >>> of_weight = layer.parametrizations.weight
+            >>> apply = of_weight[0].operator(of_weight.original)
+            >>> h = torch.randn(5, 64)
+            >>> torch.allclose(apply(h), h @ layer.weight.mT, atol=1e-5)
+            True
+        """
+        self._check_one_square()
+        vectors, *angles = map(at_least_float32, originals)
+        tau, d = self._coefficients(vectors, *angles)
+        U, X = householder_factors(vectors.tril(), tau)
+
+        if d is not None and d.ndim > 1:
+            d = d[..., None, :]  # d belongs to the matrices of the batch, not to the rows of h.
+
+        def apply(h: Tensor) -> Tensor:
+            return householder_apply(h if d is None else h * d, U, X)
+
+        return on_rows(apply, U.dtype)
+
+    def count(self, n: int) -> int:
+        """Return k for matrices of n columns.
+
+        Raises:
+            ValueError: If k > n.
+        """
+        count = n if self.reflections is None else self.reflections
+        if count > n:
+            raise ValueError(f"reflections: expected at most n = {n}, got {count}. Take None for n.")
+        return count
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the vectors, and for a complex W the angles."""
+        n = W.shape[-1]
+        count = self.count(n)
+        self._check_reflections(W)
+        check_finite(W, "Householder")
+        if not project:
+            self._check_member(W, count, eps)
+        if project or eps > torch.finfo(W.dtype).eps:
+            W = polar_factor(W)
+        if count < n:
+            vectors, d = few_reflections(W, count)
+        else:
+            vectors, d = all_reflections(W)
+        if W.is_complex():
+            return vectors, d.angle()
+        self.signs = d
+        return vectors
+
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return normally distributed vectors, scaled to norm 1, as in the authors' code.
+
+        A complex weight starts with reflections, too: θ = 0 for k = n, and θ = π for k < n.
+        """
+        n = like.shape[-1]
+        count = self.count(n)
+        self._check_reflections(like)
+        vectors = unit_columns(torch.randn_like(like[..., :count]).tril())
+        if like.is_complex():
+            angles = torch.full_like(vectors[..., 0, :].real, 0 if count == n else math.pi)
+            return vectors, angles
+        self.signs = torch.full_like(like[..., 0, :count], -1)
+        if count == n:
+            # The paper's last reflection is ±1 at random; the others have no sign.
+            self.signs = -self.signs
+            self.signs[..., -1] = 1 - 2 * torch.randint_like(self.signs[..., -1], 2)
+        return vectors
+
+    def free_parameters(self, vectors: Tensor, angles: Tensor | None = None) -> int:  # type: ignore[override]
+        """Return the dimension of the set: k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one."""
+        n, k = vectors.shape[-2:]
+        matrices = vectors.numel() // (n * k)
+        if angles is None:
+            return matrices * (k * (2 * n - k - 1) // 2)
+        return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the first k columns as vectors, and for a complex X the angles of :meth:`start`."""
+        n = X.shape[-1]
+        count = self.count(n)
+        self._check_reflections(X)
+        if not X.is_complex():
+            return (X[..., :count],)
+        return X[..., :count], torch.full_like(X[..., 0, :count].real, 0 if count == n else math.pi)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"reflections={self.reflections}"
+
+    def _coefficients(
+        self, vectors: Tensor, angles: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return τ (None if all are 2) and the diagonal of D (None if all are 1)."""
+        if angles is not None:
+            # Module.double converts the angles and leaves the vectors.
+            angles = as_real(angles).to(vectors.real.dtype)
+            d = torch.polar(torch.ones_like(angles), angles)
+        elif self.signs is not None:
+            d = signs(self.signs, vectors)
+        else:
+            return None, None
+        n, k = vectors.shape[-2:]
+        return (None, d) if k == n or self.reflections is None else (1 - d, None)
+
+    def _check_reflections(self, W: Tensor) -> None:
+        """Raise if a number of reflections is given for a matrix that is not square."""
+        if self.reflections is not None and W.shape[-2] != W.shape[-1]:
+            raise ValueError(
+                f"reflections: expected None for a weight that is not square, got {self.reflections}: a "
+                "product of k reflections fixes the other directions of a square matrix. Leave it out."
+            )
+
+    def _check_member(self, W: Tensor, count: int, eps: float) -> None:
+        check_orthogonal(W, eps, "Householder")
+        n = W.shape[-1]
+        if count == n:
+            return
+        identity = torch.eye(n, dtype=W.dtype, device=W.device)
+        moved = float(torch.linalg.svdvals(identity - W)[..., count].max())
+        if moved > 10 * n * eps:
+            raise InManifoldError(
+                f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "
+                f"{count} or less, got one where singular value {count + 1} of I - W is {moved:.1e}. Take "
+                "more reflections, or remove the parametrization, set the weight and register a new "
+                "instance, which projects it."
+            )

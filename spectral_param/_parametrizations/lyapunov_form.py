@@ -1,0 +1,328 @@
+"""Stable matrices, parametrized together with the quadratic form that proves them stable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param import init
+from spectral_param._context import evaluated_again
+from spectral_param._eigen import dominant_eigentriple
+from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._parametrizations.spectral_radius import (
+    as_attribute,
+    broadcast_to_matrices,
+    check_present,
+    readable,
+    rounding_tolerance,
+)
+from spectral_param.errors import InManifoldError
+from spectral_param.functional import _lyapunov as lyapunov
+from spectral_param.functional._checks import check_finite, finfo_eps
+
+Bound = float | Tensor | Literal["present"]
+
+# By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
+# will do.
+_ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+
+
+class Certificate(NamedTuple):
+    """A quadratic form that proves a weight stable.
+
+    Attributes:
+        form: Hermitian positive definite M ``(..., n, n)`` with WᴴMW ≤ r²M; in continuous time
+            MW + WᴴM ≤ 2aM.
+        growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
+    """
+
+    form: Tensor
+    growth: Tensor
+
+
+class LyapunovForm(Parametrization):
+    r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
+
+    Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
+    the powers before they decay.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.LyapunovForm(radius=0.99))
+        >>> bool(spectral_param.functional.spectral_radius(layer.weight) <= 0.99 + 1e-6)
+        True
+
+    Args:
+        radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
+            of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
+            registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
+        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x;
+            otherwise as ``radius``, and not together with it.
+        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
+            continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
+            contraction, and the original K alone. ``None``, the default: no bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    .. math:: W = r\, S^{-1} (K^H K + I/4)^{-1} K^H S
+
+    has a spectral radius of at most r for all K and S, and every W of radius < r has this form. In continuous
+    time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation stands above the code in
+    ``spectral_param/functional/_lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
+    parameterizations and fidelity bounds for nonlinear identification" (2017); Revay, Wang and Manchester,
+    "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
+    matrices using linear dissipative Hamiltonian systems" (2017).
+
+    A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
+    reach the bound and leave it again; with ``SpectralRadiusNorm(mode="at_most")`` it gets stuck there. Take
+    :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
+
+    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
+    is K above S; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
+
+    Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
+    continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
+    is defective, as in a Jordan block, has none.
+    """
+
+    def __init__(
+        self, radius: Bound | None = None, *, abscissa: Bound | None = None, growth: float | None = None
+    ) -> None:
+        super().__init__()
+        if radius is not None and abscissa is not None:
+            raise ValueError(
+                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
+                "radius in discrete time, abscissa in continuous time."
+            )
+        if growth is not None and not (math.isfinite(growth) and growth >= 1):
+            raise ValueError(
+                f"growth: expected a finite number >= 1 or None, got {growth!r}. With 1, no step increases "
+                "the norm; the norm of the power k = 0 is 1."
+            )
+        self.radius: Bound | None = None
+        self.abscissa: Bound | None = None
+        if abscissa is None:
+            self.radius = self._checked("radius", 1.0 if radius is None else radius)
+        else:
+            self.abscissa = self._checked("abscissa", abscissa)
+        self.growth = None if growth is None else float(growth)
+
+    def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
+        """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``."""
+        if self.growth is None and self.abscissa is None:
+            V = lyapunov.stable(X)
+        else:
+            # In double precision: it costs little beside what the bounds are for.
+            V = self._map(X.to(torch.complex128 if X.is_complex() else torch.float64), finfo_eps(X.dtype))
+            V = V.to(X.dtype)
+        return self._placed(V)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return the original, found in double precision."""
+        check_finite(W, "LyapunovForm")
+        bound, size = self._bound_and_size(W, eps, project)
+        exact = W.detach().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
+        bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
+        largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
+        if self.abscissa is None:
+            V = exact / largest
+        else:
+            V = exact - largest * torch.eye(W.shape[-1], dtype=exact.dtype)
+        matrices = V.reshape(-1, *V.shape[-2:])
+        found = [self._inverse(matrix, finfo_eps(W.dtype)) for matrix in matrices]
+        limit = 10 * W.shape[-1] * eps
+        for (_, error), matrix in zip(found, matrices, strict=True):
+            if not project and not error <= limit * max(1.0, float(matrix.abs().max())):
+                self._refuse(error)
+        X = torch.stack([original for original, _ in found])
+        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return the original of a weight with eigenvalues uniform on a disc inside the bound.
+
+        The disc has the radius 0.95 r; in continuous time 1, and it touches a - 0.05 from the left.
+        """
+        self._take_present(torch.ones_like(like.real[..., 0, 0]) if self.abscissa is None else None, like)
+        W = init.disc_(torch.empty_like(like))
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return self.unconstrain(
+            self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity),
+            eps=finfo_eps(W.dtype),
+            project=True,
+        )
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return X in all places, but I for S."""
+        blocks = [X] * self._blocks()
+        if self.abscissa is None and self.growth is None:
+            blocks[1] = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device).expand_as(X)
+        return (torch.cat(blocks, dim=-2),)
+
+    def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
+        return real_entries(X) // self._blocks()
+
+    @torch.no_grad()
+    def certificate(self, X: Tensor) -> Certificate:
+        """Return the quadratic form that the original carries, and the bound of the growth that it proves.
+
+        :func:`spectral_param.analysis.lyapunov_certificate` finds one for any stable matrix.
+
+        Args:
+            X: The tensor that the optimizer trains.
+
+        Returns:
+            Named tuple ``(form, growth)`` in double precision, of shapes ``(..., n, n)`` and ``(...)``. The
+            growth is infinite where the form is singular.
+
+        Example:
+            >>> layer = torch.nn.Linear(4, 4)
+            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.LyapunovForm(growth=3.0))
+            >>> weight = layer.parametrizations.weight
+            >>> bool(weight[0].certificate(weight.original).growth <= 3.0)
+            True
+        """
+        X = X.detach().to(torch.complex128 if X.is_complex() else torch.float64)
+        form = lyapunov.form(X, self.abscissa is not None, self.growth)
+        values = torch.linalg.eigvalsh(form)
+        ratio = values[..., -1] / values[..., 0]
+        return Certificate(form, torch.where(values[..., 0] > 0, ratio, torch.inf).sqrt())
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        bound = f"radius={self.radius!r}" if self.abscissa is None else f"abscissa={self.abscissa!r}"
+        return f"{bound}, growth={self.growth}"
+
+    # Implementation -----------------------------------------------------------------------------------
+
+    def _checked(self, name: str, value: Any) -> Bound:
+        """Return a bound as an attribute."""
+        if isinstance(value, str):
+            check_present(value, name)
+            self._saved = (name,)
+            return "present"
+        values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+        allowed = values.isfinite() & ((values > 0) | (name != "radius"))
+        if isinstance(value, nn.Parameter) or not bool(allowed.all()):
+            kind = "positive " if name == "radius" else ""
+            raise ValueError(
+                f"{name}: expected a finite {kind}number or a tensor of such numbers, not a Parameter, got "
+                f"{value!r}. The bound is not trained."
+            )
+        return as_attribute(values)
+
+    def _blocks(self) -> int:
+        """Return the number of blocks of n rows in the original."""
+        return (2 if self.abscissa is None else 3) - (self.growth == 1)
+
+    def _map(self, X: Tensor, eps: float) -> Tensor:
+        """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
+        if self.abscissa is not None:
+            function: Callable[[Tensor], Tensor] = partial(lyapunov.dissipative, growth=self.growth, eps=eps)
+        elif self.growth is not None:
+            function = partial(lyapunov.stable_with_growth, growth=self.growth, eps=eps)
+        else:
+            function = partial(lyapunov.stable_rounded, eps=eps)
+        return evaluated_again(function, X)
+
+    def _placed(self, V: Tensor) -> Tensor:
+        """Return W of V: rV, or aI + V."""
+        name = "radius" if self.abscissa is None else "abscissa"
+        value = getattr(self, name)
+        if isinstance(value, str):
+            raise ValueError(
+                f"{name}: expected a number after another parametrization, which has no weight at "
+                "registration, got 'present'. Pass a number."
+            )
+        if isinstance(value, float) and value == (name == "radius"):
+            return V
+        bound = broadcast_to_matrices(value, V, name)[..., None, None]
+        if name == "radius":
+            return V * bound
+        return V + bound * torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+
+    def _take_present(self, value: Tensor | None, like: Tensor) -> None:
+        """Make the value the bound, if it is to be that of the present weight."""
+        if not self._saved:
+            return
+        value = torch.zeros_like(like.real[..., 0, 0]) if value is None else value
+        if self.abscissa is None:
+            if not bool(((value > 0) & value.isfinite()).all()):
+                raise ValueError(
+                    f"radius: expected a weight of positive finite spectral radius with 'present', got "
+                    f"{readable(value)}. Pass a number."
+                )
+            self.radius = as_attribute(value)
+        else:
+            self.abscissa = as_attribute(value)
+
+    def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
+        """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
+        discrete = self.abscissa is None
+        triple = dominant_eigentriple(W, "modulus" if discrete else "real")
+        size = triple.eigenvalue.abs() if discrete else triple.eigenvalue.real
+        if self._saved and (project or isinstance(self.radius if discrete else self.abscissa, str)):
+            self._take_present(size, W)
+        name, value = ("radius", self.radius) if discrete else ("abscissa", self.abscissa)
+        assert value is not None
+        bound = broadcast_to_matrices(value, W, name)
+        if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
+            raise InManifoldError(
+                f"LyapunovForm: expected a weight of spectral {name} <= {readable(bound)}, got "
+                f"{readable(size)}. Remove the parametrization, set the weight and register a new instance, "
+                "which moves it into the set."
+            )
+        return bound, size
+
+    def _inverse(self, V: Tensor, eps: float) -> tuple[Tensor, float]:
+        """Return an original of a matrix near V, and the largest error of an entry."""
+        found: list[tuple[Tensor, float]] = []
+        for room in _ROOMS:
+            inner = V * (1 - room)
+            if self.abscissa is not None and room > 0:
+                inner = V - room * torch.linalg.matrix_norm(V) * torch.eye(len(V), dtype=V.dtype)
+            for original in self._candidates(inner, eps):
+                error = float((self._map(original, eps) - V).abs().max())
+                if error <= 10 * len(V) * eps * max(1.0, float(V.abs().max())):
+                    return original, error
+                if math.isfinite(error):
+                    found.append((original, error))
+        return min(found, key=lambda each: each[1])
+
+    def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
+        """Return originals of V, each one closer than that before it, unless V is outside."""
+        discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
+        P = lyapunov.quadratic_form(discrete)
+        if not bool(P.isfinite().all()):
+            if self.growth is None:
+                return []
+            P = torch.eye(len(V), dtype=V.dtype)
+        if self.growth is not None:
+            P = lyapunov.with_condition(P, discrete, self.growth)
+        originals, target = [], V
+        for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
+            if self.abscissa is not None:
+                X = lyapunov.dissipative_inverse(target, P, self.growth)
+            elif self.growth is not None:
+                X = lyapunov.stable_with_growth_inverse(target, P, self.growth)
+            else:
+                X = lyapunov.stable_inverse(target, P)
+            if not bool(X.isfinite().all()):
+                break
+            originals.append(X)
+            target = target + V - self._map(X, eps)
+        return originals[::-1]
+
+    def _refuse(self, error: float) -> None:
+        wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
+        raise InManifoldError(
+            f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one at "
+            f"distance {error:.1e} from the nearest found. Remove the parametrization, set the weight and "
+            "register a new instance, which moves it inside."
+        )

@@ -1,0 +1,275 @@
+"""The memory of a constrained weight: the last read, and what a later read or backward pass takes from it.
+
+A constraint is evaluated once after each change of what its weight depends on:
+
+- the originals, which the optimizer trains;
+- the buffers and attributes of the constraint and of those nested in it, here called its *state*.
+
+Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
+thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
+The state is copied before :meth:`Parametrization.constrain` reads it, for the same reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import HALF, differentiated, is_on_host
+from spectral_param._eigen.follower import Follower
+from spectral_param._eigen.norm import NormFollower
+from spectral_param._parametrizations.layout import PLAIN
+
+# The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
+_top_hooks: Callable[[bool], Any] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+    if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    else lambda _: True
+)
+
+# Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
+# changed, too: writes through `.data` leave the version alone.
+_Mark = tuple[int, int] | None
+_NO_MARKS: tuple[_Mark, ...] = ()
+
+
+class State(NamedTuple):
+    """What a weight depends on beside its originals."""
+
+    # The constraint and the modules nested in it, and how often an attribute of each has been set.
+    structure: tuple[list[nn.Module], list[int]]
+    marks: list[_Mark]  # Those of the buffers.
+    values: list[Any]  # The buffers, and the attributes that can be edited in place.
+
+
+class _Read(NamedTuple):
+    """One evaluation: all that it depended on, and what it gave."""
+
+    marks: tuple[_Mark, ...]  # Those of the originals.
+    originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
+    state: State  # With copies of its values.
+    found: Any  # The result of :meth:`Parametrization.find`.
+    weight: Tensor  # A copy, without the graph.
+
+
+class Memory:
+    """The last read of one weight. A copy and an unpickled one are empty."""
+
+    def __init__(self) -> None:
+        self.last: _Read | None = None
+        # The weights that were read and are in use; see :mod:`spectral_param._parametrizations._copies`.
+        self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memory, ()
+
+    def read(
+        self, constraint: Any, originals: tuple[Tensor, ...], context: AbstractContextManager[object]
+    ) -> Tensor:
+        """Return the weight for plain originals. The constraint is evaluated if something has changed.
+
+        ``context`` is that of :func:`spectral_param._context.plain`.
+        """
+        last = self.last
+        # The parametrization before this one returns a new tensor at each read.
+        marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
+        if last is not None and last.marks == marks and _is_current(last, constraint, originals):
+            W = _read_again(last, constraint, originals)
+        elif torch.is_inference_mode_enabled():
+            # Tensors made in inference mode could not be saved for a later backward pass.
+            with torch.inference_mode(False), torch.no_grad(), context:
+                W = self._read_first(constraint, originals, marks)
+        else:
+            with context:
+                W = self._read_first(constraint, originals, marks)
+        self.outputs[id(W)] = W
+        return W
+
+    def _read_first(self, constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]) -> Tensor:
+        # Clones with a graph, through which the gradient reaches the originals.
+        copies = tuple(map(torch.clone, originals))
+        exact = copies
+        for t in copies:
+            if constraint._is_after or t.dtype in HALF:
+                exact = constraint._exact(copies)
+                break
+        found = constraint.find(*map(torch.detach, exact))
+        state = state_of(constraint, copied=True)
+        constrain: Callable[..., Tensor] = constraint.constrain
+        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
+            W = constraint._as_weight(W, copies[0].dtype)
+        values = tuple(map(torch.detach, copies))
+        for value in values:
+            if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
+                W = W.clone()  # Edits of the weight must not reach the copies.
+        self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
+        return W
+
+    def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
+        """Return copies of the last originals if the constraint maps them to W, up to ``atol``, else None."""
+        last = self.last
+        if last is None or last.weight.shape != W.shape or last.weight.device != W.device:
+            return None
+        with torch.no_grad():  # The state may have changed since the read.
+            present = constraint._evaluate(*last.originals)
+        if not bool(((present - W).abs() <= atol).all()):
+            return None
+        return tuple(t.clone() for t in last.originals)
+
+
+_requires_grad = operator.attrgetter("requires_grad")
+
+
+def _mark(t: Tensor) -> _Mark:
+    return None if t.is_inference() else (t.data_ptr(), t._version)
+
+
+def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
+    """Return whether originals of the same marks, and the state, still have the values of the last read."""
+    asked: list[Tensor] = []
+    if len(originals) != len(last.originals):
+        return False
+    for a, b in zip(originals, last.originals, strict=True):
+        if not _same(a, b, asked):
+            return False
+    state = state_of(constraint)
+    if state is None or state.structure != last.state.structure:
+        return False
+    if state.values and not _same(state.values, last.state.values, asked):
+        return False
+    # The host waits once for all that a device compares.
+    return not asked or bool(torch.stack(asked).all())
+
+
+def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
+    """Return the weight of the last read, with a new graph if one is wanted."""
+    if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
+        return last.weight.clone()
+    if _top_hooks(False) is not None:
+        # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
+        # segment must have the same graph as the first one.
+        again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
+        return again
+    W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
+    return W
+
+
+class _ReadAgain(torch.autograd.Function):
+    """The weight of the last read. The backward pass evaluates the constraint, but not what was found."""
+
+    @staticmethod
+    def forward(ctx: Any, constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
+        ctx.constraint, ctx.last = constraint, last
+        ctx.save_for_backward(*originals)
+        return last.weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        last: _Read = ctx.last
+        state = state_of(ctx.constraint)
+        if state is None or state[:2] != last.state[:2]:  # Structure and marks.
+            raise RuntimeError(
+                f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
+                "backward pass, got others: one has been changed since. Change it after backward(), or read "
+                "the weight again after the change."
+            )
+        evaluate = functools.partial(ctx.constraint._evaluate, found=last.found)
+        originals = ctx.saved_tensors if torch.is_grad_enabled() else last.originals
+        return None, None, *differentiated(evaluate, originals, [G], ctx.needs_input_grad[2:])
+
+
+# The state ----------------------------------------------------------------------------------------
+
+
+def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
+    """Return the state, with the values themselves or ``copied`` ones.
+
+    Returns:
+        None if the weight depends on more than can be seen: on parameters beside the originals, on a module
+        of another library, or on something that cannot be copied.
+    """
+    parts: list[nn.Module] = [constraint]
+    edits: list[int] = []
+    marks: list[_Mark] = []
+    values: list[Any] = []
+    for part in parts:  # The list grows in the loop.
+        content = vars(part)
+        for parameter in content["_parameters"].values():
+            if parameter is not None:
+                return None
+        if "_edits" in content:  # One of our constraints.
+            edits.append(content["_edits"])
+            for buffer in content["_buffers"].values():
+                if buffer is not None and buffer.numel():
+                    marks.append(_mark(buffer))
+                    values.append(buffer)
+            if content["_editable"] is None:
+                content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
+            values += content["_editable"]
+        elif not isinstance(part, (nn.ModuleList, nn.Identity)):
+            return None
+        for child in content["_modules"].values():
+            # A weight does not depend on how its leading eigenvalue or its norm is tracked.
+            if child is not None and not isinstance(child, (Follower, NormFollower)):
+                parts.append(child)
+    if copied and values:
+        try:
+            values = _copied(values)
+        except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
+            return None
+    return State((parts, edits), marks, values)
+
+
+# The attributes of each module, which constraints have, too.
+_OF_MODULES = frozenset(vars(nn.Module()))
+_OURS = frozenset({"_memory", "_edits", "_editable"})
+_FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
+
+
+def _is_editable(name: str, value: Any) -> bool:
+    """Return whether an attribute may change without being set."""
+    return name not in _OF_MODULES and name not in _OURS and not _is_fixed(value)
+
+
+def _is_fixed(value: Any) -> bool:
+    return isinstance(value, _FIXED) or (isinstance(value, tuple) and all(map(_is_fixed, value)))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if type(value) is list else copy.deepcopy(value)
+
+
+def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
+    """Return whether two values are equal, bit by bit in tensors and arrays.
+
+    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. Objects that do
+    not define equality differ from their copies, so a weight that depends on one is evaluated at every read.
+    """
+    if isinstance(a, Tensor):
+        if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
+            return False
+        if is_on_host(a) or a.shape != b.shape:
+            return torch.equal(a, b)
+        asked.append((a == b).all())
+        return True
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, (list, tuple)) and type(a) is type(b):
+        return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key], asked) for key in a)
+    return bool(a == b)

@@ -1,0 +1,216 @@
+"""Orthogonal and unitary matrices by the scaled Cayley transform (scoRNN, scuRNN)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.decoded import signs
+from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._cayley import (
+    Inverse,
+    cayley_inverse,
+    choose_signs,
+    inverse,
+    pivot_phases,
+    skew_cayley,
+    tall_inverse,
+)
+from spectral_param.functional._checks import check_finite, finfo_eps, whole_number
+
+
+class ScaledCayley(Parametrization):
+    r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
+
+    A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
+    this constraint by default for orthogonal weights.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 256)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.ScaledCayley())
+        >>> W = layer.weight
+        >>> torch.allclose(W.mT @ W, torch.eye(64), atol=1e-5)
+        True
+
+    Args:
+        negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
+            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune it:
+            0.5 for tasks with long memory, 0.1 for tasks with short memory. ``None``, the default, takes the
+            number that fits the registered or assigned weight; with ``init="paper"``, the default of the
+            networks of :mod:`spectral_param.nn`, n/2.
+
+    Raises:
+        ValueError: If ``negative_ones`` is outside its range.
+
+    W is a scaled Cayley transform. For an original T = [T₁; B] of the shape of a tall weight ``(..., m, n)``,
+    with A = (T₁ - T₁ᴴ)/2,
+
+    .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + A + B^H B)^{-1},
+
+    and for a square one :math:`W = (I + A)^{-1}(I - A)D`. A wide weight is the transpose of a tall one.
+    Sources: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
+    Transform" (ICML 2018), real and square; Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural
+    Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
+    Convolutional Layers with the Cayley Transform" (ICLR 2021), tall.
+
+    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it. T is
+      the weight's ``original``.
+    - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
+
+    Registration takes the nearest weight of the set, the polar factor, and chooses D so that I + A is well
+    conditioned: for a real square weight and ``negative_ones=None``, ``|a_ij| ≤ 1`` (Kahan 2006). Then every
+    weight of the set can be represented, also with determinant -1 or eigenvalues -1. A step costs one n × n
+    inverse and products, O(mn²) in time and O(mn) in memory.
+
+    W is orthonormal to rounding for every T, although in training ‖T‖ grows without bound as an eigenvalue of
+    WD tends to -1. A large T costs an inverse in double precision, or eigenvalues. (In torch.compile and in
+    transforms of torch.func, where no value may be looked at, it is the inverse in double precision for every
+    single-precision T.)
+    """
+
+    shapes = "tall"
+    signs: Tensor | None
+
+    def __init__(self, negative_ones: int | float | None = None) -> None:
+        super().__init__()
+        if isinstance(negative_ones, float | np.floating) and 0 <= negative_ones <= 1:
+            negative_ones = float(negative_ones)
+        elif negative_ones is not None:
+            otherwise = ", a fraction (float from 0 to 1) or None"
+            negative_ones = whole_number(negative_ones, "negative_ones", least=0, otherwise=otherwise)
+        self.negative_ones = negative_ones
+        self.register_buffer("signs", None)
+
+    def find(  # type: ignore[override]
+        self, T: Tensor, theta: Tensor | None = None
+    ) -> tuple[Inverse, Tensor | None]:
+        """Return the inverse, from which W and its gradient follow by products, and the diagonal of D."""
+        return inverse(T), self._diagonal(T, None) if theta is None else None
+
+    def constrain(  # type: ignore[override]
+        self,
+        T: Tensor,
+        theta: Tensor | None = None,
+        found: tuple[Inverse, Tensor | None] | None = None,
+    ) -> Tensor:
+        """Return W for T ``(..., m, n)`` and, if complex, the phases θ ``(..., n)``."""
+        known, d = (None, None) if found is None else found
+        return skew_cayley(T, self._diagonal(T, theta) if d is None else d, known)
+
+    def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
+        """Return the diagonal of D."""
+        if theta is not None:
+            phases = as_real(theta).to(T.real.dtype)
+            return torch.polar(torch.ones_like(phases), phases)
+        return torch.ones_like(T[..., 0, :]) if self.signs is None else signs(self.signs, T)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return T = [A; B], and the phases of D for a complex W."""
+        if W.is_complex() or W.shape[-2] > W.shape[-1]:
+            self._check_no_count()
+        check_finite(W, "ScaledCayley")
+        if not project:
+            check_orthogonal(W, eps, "ScaledCayley")
+        W = self._nearest_orthogonal(W) if project or eps > torch.finfo(W.dtype).eps else W
+        n = W.shape[-1]
+        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # A choice by values, column by column.
+        if W.is_complex() or W.shape[-2] > n:
+            chosen = [pivot_phases(matrix[:n]) for matrix in matrices]
+        else:
+            chosen = [self._choose_signs(matrix) for matrix in matrices]
+        d = torch.stack(chosen).reshape(*W.shape[:-2], n).to(W.device)
+        T = tall_inverse(W, d)
+        if W.is_complex():
+            return T, d.angle()
+        self.signs = d
+        return T
+
+    def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return the A of section 4.2, with rotation angles uniform in [0, π/2].
+
+        The -1s are at the end of D. ``negative_ones=None`` means n/2 of them, which spreads the eigenvalues
+        over the whole unit circle. The phases of a complex D are uniform.
+        """
+        n = like.shape[-1]
+        is_tall = like.shape[-2] > n
+        if like.is_complex() or is_tall:
+            self._check_no_count()
+        if is_tall:
+            # A random matrix with orthonormal columns: the papers have square ones only.
+            return self.unconstrain(torch.randn_like(like), eps=finfo_eps(like.dtype), project=True)
+        T = cayley_inverse(init.cayley_(torch.empty_like(like)))
+        if like.is_complex():
+            return T, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)
+        count = self._count(n)
+        d = torch.ones_like(T[..., 0])
+        d[..., n - (n // 2 if count is None else count) :] = -1
+        self.signs = d
+        return T
+
+    def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
+        """Return mn - n(n+1)/2 for each real matrix, 2mn - n² + n for each complex one (T and the phases).
+
+        Although 2mn - n² + n numbers are trained, the set of complex matrices has dimension 2mn - n².
+        """
+        m, n = T.shape[-2:]
+        matrices = T.numel() // (m * n)
+        if theta is None:
+            return matrices * (m * n - n * (n + 1) // 2)
+        return matrices * ((2 * m - n) * n * is_trained(T) + n * is_trained(theta))
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return X as T, and for a complex X its real diagonal as θ, because A does not depend on it."""
+        return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"negative_ones={self.negative_ones}"
+
+    def _count(self, n: int) -> int | None:
+        count = self.negative_ones
+        if isinstance(count, float):
+            count = round(count * n)
+        if count is not None and count > n:
+            raise ValueError(f"negative_ones: expected at most n = {n}, got {count}. Take a fraction of n.")
+        return count
+
+    def _check_no_count(self) -> None:
+        if self.negative_ones is not None:
+            raise ValueError(
+                "negative_ones: expected None for a weight that is complex, which has trained phases, or not "
+                f"square, whose determinant D does not fix, got {self.negative_ones!r}. Leave it out."
+            )
+
+    def _nearest_orthogonal(self, W: Tensor) -> Tensor:
+        """Return the nearest orthogonal matrix with the determinant that ``negative_ones`` gives."""
+        count = self._count(W.shape[-1])
+        if count is None:
+            return polar_factor(W)
+        U, _, Vh = torch.linalg.svd(W)
+        # The nearest matrix of the other determinant negates the vector of the smallest singular value.
+        wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
+        U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
+        nearest: Tensor = U @ Vh
+        return nearest
+
+    def _choose_signs(self, W: Tensor) -> Tensor:
+        count = self._count(W.shape[-1])
+        d = choose_signs(W, count)
+        if d is None:
+            determinant, needed = torch.linalg.slogdet(W).sign.item(), (-1) ** (count or 0)
+            reason = (
+                f"of determinant {determinant:+.0f} ((-1)^count is {needed:+d})"
+                if determinant != needed
+                else "for which no D was found such that WD has no eigenvalue -1, as for the identity"
+            )
+            raise InManifoldError(
+                f"ScaledCayley: expected a weight that {count} -1s in D can reach, got one {reason}. "
+                "Use negative_ones=None, or another start: spectral_param.constrain(..., init='paper')."
+            )
+        return d

@@ -1,0 +1,416 @@
+"""Matrices of given eigenvalues by their real Schur form (nnRNN)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param import init
+from spectral_param._eigen.dense import eigenvectors
+from spectral_param._eigen.derivative import degenerate_threshold
+from spectral_param._parametrizations.base import Parametrization, as_tuple, at_least_float32, is_trained
+from spectral_param._parametrizations.decoded import flags, starts_of_pairs
+from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
+from spectral_param._parametrizations.skew_exponential import SkewExponential
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, check_real, finfo_eps
+from spectral_param.functional._schur import (
+    SchurBlocks,
+    assemble,
+    departure,
+    flip_last,
+    fold,
+    paper_pairs,
+    polar_parts,
+    read_blocks,
+    real_schur,
+    scale_departure,
+)
+
+Form = Literal["exact", "paper"]
+
+_COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadiusNorm."
+
+# Registration moves values from outside a bound to this fraction of the bound. Several eigenvalues exactly on
+# the bound can become a nearly defective one, which rounding moves beyond the bound. The bound of the
+# departure is reached only in the limit.
+_INSIDE = 0.995
+
+
+class SchurForm(Parametrization):
+    r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
+
+    The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
+    from normality. In training, two real eigenvalues never become a complex pair, nor the reverse. So to
+    train a stable weight from a fresh start, take :class:`spectral_param.LyapunovForm`.
+
+    Example:
+        >>> rnn = torch.nn.RNN(8, 64)
+        >>> constraint = spectral_param.SchurForm(radius=0.99, departure=1.0)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint)
+        >>> bool(spectral_param.functional.spectral_radius(rnn.weight_hh_l0) <= 0.99 + 1e-5)
+        True
+
+    Args:
+        P: The parametrization of P, of this library or another, with a ``right_inverse``. It is copied; the
+            given instance is not changed. ``None``, the default, is ``SkewExponential("cayley")``, as in the
+            authors' code; ``SkewExponential("henaff")`` is the other start of the expRNN paper.
+        form: ``"exact"``, the default, or ``"paper"``.
+        radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``, or a
+            pair for ``low ≤ |λ| ≤ high``. γ is the trained number, reflected at the bounds. So eigenvalues
+            can reach a bound and leave it, because the derivative does not vanish there. With a pair, real
+            eigenvalues keep their sign (buffer ``negative``). ``None``, the default: no bound. The bound
+            holds up to rounding, but rounding changes the eigenvalues of a matrix far from normal strongly:
+            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
+            bound must hold, bound the departure, too.
+        abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
+            dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
+            imaginary part of an eigenvalue.
+        departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
+            non-normal part of Λ + T, which consists of T and the shears. It bounds transient growth:
+            :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default: no bound.
+        delta: δ of :meth:`penalty`. The default, 1e-4, is that of the authors' experiments on copying, adding
+            and Penn Treebank; on sequential MNIST they use 0.1.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
+    orthogonal, Λ block-diagonal, T strictly block lower triangular. So the eigenvalues of V are those of Λ,
+    for all P and T. The blocks of Λ are
+
+    .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
+
+    with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
+    inside each block (``form="paper"``). That entry changes the eigenvalues, so γ is their modulus only while
+    the entry is zero, as at the start.
+
+    The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
+    row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
+    rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
+    change it. With ``init="paper"`` all
+    eigenvalues are pairs, and for odd n one is real.
+
+    The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
+    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
+    """
+
+    pairs: Tensor | None
+    negative: Tensor | None
+
+    def __init__(
+        self,
+        P: nn.Module | None = None,
+        form: Form = "exact",
+        *,
+        radius: float | tuple[float, float] | None = None,
+        abscissa: float | None = None,
+        departure: float | None = None,
+        delta: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        if form not in get_args(Form):
+            raise ValueError(f"form: expected one of {', '.join(get_args(Form))}, got {form!r}.")
+        low, high = radius if isinstance(radius, tuple | list) else (0.0, radius)
+        if high is not None and not (math.isfinite(high) and 0 <= low < high):
+            raise ValueError(
+                "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or "
+                f"None, got {radius!r}."
+            )
+        if abscissa is not None and not math.isfinite(abscissa):
+            raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
+        if radius is not None and abscissa is not None:
+            raise ValueError(
+                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
+                "radius in discrete time, abscissa in continuous time."
+            )
+        if departure is not None and not (math.isfinite(departure) and departure > 0):
+            raise ValueError(f"departure: expected a finite positive number or None, got {departure!r}.")
+        for name, bound in (("radius", radius), ("abscissa", abscissa), ("departure", departure)):
+            if bound is not None and form == "paper":
+                raise ValueError(
+                    f"{name}: expected None with form='paper', where training T changes the eigenvalues, got "
+                    f"{bound!r}. Take form='exact'."
+                )
+        if not (math.isfinite(delta) and delta >= 0):
+            raise ValueError(f"delta: expected a finite number >= 0, got {delta!r}.")
+        self.P = SkewExponential("cayley") if P is None else copy.deepcopy(P)
+        if not callable(getattr(self.P, "right_inverse", None)):
+            raise ValueError(
+                "P: expected a parametrization of orthogonal matrices with a right_inverse, got "
+                f"{type(self.P).__name__}. Take SkewExponential() or ScaledCayley(). For a bound on the "
+                "moduli of the eigenvalues write SchurForm(radius=...)."
+            )
+        self.form = form
+        self.radius = radius
+        self.abscissa = abscissa
+        self.departure = departure
+        self.delta = delta
+        self.register_buffer("pairs", None)
+        self.register_buffer("negative", None)
+
+    def find(self, *originals: Tensor) -> Any:
+        """Return what is found for P."""
+        return adapted(self.P).find(*originals[self._count :])
+
+    def constrain(self, *originals: Tensor, found: Any = None) -> Tensor:
+        """Return V."""
+        blocks, P_originals = self._blocks(originals)
+        if self.departure is not None:
+            excess = departure(blocks) / self.departure**2
+            blocks = scale_departure(blocks, (1 + excess).rsqrt())
+        return assemble(adapted(self.P).constrained(P_originals, found), blocks, self.form == "exact")
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+        """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
+        check_real(W, "SchurForm", _COMPLEX)
+        check_finite(W, "SchurForm")
+        P, S = real_schur(W)
+        blocks = self._inside(read_blocks(S, eps, self.form == "exact"), W, eps, project)
+        blocks, P_originals = self._invert_P(P, blocks, W, eps)
+        self.pairs = blocks.pairs.to(W.device, W.dtype)
+        gamma, theta = self._trained_parts(blocks)
+        if self.negative is not None:
+            self.negative = self.negative.to(W.device)
+        own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
+        return *(X.to(W.device, W.dtype) for X in own), *P_originals
+
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return the start of section 4: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as in its own paper.
+
+        Eigenvalues outside a bound are moved onto it. T = 0 is from the authors' code; the paper does not
+        specify T. A P of another library starts from rotations by angles uniform in [-π, π).
+        """
+        check_real(like, "SchurForm", _COMPLEX)
+        P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
+        gamma = torch.ones_like(like[..., 0])
+        theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
+        pairs = paper_pairs(gamma)
+        self.pairs = pairs.to(gamma.dtype)
+        if self._interval()[0] > 0:
+            self.negative = torch.zeros_like(gamma)
+        if self.abscissa is not None:
+            real, theta = polar_parts(gamma, theta, pairs)
+            gamma = real.clamp(max=self.abscissa)
+        elif self.radius is not None:
+            gamma = gamma.clamp(*self._interval())
+        own = (torch.zeros_like(like), gamma, theta, torch.zeros_like(gamma))
+        return *own[: self._count], *P_originals
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the lower triangle as T, the upper one for P, and the three diagonals as γ, θ, log s."""
+        if self.pairs is None:
+            self.pairs = paper_pairs(X[..., 0]).to(X.dtype)
+            if self._interval()[0] > 0:
+                self.negative = torch.zeros_like(self.pairs)
+        edge = torch.zeros_like(X[..., :1, 0])
+        theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
+        own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
+        return *own[: self._count], *adapted(self.P).from_matrix(X.mT)
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return n² for each matrix, n(n-1)/2 of them for P, without those of frozen originals."""
+        blocks, P_originals = self._blocks(originals)
+        n = blocks.T.shape[-1]
+        rows, pairs = blocks.real.numel(), int(blocks.pairs.sum())
+        inside = pairs if self.form == "exact" else 0
+        counts = (rows * (n - 1) // 2 - inside, rows - pairs, pairs, pairs)[: self._count]
+        total = sum(count for count, X in zip(counts, originals, strict=False) if is_trained(X))
+        return total + count_free(self.P, P_originals)
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return pairs of a constraint and its originals: this one, and P."""
+        return [(self, originals), *adapted(self.P).parts(*originals[self._count :])]
+
+    def penalty(self, *originals: Tensor) -> Tensor:
+        r"""Return :math:`δ\, ‖1 - |γ|‖_2^2`, a penalty that keeps the eigenvalues near the unit circle.
+
+        With ``abscissa``, the penalty is δ times the sum of the squared distances of the real parts from
+        ``abscissa``. :func:`spectral_param.penalty` sums the penalties of a whole model.
+
+        Args:
+            originals: The tensors that the optimizer trains.
+        """
+        blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
+        if self.abscissa is not None:
+            distance = self.abscissa - blocks.real
+        else:
+            distance = 1 - self._folded(at_least_float32(originals[1])).abs().to(blocks.real.dtype)
+        second = blocks.pairs.roll(1, -1)
+        return self.delta * torch.where(second, 0, distance.square()).sum()
+
+    @torch.no_grad()
+    def eigenvalues(self, *originals: Tensor) -> Tensor:
+        """Return the eigenvalues of V, which are those of the blocks of Λ.
+
+        Args:
+            originals: The tensors that the optimizer trains.
+
+        Returns:
+            Complex tensor ``(..., n)``, with conjugate eigenvalues side by side; ``(..., k, n)`` for k gates.
+
+        Example:
+            >>> layer = torch.nn.Linear(4, 4)
+            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SchurForm(), init="paper")
+            >>> weight = layer.parametrizations.weight
+            >>> weight[0].eigenvalues(*weight.parameters(recurse=False)).abs()
+            tensor([1., 1., 1., 1.])
+        """
+        blocks, _ = self._blocks(tuple(map(at_least_float32, originals)))
+        inside = torch.zeros_like(blocks.imag)
+        if self.form == "paper":
+            entry = blocks.T.diagonal(-1, -2, -1)
+            inside[..., :-1] = torch.where(blocks.pairs[..., :-1], entry, 0)
+        # [a, b; c, a] has the eigenvalues a ± sqrt(bc), computed here for the first row of each block.
+        root = (-blocks.imag * (blocks.imag + inside)).to(blocks.T.dtype.to_complex()).sqrt()
+        second = (blocks.real - root).roll(1, -1)
+        return torch.where(blocks.pairs.roll(1, -1), second, blocks.real + root)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        bounds = f"radius={self.radius}, abscissa={self.abscissa}, departure={self.departure}, "
+        return f"form={self.form!r}, {bounds if self.form == 'exact' else ''}delta={self.delta}"
+
+    @property
+    def _count(self) -> int:
+        """The number of originals before those of P."""
+        return 4 if self.form == "exact" else 3
+
+    def _folded(self, gamma: Tensor) -> Tensor:
+        """Return γ, or |γ| if signs are kept, from the trained number, by reflection at the bounds."""
+        if self.radius is None:
+            return gamma
+        low, high = self._interval()
+        return fold(gamma, low if low > 0 else -high, high)
+
+    def _interval(self) -> tuple[float, float]:
+        """Return the smallest and the largest modulus."""
+        if self.radius is None:
+            return 0.0, math.inf
+        # Not tuple | list, which torch 2.6 does not compile.
+        return self.radius if isinstance(self.radius, (tuple, list)) else (0.0, self.radius)
+
+    def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
+        """Return the blocks of Λ + T, and the originals of P."""
+        assert self.pairs is not None, "known from registration on"
+        T, gamma, theta, *rest = originals[: self._count]
+        pairs = starts_of_pairs(self.pairs.to(T.device))
+        # Beyond this, squares of exp(log s) overflow.
+        most = math.log(torch.finfo(T.dtype).max) / 2.2
+        log_shear = rest[0].clamp(-most, most) if rest else torch.zeros_like(gamma)
+        if self.abscissa is not None:
+            real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(pairs, theta, 0)
+        else:
+            gamma = self._folded(gamma)
+            if self._interval()[0] > 0:
+                assert self.negative is not None, "known from registration on"
+                gamma = torch.where(flags(self.negative.to(gamma.device)), -gamma, gamma)
+            real, imag = polar_parts(gamma, theta, pairs)
+        return SchurBlocks(T, real, imag, log_shear, pairs), originals[self._count :]
+
+    def _trained_parts(self, blocks: SchurBlocks) -> tuple[Tensor, Tensor]:
+        """Return the γ and θ that :meth:`_blocks` maps to these blocks; store the signs of γ if needed."""
+        if self.abscissa is not None:
+            return blocks.real, blocks.imag
+        # |θ| ≤ π/2, and γ has the sign of the real part. With γ > 0 and θ near π, sin θ would lose digits,
+        # which a large shear amplifies.
+        negative = (blocks.real < 0).to(blocks.real.dtype)
+        sign = 1 - 2 * negative
+        modulus = torch.hypot(blocks.real, blocks.imag)
+        theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
+        if self._interval()[0] > 0:
+            self.negative = negative.to(blocks.T.device)
+            return modulus, theta
+        return sign * modulus, theta
+
+    def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
+        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - room`` of the bound."""
+        modulus = torch.hypot(blocks.real, blocks.imag)
+        if self.abscissa is not None:
+            target = self.abscissa - room * modulus
+            return blocks._replace(real=torch.where(blocks.real > self.abscissa, target, blocks.real))
+        if self.radius is None:
+            return blocks
+        low, high = self._interval()
+        room = min(room * high, (high - low) / 4)
+        target = torch.where(modulus > high, high - room, torch.where(modulus < low, low + room, modulus))
+        factor = target / torch.where(modulus > 0, modulus, 1)
+        real = torch.where(modulus > 0, factor * blocks.real, target)
+        return blocks._replace(real=real, imag=factor * blocks.imag)
+
+    def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
+        """Return blocks that keep the bounds after :meth:`constrain` has scaled their departure."""
+        # At registration the tolerance is the rounding error of the computation. That of a weight in half
+        # precision would let too much pass.
+        rounding = finfo_eps(W.dtype) if project else eps
+        moved = self._moved_inside(blocks)
+        distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
+        distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
+        outside = distance > self._eigenvalue_tolerance(W, distance, rounding)
+        if not project and bool(outside.any()):
+            bound = f"radius {self.radius}" if self.radius is not None else f"abscissa {self.abscissa}"
+            raise InManifoldError(
+                f"SchurForm: expected a weight whose eigenvalues keep the bound, {bound}, got an eigenvalue "
+                f"{float(distance.max()):.6g} outside. Remove the parametrization, set the weight and "
+                "register a new instance, which moves the eigenvalues."
+            )
+        farther = self._moved_inside(blocks, room=1 - _INSIDE)
+        moved = moved._replace(
+            real=torch.where(outside, farther.real, moved.real),
+            imag=torch.where(outside, farther.imag, moved.imag),
+        )
+        if self.departure is None:
+            return moved
+        ratio = departure(moved).sqrt() / self.departure
+        outside = ratio > 1 + 10 * W.shape[-1] * rounding
+        if not project and bool(outside.any()):
+            raise InManifoldError(
+                f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
+                f"{self.departure * float(ratio.max()):.6g}. Remove the parametrization, set the weight "
+                "and register a new instance, which scales its non-normal part."
+            )
+        # Relative distance from the bound, where the map is not invertible, that rounding needs.
+        room = max(16 * finfo_eps(W.dtype), eps)
+        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
+        factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
+        return scale_departure(moved, torch.where(ratio > 0, factor, 1))
+
+    def _eigenvalue_tolerance(self, W: Tensor, distance: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
+        """Return a bound for the rounding errors of the eigenvalues."""
+        if not bool((distance > 0).any()):
+            return 0.0
+        # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. The error of a defective λ_i is of order √eps.
+        _, vectors = eigenvectors(W)
+        inverse = torch.linalg.inv_ex(vectors).inverse
+        condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
+        worst = 1 / degenerate_threshold(W.dtype)
+        tolerance: Tensor = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
+        return tolerance[..., None].to(distance.device, distance.dtype)
+
+    def _invert_P(  # noqa: N802
+        self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
+    ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
+        """Return the originals of P, with determinant 1 if the parametrization of P allows it, else -1."""
+        P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
+        everywhere = torch.ones(P.shape[:-2], dtype=torch.bool)
+        failure = ValueError(
+            "P: expected a parametrization that reaches every orthogonal matrix, up to the sign of one "
+            f"column, but {type(self.P).__name__} returned another matrix. Take SkewExponential()."
+        )
+        for candidate, candidate_blocks in ((P, blocks), flip_last(P, blocks, everywhere)):
+            target = candidate.to(like.device, like.dtype)
+            try:
+                originals = originals_for(self.P, target, eps=eps, project=False)
+            except ValueError as error:
+                failure = error
+                continue
+            # Two matrices of different determinant are at least 2 apart.
+            with torch.no_grad():
+                distance = torch.linalg.matrix_norm(adapted(self.P).constrained(originals) - target)
+            if bool((distance < 1).all()):
+                return candidate_blocks, originals
+        raise failure

@@ -1,0 +1,144 @@
+"""Signs and zeros of the entries: Dale's law, masks, connectomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, check_real
+from spectral_param.functional._spectral_radius import spectral_radius
+
+_FREE = 2.0
+
+
+class SignPattern(Parametrization):
+    r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
+
+    Dale's law says that a neuron excites all of its targets or inhibits all of them: each column of a
+    recurrent matrix has one sign. In masks, sparse reservoirs and connectomes a zero is a missing connection.
+
+    Example:
+        >>> dale = torch.ones(8, 8)
+        >>> dale[:, 6:] = -1  # The last two neurons inhibit.
+        >>> chain = [spectral_param.SignPattern(dale), spectral_param.SpectralRadiusNorm(0.9)]
+        >>> rnn = spectral_param.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", chain)
+        >>> W = rnn.weight_hh_l0
+        >>> bool((W[:, :6] >= 0).all() and (W[:, 6:] <= 0).all())
+        True
+        >>> round(spectral_param.functional.spectral_radius(W).item(), 4)
+        0.9
+
+    Args:
+        pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
+            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
+            or nested lists. It is a buffer.
+
+    Raises:
+        ValueError: If an entry is something else, or the shape does not fit the weight.
+
+    Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks for Cognitive
+    Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with rectified entries
+    :math:`W^{+}`.
+
+    The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
+    does not keep the spectral radius: changed signs change the eigenvalues.
+    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. Before it, the diagonal of the pattern has
+    to be NaN, or -1 with ``mode="at_most"``, which only makes the diagonal smaller.
+    :func:`spectral_param.constrain` checks that.
+
+    With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
+    where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
+    T = W; registration first sets entries of the wrong sign to zero.
+    """
+
+    pattern: Tensor
+    shapes = "any"
+    assignable_after = True
+
+    def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        entries = torch.as_tensor(pattern, dtype=torch.float32).detach().clone()
+        known = entries.isnan() | (entries == 0) | (entries.abs() == 1)
+        if entries.ndim < 2 or not bool(known.all()):
+            strange = entries[~known].flatten()[:1].tolist() or [f"shape {tuple(entries.shape)}"]
+            raise ValueError(
+                "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
+                f"{strange[0]}. torch.sign(W) is the pattern of a matrix W. For Dale's law, with one sign "
+                "for each presynaptic neuron, pass signs.expand(n, n)."
+            )
+        # A free entry is 2 in the buffer: NaN is not equal to NaN, so buffers could not be compared.
+        self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
+
+    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return T with the signs of the pattern."""
+        self._check_size(T)
+        pattern = self.pattern.round().to(T.device, T.dtype)  # The mean of equal numbers, up to rounding.
+        # p sgn(T) T, with the derivative 1 where T is zero.
+        return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return T = W, with zeros in place of entries of the wrong sign if ``project`` is true."""
+        check_real(W, "SignPattern", "Complex numbers have no sign.")
+        check_finite(W, "SignPattern")
+        self._check_size(W)
+        self.pattern = self.pattern.to(W.device)  # A read does not move it again.
+        pattern = self.pattern.round().to(W.dtype)
+        wrong = ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
+        if not project and bool(wrong.any()):
+            where = tuple(wrong.nonzero()[0].tolist())
+            raise InManifoldError(
+                f"SignPattern: expected entries with the signs of the pattern, got {W[where].item():.6g} at "
+                f"{where} ({int(wrong.sum())} entries are wrong). Set them to zero, or remove the "
+                "parametrization, set the weight and register a new instance, which does so."
+            )
+        return torch.where(wrong, 0, W)
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian entries with the pattern's signs, of spectral radius 1 unless it is 0.
+
+        A matrix that is not square has the norm 1 instead.
+        """
+        check_real(like, "SignPattern", "Complex numbers have no sign.")
+        T = self.constrain(torch.randn_like(like))
+        is_square = T.shape[-1] == T.shape[-2]
+        rho = spectral_radius(T) if is_square else torch.linalg.matrix_norm(T, 2)
+        return T / torch.where(rho > 0, rho, 1)[..., None, None]
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries that the pattern does not fix to zero."""
+        return int((self.pattern != 0).expand(T.shape).sum())
+
+    def has_free_diagonal(self, or_negative: bool) -> bool:
+        """Return whether all diagonal entries may have any sign.
+
+        Args:
+            or_negative: Whether entries that are ≤ 0 count, too.
+        """
+        diagonal = self.pattern.diagonal(dim1=-2, dim2=-1)
+        return bool(((diagonal == _FREE) | (or_negative & (diagonal == -1))).all())
+
+    def extra_repr(self) -> str:
+        """Return the number of entries of each kind, for ``repr``."""
+        p = self.pattern
+        counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p == _FREE}
+        return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
+
+    def _check_size(self, W: Tensor) -> None:
+        pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
+        fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
+        # Both parts are as long: torch 2.6 does not compile a zip of others.
+        if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
+            raise ValueError(
+                f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
+                f"{tuple(self.pattern.shape)}. Give the pattern one entry for each entry of the weight."
+            )
+
+
+def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:
+    """Return where X has the wrong sign."""
+    return (pattern * X < 0) & (pattern != _FREE)

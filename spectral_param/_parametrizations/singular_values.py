@@ -1,0 +1,172 @@
+"""Matrices whose singular values lie in an interval (Spectral-RNN)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import matmul
+from spectral_param._parametrizations.base import Parametrization, as_real, as_tuple, is_trained
+from spectral_param._parametrizations.foreign import count_free
+from spectral_param._parametrizations.householder import Householder
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite
+from spectral_param.functional._householder import few_reflections, householder
+
+# Registration moves singular values from outside the interval to this fraction of the margin. At the edge
+# itself the derivative of the sigmoid is zero.
+EDGE = 0.99
+
+
+class SingularValues(Parametrization):
+    r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
+
+    U and V are products of Householder reflections. The weight has any shape. A product with it changes the
+    length of a vector by a factor in center ± margin (for a wide weight, by at most center + margin).
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 256)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SingularValues(margin=0.1))
+        >>> sigma = torch.linalg.svdvals(layer.weight)
+        >>> bool(sigma.max() < 1.1001), bool(sigma.min() > 0.8999)
+        (True, True)
+
+    Args:
+        margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
+            stays inside the interval; for a large f, see below (20 in float32), σ rounds to the edge, where
+            the gradient is zero. The default, 0.01, is that of the authors' code.
+        reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
+            every weight of the set. The authors' code uses n/4.
+        center: The center c of the interval. The default is 1, as in the paper.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
+    Parameterization" (ICML 2018). U and V are products of Householder reflections, parametrized as by
+    :class:`spectral_param.Householder`, and :math:`σ = c + 2m\,(\mathrm{sigmoid}(f) - ½)` for the center c
+    and the margin m. No singular value decomposition is differentiated, so equal singular values, as in the
+    paper's initialization, cause no problem.
+
+    The originals are those of :class:`spectral_param.Householder` for U, the same for V, and f:
+    ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
+
+    The weight has any shape. A tall one, ``(..., m, n)``, has a U of n orthonormal columns; a wide one is the
+    transpose of a tall one. Registration computes the singular value decomposition and moves singular values
+    from outside the interval to 0.99 of the margin. (For real weights and center 1,
+    ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
+
+    With k < n reflections, U and V cannot be computed from a weight whose singular values are close
+    together. Registration then approximates the polar factor of the weight by a product of 2k reflections,
+    takes the first k of them for U and the others for V, and chooses the best σ. Assignment accepts only
+    weights that this reproduces: multiples of products of 2k reflections. To copy a trained weight, use its
+    ``state_dict`` or copy the originals.
+    """
+
+    shapes = "tall"
+
+    def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
+        super().__init__()
+        if not 0 < center < float("inf"):
+            raise ValueError(f"center: expected a finite number > 0, got {center!r}.")
+        if not 0 < margin <= center:
+            raise ValueError(
+                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For an orthogonal weight "
+                "(margin 0) take Householder or ScaledCayley."
+            )
+        self.margin = margin
+        self.center = center
+        self.left = Householder(reflections)
+        self.right = Householder(reflections)
+
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return U diag(σ) Vᴴ."""
+        left, right, f = _factors(originals)
+        U, V = self.left.constrain(*left), self.right.constrain(*right)
+        # Module.double converts f and leaves the vectors.
+        f = as_real(f).to(U.real.dtype)
+        return _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
+
+    def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """Return pairs of a constraint and its originals: this one, and those of U and V."""
+        left, right, _ = _factors(originals)
+        return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+        """Return the originals of U, of V, and f."""
+        n = W.shape[-1]
+        few = self.left.count(n) < n
+        check_finite(W, "SingularValues")
+        U, sigma, Vh = torch.linalg.svd(W, full_matrices=False)
+        rounding = 10 * n * eps * float(sigma.max())
+        outside = (sigma - self.center).abs() > self.margin + rounding
+        if not project and bool(outside.any()):
+            raise InManifoldError(
+                f"SingularValues: expected singular values in {self.center} ± {self.margin}, got "
+                f"{float(sigma.min()):.6g} to {float(sigma.max()):.6g}. Clamp them, or remove the "
+                "parametrization, set the weight and register a new instance, which does so."
+            )
+        V = Vh.mH
+        if few:
+            U, V = self._few_reflections(U @ Vh)
+            sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
+            outside = (sigma - self.center).abs() > self.margin + rounding
+        t = (sigma - self.center) / self.margin
+        # The tolerance is for assignment. At registration, in half precision, it would hide all outliers.
+        t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
+        t = t.clamp(-1 + eps, 1 - eps)
+        if few and not project:
+            error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
+            if error > rounding:
+                raise InManifoldError(
+                    f"SingularValues: expected a multiple of a product of {2 * self.left.count(n)} "
+                    f"reflections, got a weight at distance {error:.1e} from the nearest one. With fewer "
+                    "reflections than rows no other weight can be assigned: copy the state_dict, or take "
+                    "reflections=None."
+                )
+        left, right = (
+            as_tuple(part.unconstrain(X, eps=eps, project=True))
+            for part, X in ((self.left, U), (self.right, V))
+        )
+        return *left, *right, 2 * torch.atanh(t)
+
+    def start(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return Householder's start for U and V, and f = 0: all singular values at the center."""
+        n = like.shape[-1]
+        square = like[..., :n, :]
+        f = torch.zeros_like(like[..., 0, :].real)
+        return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(square)), f
+
+    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
+        """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
+        left, right = self.left.from_matrix(X), self.right.from_matrix(X[..., : X.shape[-1], :].mT)
+        return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
+
+    def free_parameters(self, *originals: Tensor) -> int:
+        """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
+        left, right, f = _factors(originals)
+        total = f.numel() * is_trained(f) + count_free(self.left, left) + count_free(self.right, right)
+        return min(total, f.numel() * left[0].shape[-2] * (2 if left[0].is_complex() else 1))
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"margin={self.margin}, reflections={self.left.reflections}, center={self.center}"
+
+    def _few_reflections(self, Q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return U and V of k reflections each, such that U Vᴴ approximates Q."""
+        n = Q.shape[-1]
+        k = self.left.count(n)
+        vectors, d = few_reflections(Q, min(2 * k, n))
+        U = householder(vectors[..., :k], 1 - d[..., :k])
+        return U, householder(vectors[..., k:], 1 - d[..., k:]).mH
+
+
+def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
+    return matmul(U * sigma[..., None, :], V.mH)
+
+
+def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Return the originals of U, those of V, and f."""
+    *factors, f = originals
+    half = len(factors) // 2
+    return tuple(factors[:half]), tuple(factors[half:]), f

@@ -1,0 +1,134 @@
+"""Orthogonal matrices by the exponential of a skew-symmetric matrix (expRNN, dtriv)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param._context import matmul
+from spectral_param._parametrizations.base import Parametrization, at_least_float32
+from spectral_param._parametrizations.decoded import orthogonal
+from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param.functional._checks import check_finite, check_real
+from spectral_param.functional._exponential import skew_exponential, tangent_exponential
+
+Angles = Literal["henaff", "cayley"]
+
+
+class SkewExponential(Parametrization):
+    r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
+
+    A tall weight has orthonormal columns, a wide one orthonormal rows. :class:`spectral_param.ScaledCayley`
+    is faster and has nearly the same set. Take this map for expRNN and, with :func:`spectral_param.rebase`,
+    for dtriv.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 16)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SkewExponential())
+        >>> W = layer.weight
+        >>> torch.allclose(W @ W.mT, torch.eye(16), atol=1e-5)
+        True
+
+    Args:
+        angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
+            the default, is uniform in [-π, π), ``"cayley"`` uniform in [0, π/2]. The papers use both,
+            depending on the task.
+
+    Raises:
+        ValueError: If ``angles`` is neither.
+
+    Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
+    2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
+    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
+    geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
+
+    The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
+    direction of T, and a wide one is the transpose of a tall one: Edelman, Arias and Smith, "The Geometry of
+    Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis and Applications 1998).
+    Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
+    matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
+    the determinant of W, which is that of B. B is a buffer, float32 or better.
+    """
+
+    shapes = "tall"
+    base: Tensor | None
+
+    def __init__(self, angles: Angles = "henaff") -> None:
+        super().__init__()
+        if angles not in get_args(Angles):
+            raise ValueError(f"angles: expected one of {', '.join(get_args(Angles))}, got {angles!r}.")
+        self.angles = angles
+        self.register_buffer("base", None)
+
+    def find(self, T: Tensor) -> Tensor | None:  # type: ignore[override]
+        """Return the base, orthogonal also after averaging and conversion."""
+        return None if self.base is None else orthogonal(self.base.to(T.device, T.dtype))
+
+    def constrain(self, T: Tensor, found: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Return the exponential of T at the base."""
+        m, n = T.shape[-2:]
+        base = found
+        if base is None and self.base is not None:
+            base = orthogonal(self.base.to(T.device, T.dtype))
+        if m > n:
+            if base is None:
+                base = torch.eye(m, n, dtype=T.dtype, device=T.device)
+            return tangent_exponential(base, T)
+        T = T.tril(-1)
+        E = skew_exponential(T - T.mT)
+        return E if base is None else matmul(base, E)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return T = 0, and make W the base."""
+        check_real(W, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
+        check_finite(W, "SkewExponential")
+        if not project:
+            check_orthogonal(W, eps, "SkewExponential")
+        self.base = polar_factor(W)
+        return torch.zeros_like(W)
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return T with random angles, and make I the base; for a tall matrix T = 0 and a random base."""
+        check_real(like, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
+        if like.shape[-2] > like.shape[-1]:
+            self.base = polar_factor(torch.randn_like(like))
+            return torch.zeros_like(like)
+        fill = init.henaff_ if self.angles == "henaff" else init.cayley_
+        R = fill(torch.empty_like(like))
+        angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
+        identity = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
+        self.base = identity.expand_as(R).clone()
+        # The entries below the diagonal between two rotations are no angles.
+        angles[..., 1::2] = 0
+        return torch.diag_embed(angles, -1)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return mn - n(n+1)/2 for each matrix: n(n-1)/2 for a square one."""
+        m, n = T.shape[-2:]
+        return T.numel() // (m * n) * (m * n - n * (n + 1) // 2)
+
+    def rebase(self, T: Tensor) -> None:
+        """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
+        with torch.no_grad():
+            W = self.constrain(at_least_float32(T))
+            if self.base is not None and bool(W.isfinite().all()):
+                # Without the projection, rounding errors of many products would accumulate.
+                self.base.copy_(polar_factor(W))
+                T.zero_()
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"angles={self.angles!r}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
+        """Convert the module, and project the base, which is orthogonal only to the old dtype's precision."""
+        base = self.base
+        super()._apply(fn, recurse)
+        if base is not None and self.base is not None and self.base.dtype != base.dtype:
+            wanted = torch.promote_types(self.base.dtype, torch.float32)
+            self.base = polar_factor(base.to(self.base.device, wanted))
+        return self

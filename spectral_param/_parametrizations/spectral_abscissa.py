@@ -1,0 +1,180 @@
+"""Matrices of given spectral abscissa: stable linear dynamics in continuous time."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param import init
+from spectral_param._eigen import dominant_eigentriple
+from spectral_param._eigen.derivative import is_degenerate, known_value
+from spectral_param._eigen.follower import Follower, Leader
+from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._parametrizations.sign_pattern import SignPattern
+from spectral_param._parametrizations.spectral_radius import (
+    as_attribute,
+    broadcast_to_matrices,
+    check_present,
+    readable,
+    rounding_tolerance,
+    warn_degenerate,
+)
+from spectral_param.errors import InManifoldError
+
+Mode = Literal["equal", "at_most"]
+
+
+class SpectralAbscissa(Parametrization):
+    r"""Shifts a matrix so that its rightmost eigenvalue has a given real part: :math:`W = T - (α(T) - a) I`.
+
+    :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the asymptotic growth rate of :math:`\dot x = T x`. The system
+    is stable for α < 0, as a discrete-time system is for ρ < 1. The shift moves all eigenvalues by the same
+    real number. Eigenvectors, imaginary parts and the departure from normality do not change. The gradient
+    is exact: :math:`dα/dT = \mathrm{Re}(\bar v u^T / (v^H u))` for the left and right eigenvectors v and u.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralAbscissa(-0.1))
+        >>> round(torch.linalg.eigvals(layer.weight).real.max().item(), 4)
+        -0.1
+
+    Args:
+        abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
+            matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
+            ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` has it.
+        mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
+    costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
+    costs as much as the first.
+
+    Matrices without a derivative have defined results:
+
+    - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
+    - If several eigenvalues are rightmost, the gradient is that of one of them.
+    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤
+      10\sqrt{eps}`. It has no usable derivative. The gradient then treats α as a constant, and a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    """
+
+    assignable_after = True
+
+    def __init__(self, abscissa: float | Tensor | Literal["present"] = 0.0, mode: Mode = "equal") -> None:
+        super().__init__()
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
+        number = abscissa
+        if isinstance(abscissa, str):
+            check_present(abscissa, "abscissa")
+            number = 0.0
+        values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
+        if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
+            raise ValueError(
+                f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
+                f"{abscissa!r}. For stable dynamics take a negative number."
+            )
+        self.abscissa: float | Tensor | str = abscissa if isinstance(abscissa, str) else as_attribute(values)
+        if isinstance(abscissa, str):
+            self._saved = ("abscissa",)
+        self.mode = mode
+        self.rightmost = Follower("dense", "real")
+        self._warned = False
+
+    def find(self, T: Tensor) -> Leader:  # type: ignore[override]
+        """Return the rightmost eigentriples."""
+        leader = self.rightmost.follow(T)
+        if isinstance(self.abscissa, str):  # After another parametrization.
+            self._take_present(leader.triple.eigenvalue.real)
+        if not leader.regular and not self._warned:
+            triple = leader.triple
+            active = self._active(
+                triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, T, "abscissa")
+            )
+            if bool((active & is_degenerate(triple.right, triple.left)).any()):
+                self._warned = True
+                warn_degenerate(
+                    "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
+                    "real part as constant"
+                )
+        return leader
+
+    def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
+        """Return T - (α(T) - a) I, or T where the mode does not shift."""
+        alpha = self.rightmost.recorded(T) if found is None else known_value(T, found.triple, "real")
+        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
+        shift = torch.where(self._active(shift.detach()), shift, 0)
+        return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def check_after(self, links: list[nn.Module]) -> None:
+        """Raise if the shift of the diagonal would undo what a pattern gives.
+
+        Raises:
+            ValueError: If a :class:`spectral_param.SignPattern` before this constraint gives the diagonal.
+        """
+        # With "at_most" the diagonal is only made smaller.
+        or_negative = self.mode == "at_most"
+        patterns = [link for link in links if isinstance(link, SignPattern)]
+        if not all(pattern.has_free_diagonal(or_negative=or_negative) for pattern in patterns):
+            raise ValueError(
+                "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
+                "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
+                "sign; -1 may stay with mode='at_most'."
+            )
+
+    def _take_present(self, alpha: Tensor) -> None:
+        """Make the abscissas of the present weight the bound."""
+        if not bool(alpha.isfinite().all()):
+            raise ValueError(
+                f"abscissa: expected a weight of finite spectral abscissa with 'present', got "
+                f"{readable(alpha)}. Pass a number."
+            )
+        self.abscissa = as_attribute(alpha)
+
+    def _active(self, shift: Tensor) -> Tensor:
+        """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
+        return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return T = W, shifted if W is outside the set."""
+        triple = dominant_eigentriple(W, "real")
+        if self._saved and (project or isinstance(self.abscissa, str)):
+            self._take_present(triple.eigenvalue.real)
+        shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
+        outside = shift > rounding_tolerance(W, triple, eps)
+        if self.mode == "equal":
+            outside |= -shift > rounding_tolerance(W, triple, eps)
+        if not project and bool((outside | shift.isnan()).any()):
+            relation = "=" if self.mode == "equal" else "<="
+            raise InManifoldError(
+                f"SpectralAbscissa: expected a weight of spectral abscissa {relation} "
+                f"{readable(triple.eigenvalue.real - shift)}, got {readable(triple.eigenvalue.real)}. "
+                "Assign weight - (spectral_param.functional.spectral_abscissa(weight) - abscissa) * identity "
+                "instead, or remove the parametrization, set the weight and register a new instance, which "
+                "projects it."
+            )
+        self.rightmost.begin(W)
+        self._warned = False
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return W - torch.where(outside, shift, 0)[..., None, None] * identity
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
+        T = init.disc_(torch.empty_like(like))
+        if isinstance(self.abscissa, str):
+            self.abscissa = as_attribute(torch.zeros_like(T.real[..., 0, 0]))
+        shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
+        self.rightmost.begin(T)
+        return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T; a complex entry counts as two."""
+        return real_entries(T)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"abscissa={self.abscissa!r}, mode={self.mode!r}"

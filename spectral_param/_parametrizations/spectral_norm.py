@@ -1,0 +1,278 @@
+"""Weights of given spectral norm: known Lipschitz constants, of convolutions, too."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import is_traced
+from spectral_param._eigen import symbol
+from spectral_param._eigen.follower import Solver
+from spectral_param._eigen.norm import Norm, NormFollower
+from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
+from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._parametrizations.spectral_radius import (
+    as_attribute,
+    broadcast_to_matrices,
+    check_present,
+    readable,
+    warn_degenerate,
+)
+from spectral_param._scale import divided, power_of_two_scale
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, finfo_eps
+
+Mode = Literal["equal", "at_most"]
+# Number of rounding errors by which the bound of a norm may exceed c before a weight is scaled.
+_ROUNDINGS = 8
+# If σ is in this range, its square and its products with a gradient neither overflow nor underflow.
+_ORDINARY = (2.0**-40, 2.0**40)
+
+
+class _Found(NamedTuple):
+    """What a read of a weight finds."""
+
+    norm: Norm
+    leader: symbol.Leader | None  # Of a convolution.
+    regular: bool  # Whether no norm is zero, extreme or NaN.
+
+
+class SpectralNorm(Parametrization):
+    r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
+
+    A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
+    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Unlike theirs, and
+    unlike ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets
+    the norm exceed the bound, the norm here never exceeds the bound, to rounding.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 300)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralNorm(0.5))
+        >>> torch.linalg.matrix_norm(layer.weight, 2)
+        tensor(0.5000, grad_fn=<...>)
+        >>> conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        >>> conv = spectral_param.constrain(conv, "weight", spectral_param.SpectralNorm(1.0))
+
+    Args:
+        norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
+            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
+        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is
+            between ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c
+            always.
+        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to
+            step by products with thin matrices, with a bound from above that holds for every matrix: proven
+            by random vectors, which are wrong with a probability below 1e-10, or where singular values lie
+            too close by a Cholesky factorisation; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the
+            default, is ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are
+            never tracked.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
+    above, and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7
+    (1e-10 in double precision) where it is followed from step to step. The gradient is u vᴴ for the singular
+    vectors of σ; where several singular values are largest, of one of them. Where σ is tracked, the error of
+    the gradient is about the square root of the rounding error.
+
+    **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
+    of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
+    It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. The bound that W
+    is divided by is at most 2.3 % above the largest norm of an image of any size. (With circular padding
+    *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of stride
+    1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 231 for a kernel of size 3 x 3
+    and stride 1.
+
+    Matrices without a derivative have defined results:
+
+    - NaN or infinity in T gives NaN in W and in the gradient.
+    - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    """
+
+    shapes = "any"
+    assignable_after = True
+
+    def __init__(
+        self,
+        norm: float | Tensor | Literal["present"] = 1.0,
+        mode: Mode = "at_most",
+        solver: Solver = "auto",
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (("mode", mode, get_args(Mode)), ("solver", solver, get_args(Solver))):
+            if value not in choices:
+                raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+        if isinstance(norm, nn.Parameter):
+            raise ValueError(
+                "norm: expected a number or a tensor, got a Parameter. The bound is not trained: pass "
+                "norm.detach()."
+            )
+        number: Any = norm
+        if isinstance(norm, str):
+            check_present(norm, "norm")
+            self._saved = ("norm",)
+            number = 1.0
+        values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise ValueError(
+                f"norm: expected finite positive numbers, got {norm!r}. For a weight of zeros, which has the "
+                "norm 0, take no constraint."
+            )
+        self.norm: float | Tensor | str = norm if isinstance(norm, str) else as_attribute(values)
+        self.mode = mode
+        self.solver = solver
+        #: The stride of each axis of a convolution, without factors shared with its dilation.
+        #: :func:`spectral_param.constrain` sets it from the module.
+        self.strides: tuple[int, ...] = ()
+        self.tracking = NormFollower(solver)
+        self._hints: tuple[int, ...] = ()
+        self._warned = False
+
+    def find(self, T: Tensor) -> _Found:  # type: ignore[override]
+        """Return the norms of T and their bounds."""
+        leader = None
+        if self._is_convolution():
+            leader = self._leader(T)
+            sigma = leader.pair.value
+            found = Norm(leader.pair, sigma / leader.cosine)
+        else:
+            found = self.tracking.follow(symbol.tall(T))
+            sigma = found.pair.value
+        if isinstance(self.norm, str):  # After another parametrization.
+            self._take_present(found.bound)
+        low, high = _ORDINARY
+        regular = bool(((sigma > low) & (sigma < high)).all())
+        if not (regular or self._warned) and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
+            self._warned = True
+            warn_degenerate(
+                "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T"
+            )
+        return _Found(found, leader, regular)
+
+    def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
+        """Return c T/‖T‖, or T where the mode does not scale."""
+        if found is None or not found.regular:
+            return self._constrain_any(T)
+        (pair, bound), leader, _ = found
+        active = self._active(bound, T)
+        if not bool(active.any()):
+            return T
+        c = torch.as_tensor(self.norm, dtype=torch.float64) * (pair.value / bound)
+        if leader is not None:
+            sigma = symbol.norm_at(self._kernel(T), leader)
+            W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
+        else:
+            W = divided_by_norm(symbol.tall(T), pair, c)
+            W = W.mT if _is_wide(T) else W
+        if bool(active.all()):
+            return W
+        return torch.where(active.to(T.device, non_blocking=True)[..., None, None], W, T)
+
+    def _constrain_any(self, T: Tensor) -> Tensor:
+        """Return the same for T of any size, and inside transforms and recorded graphs."""
+        scale = power_of_two_scale(T.detach())
+        S = divided(T, scale)
+        traced = is_traced(T)
+        if self._is_convolution():
+            axes = len(self.strides)
+            sigma, cosine = symbol.norm_on_grid(self._kernel(S), axes, traced)
+        else:
+            sigma, cosine = (recorded_norm if traced else norm)(symbol.tall(S)), 1.0
+        scale = scale[..., 0, 0]
+        size = (sigma * scale).detach()
+        active = self._active(size / cosine, T) & ~_is_zero(size, T)
+        divisor = torch.where(active, sigma, 1) / (cosine * broadcast_to_matrices(self.norm, T, "norm"))
+        return torch.where(active[..., None, None], S / divisor[..., None, None], T)
+
+    def _active(self, bound: Tensor, T: Tensor) -> Tensor:
+        """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
+        if self.mode == "equal":
+            return torch.ones_like(bound, dtype=torch.bool)
+        c = torch.as_tensor(self.norm, dtype=bound.dtype).to(bound.device)
+        return ~(bound <= c * (1 + _ROUNDINGS * finfo_eps(T.dtype)))
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return T = W, scaled if W is outside the set."""
+        check_finite(W, "SpectralNorm")
+        if self._is_convolution():
+            leader = self._leader(W)
+            bound = leader.pair.value / leader.cosine
+        else:
+            bound = leading_pair(symbol.tall(W)).value
+        if self._saved and (project or isinstance(self.norm, str)):
+            self._take_present(bound)
+        c = broadcast_to_matrices(self.norm, W, "norm").double().cpu()
+        tolerance = 10 * max(W.shape[-2:]) * eps * c
+        outside = bound > c + tolerance
+        if self.mode == "equal":
+            outside = ((bound - c).abs() > tolerance) & (bound > 0)
+        if not project and bool(outside.any()):
+            relation = "=" if self.mode == "equal" else "<="
+            raise InManifoldError(
+                f"SpectralNorm: expected a weight of spectral norm {relation} {readable(c)}, got "
+                f"{readable(bound)}. Assign weight * ({readable(c)} / norm) instead, or remove the "
+                "parametrization, set the weight and register a new instance, which projects it."
+            )
+        self.tracking.begin(symbol.tall(W))
+        self._warned = False
+        factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
+        return W * factor[..., None, None]
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian entries, scaled to the norm."""
+        T = torch.randn_like(like)
+        if isinstance(self.norm, str):
+            self.norm = as_attribute(torch.ones_like(T.real[..., 0, 0]))
+        if self._is_convolution():
+            leader = self._leader(T)
+            bound = leader.pair.value / leader.cosine
+        else:
+            bound = leading_pair(symbol.tall(T)).value
+        self.tracking.begin(symbol.tall(T))
+        c = broadcast_to_matrices(self.norm, T, "norm")
+        return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T; a complex entry counts as two."""
+        return real_entries(T)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"norm={self.norm!r}, mode={self.mode!r}, solver={self.solver!r}"
+
+    def _take_present(self, bound: Tensor) -> None:
+        """Make the norms of the present weight the bound."""
+        if not bool(((bound > 0) & bound.isfinite()).all()):
+            raise ValueError(
+                f"norm: expected a weight of positive finite norm with 'present', got {readable(bound)}. "
+                "Pass a number."
+            )
+        self.norm = as_attribute(bound)
+
+    # Convolutions -----------------------------------------------------------------------------------
+
+    def _is_convolution(self) -> bool:
+        """Return whether the weight is a kernel whose patches overlap, which is more than a matrix."""
+        return any(k > s for k, s in zip(self._layout.kernel, self.strides, strict=False))
+
+    def _kernel(self, T: Tensor) -> Tensor:
+        """Return the kernel of stride 1, with a channel for each phase, of the base class's matrices."""
+        return symbol.phases(T.unflatten(-1, (-1, *self._layout.kernel)), self.strides)
+
+    def _leader(self, T: Tensor) -> symbol.Leader:
+        hints = list(self._hints)
+        leader = symbol.leader(self._kernel(T), len(self.strides), hints)
+        vars(self)["_hints"] = tuple(hints)  # Not an edit: the result does not depend on them.
+        return leader
+
+
+def _is_wide(T: Tensor) -> bool:
+    return T.shape[-2] < T.shape[-1]
+
+
+def _is_zero(size: Tensor, T: Tensor) -> Tensor:
+    """Return where no multiple of T has a given norm: at zero, or where 1/‖T‖ overflows."""
+    return size < torch.finfo(T.dtype).tiny

@@ -1,0 +1,465 @@
+"""Matrices of given spectral radius: the short-term memory of the ENRNN, and stable linear maps."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from scipy.linalg import matrix_balance
+from torch import Tensor, nn
+
+from spectral_param import init
+from spectral_param._context import has_no_values, is_on_host, is_traced
+from spectral_param._eigen import Eigentriple, dominant_eigentriple
+from spectral_param._eigen.derivative import (
+    condition_reciprocal,
+    degenerate_threshold,
+    divided_by_modulus,
+    is_degenerate,
+    known_value,
+)
+from spectral_param._eigen.follower import Follower, Solver
+from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._scale import divided, power_of_two_scale
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.functional._checks import finfo_eps
+
+Mode = Literal["equal", "at_most", "latched"]
+Of = Literal["weight", "absolute"]
+# Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
+_ROUNDINGS = 32
+
+
+class _Found(NamedTuple):
+    """What a read of a weight finds about T, or about T divided by its extreme size."""
+
+    triple: Eigentriple
+    regular: bool  # See :class:`spectral_param._eigen.follower.Leader`.
+    size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
+
+
+class SpectralRadiusNorm(Parametrization):
+    r"""Divides a matrix by its spectral radius: :math:`W = r\, T / (ρ(T) + ε)`.
+
+    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
+    what a long product of W does. It does not bound a single step or a network with ReLU;
+    :class:`spectral_param.SpectralNorm` does.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralRadiusNorm())
+        >>> torch.linalg.eigvals(layer.weight).abs().max().item()
+        1.0...
+
+    Args:
+        radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
+            (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
+            registration, so that a trained network keeps its outputs. The ``state_dict`` has it.
+        mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
+            is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
+            Use weight decay, or :class:`spectral_param.LyapunovForm`, which does not have this problem.
+            ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
+            from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
+            default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
+            opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
+        eps: ε ≥ 0. The default is 0, as in the authors' experiments. With ε > 0, ρ(W) < r, and the modes
+            ``"at_most"`` and ``"latched"`` scale T if ρ(T) + ε > r.
+        solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
+            from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
+            from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
+            error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
+            where it is faster. The ``state_dict`` has the state of the tracking under ``tracking``: two n ×
+            16 matrices.
+        of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
+            values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
+            solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
+            tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
+            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 is not enough, and ‖W‖_∞ < 1 is more than
+            is needed.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
+    (AAAI 2020), section 3.1. The gradient is that of Prop. 3.2, except that the factor of its second term
+    is 1/ρ instead of the printed 1/(ρ + ε). For ε = 0 they are equal.
+
+    The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
+    costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
+    nothing. Under torch.compile every read costs as much as the first.
+
+    Matrices without a derivative have defined results:
+
+    - NaN or infinity in T gives NaN in W and in the gradient.
+    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
+      derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
+    - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`.
+      It has no usable derivative. The gradient then treats ρ as a constant.
+    - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
+      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
+
+    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    """
+
+    latched: Tensor | None
+
+    def __init__(
+        self,
+        radius: float | Tensor | Literal["present"] = 1.0,
+        mode: Mode = "equal",
+        eps: float = 0.0,
+        solver: Solver = "auto",
+        of: Of = "weight",
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (
+            ("mode", mode, get_args(Mode)),
+            ("solver", solver, get_args(Solver)),
+            ("of", of, get_args(Of)),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+        if not (math.isfinite(eps) and eps >= 0):
+            raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. Take 0, the default.")
+        if isinstance(radius, nn.Parameter):
+            raise ValueError(
+                "radius: expected a number or a tensor, got a Parameter. The radius is not trained: pass "
+                "radius.detach()."
+            )
+        if isinstance(radius, str):
+            check_present(radius, "radius")
+            if eps > 0:
+                raise ValueError(
+                    "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
+                    f"bound, got {eps!r}. Leave it out."
+                )
+            values = torch.tensor(1.0, dtype=torch.float64)
+        else:
+            values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise ValueError(
+                f"radius: expected finite positive numbers, got {radius!r}. "
+                "If the state should decay fast, take a small radius instead of 0."
+            )
+        self.radius: float | Tensor | str = radius if isinstance(radius, str) else as_attribute(values)
+        if isinstance(radius, str):
+            self._saved = ("radius",)
+        self.mode = mode
+        self.eps = eps
+        self.solver = solver
+        self.of = of
+        self.register_buffer("latched", None)
+        self.tracking = Follower(solver)
+        self._warned = False
+
+    assignable_after = True
+
+    def find(self, T: Tensor) -> _Found:  # type: ignore[override]
+        """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
+        triple, regular = self.tracking.follow(self._measured(T))
+        if isinstance(self.radius, str):  # After another parametrization.
+            self._take_present(triple.eigenvalue.abs())
+        if regular and self.mode == "equal":
+            return _Found(triple, regular, None)
+        if regular:
+            # Of one matrix on the host as a number, which is faster than a tensor.
+            one = T.ndim == 2 and is_on_host(T)
+            found = _Found(triple, regular, abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs())
+        else:
+            # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
+            scale = _extreme_scale(T)
+            found = _Found(triple, regular, triple.eigenvalue.abs())
+            # A device is asked once. Its doubts are about a T of ordinary size.
+            asked = torch.stack([(scale != 1).any(), *self._doubts(T, scale, found)])
+            is_extreme, *doubts = asked.tolist()
+            if is_extreme:
+                triple = self._divided(triple, T, scale)
+                found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
+                doubts = torch.stack(self._doubts(T, scale, found)).tolist()
+            if any(doubts) and not self._warned:
+                self._warn(*doubts)
+        if self.mode == "latched":
+            self._close_latches(found.size, T)
+        return found
+
+    def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
+        """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
+        limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
+        exact = (size > limits.tiny / limits.eps) & (size < limits.max)
+        if bool((exact | (scale[..., 0, 0] == 1)).all()):
+            return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
+        return self.tracking.follow(self._measured(divided(T, scale))).triple
+
+    def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
+        """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
+        if found is not None and found.regular:
+            return self._constrain_regular(T, found)
+        scale = _extreme_scale(T.detach())
+        S = divided(T, scale)
+        A = self._measured(S)
+        rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
+        scale = scale[..., 0, 0]
+        size = (rho * scale).detach()
+        if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
+            self._close_latches(size, T)
+        divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
+        shifted = rho if self.eps == 0 else rho + self.eps / scale
+        divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
+        return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
+
+    def _constrain_regular(self, T: Tensor, found: _Found) -> Tensor:
+        """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
+        active = None if self.mode == "equal" else self._active(found.size, T)
+        if active is False:
+            return T
+        radius: Any = self.radius
+        if isinstance(radius, Tensor):
+            radius = broadcast_to_matrices(radius, T, "radius")
+        if self.of == "absolute":
+            rho = known_value(self._measured(T), found.triple)
+            W = T * (radius / (rho + self.eps))[..., None, None]
+        else:
+            W = divided_by_modulus(T, found.triple, radius, self.eps)
+        return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
+
+    def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
+        """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
+        triple, active = found.triple, self._active(found.size, T)
+        S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
+        nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
+        return [nilpotent.any(), (active & is_degenerate(triple.right, triple.left)).any()]
+
+    def _warn(self, is_zero: bool, is_defective: bool) -> None:
+        reason = "the dominant eigenvalue is defective, so the gradient treats its modulus as constant"
+        if is_zero:
+            reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
+        self._warned = True
+        warn_degenerate(f"SpectralRadiusNorm: {reason}")
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+        """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
+        scale = _extreme_scale(W)
+        S = divided(W, scale)
+        scale = scale[..., 0, 0]
+        A = self._measured(S)
+        followed = project and self.tracking.tracks(W.shape[-1])
+        if followed:
+            # The first read follows from here, instead of a second decomposition.
+            self.tracking.begin(A)
+            triple, _ = self.tracking.follow(A)
+        else:
+            triple = dominant_eigentriple(A)
+        if "radius" in self._saved and (project or isinstance(self.radius, str)):
+            self._take_present(scale * triple.eigenvalue.abs())
+        radius = broadcast_to_matrices(self.radius, W, "radius")
+        size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
+        rho = scale * size
+        nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
+        # With ε > 0 the set is ρ < r, without its edge, which T reaches only at infinity.
+        edge = radius + tolerance
+        if self.eps > 0:
+            edge = radius - scale * rounding_tolerance(A, triple, finfo_eps(W.dtype))
+        outside = rho > edge
+        if self.mode == "equal" and self.eps == 0:
+            outside = ((rho - radius).abs() > tolerance) & ~nilpotent
+        if not project and bool((outside | rho.isnan()).any()):
+            self._raise_outside(rho, radius)
+
+        factor = torch.ones_like(rho)
+        if self.eps > 0:
+            # T = cW is mapped to W for c = ε/(r - ρ). Where ρ ≤ r - ε, T is not scaled, and c = 1.
+            c = self.eps / torch.where(outside, 1, radius - rho)
+            c = c if self.mode == "equal" else c.clamp(min=1)
+            factor = torch.where(nilpotent, factor, c)
+        if self.mode == "latched":
+            self.latched = outside.to(W.real.dtype)
+        if not followed:
+            self.tracking.begin(A)
+        self._warned = False
+        moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
+        return torch.where(outside[..., None, None], moved, kept)
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
+        T = init.disc_(torch.empty_like(like))
+        if self.of == "absolute":
+            T = T / dominant_eigentriple(T.abs()).eigenvalue.abs()[..., None, None]
+        if self.mode == "latched":
+            self.latched = torch.zeros_like(T.real[..., 0, 0])
+        if isinstance(self.radius, str):
+            self.radius = as_attribute(torch.ones_like(T.real[..., 0, 0]))
+        self.tracking.begin(self._measured(T))
+        return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T; a complex entry counts as two."""
+        return real_entries(T)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        chosen: str = self.solver
+        if self.solver == "auto" and self._shape is not None:
+            chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
+        of = "" if self.of == "weight" else f", of={self.of!r}"
+        return f"radius={self.radius!r}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}{of}"
+
+    def _measured(self, T: Tensor) -> Tensor:
+        """Return the matrix whose spectral radius counts."""
+        return T.abs() if self.of == "absolute" else T
+
+    def _take_present(self, rho: Tensor) -> None:
+        """Make the radii of the present weight the bound."""
+        if not bool(((rho > 0) & rho.isfinite()).all()):
+            raise ValueError(
+                f"radius: expected a weight of positive finite spectral radius with 'present', got "
+                f"{readable(rho)}. Pass a number."
+            )
+        self.radius = as_attribute(rho)
+
+    def _active(self, rho: Any, T: Tensor) -> Any:
+        """Return which matrices are scaled, for ρ as a tensor or, for one matrix, a number.
+
+        ρ = NaN counts as active, so that W becomes NaN.
+        """
+        if self.mode == "equal":
+            return torch.ones_like(rho, dtype=torch.bool)
+        above = self._exceeds(rho, T) | (rho != rho)
+        return above if self.mode == "at_most" else above | self._closed(rho, T)
+
+    def _exceeds(self, rho: Any, T: Tensor) -> Any:
+        """Return where ρ + ε > r, up to rounding."""
+        radius: Any = self.radius
+        eps: Any = self.eps
+        if isinstance(rho, Tensor):
+            radius = broadcast_to_matrices(radius, T, "radius")
+            # For torch.func's dual numbers, adding a Python number would promote.
+            eps = torch.full_like(rho, eps) if eps else eps
+        return rho + eps > radius * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps)
+
+    def _closed(self, rho: Any, T: Tensor) -> Any:
+        """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
+        if self.latched is None:
+            self.latched = T.real.new_zeros(T.shape[:-2])
+        closed = self.latched.real > 0.5  # Module.to(complex) converts it.
+        return closed if isinstance(rho, Tensor) else bool(closed)
+
+    def _close_latches(self, rho: Any, T: Tensor) -> None:
+        """In training, close the latches of matrices of radius ρ > r."""
+        closed, above = self._closed(rho, T), self._exceeds(rho, T)
+        if self.training:
+            assert self.latched is not None
+            if isinstance(above, Tensor):
+                self.latched.copy_((closed | above).to(self.latched.dtype))
+            elif above and not closed:
+                self.latched.fill_(1)
+
+    def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
+        relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
+        what, call = ("", "") if self.of == "weight" else (" of the absolute values", ".abs()")
+        raise InManifoldError(
+            f"SpectralRadiusNorm: expected a weight of spectral radius{what} {relation} "
+            f"{readable(radius)}, got {readable(rho)}. Assign weight * (radius / "
+            f"spectral_param.functional.spectral_radius(weight{call})) instead, or remove the "
+            "parametrization, set the weight and register a new instance, which projects it."
+        )
+
+
+def warn_degenerate(message: str) -> None:
+    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads the weight."""
+    # That line is in the innermost caller outside of this library and torch.
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
+        level, frame = level + 1, frame.f_back
+    message += " in this precision, until T has moved away from such matrices."
+    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
+
+
+def as_attribute(values: Tensor) -> float | Tensor:
+    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
+    values = values.detach().double().cpu()
+    return values.clone() if values.ndim > 0 else values.item()
+
+
+def check_present(value: str, name: str) -> None:
+    """Raise unless the text is the one that an argument takes."""
+    if value != "present":
+        raise ValueError(f"{name}: expected a number, a tensor or 'present', got {value!r}.")
+
+
+def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> Tensor:  # -> () or (...)
+    """Return the argument ``name``, a number or a tensor of one number per matrix, in T's real dtype.
+
+    Raises:
+        ValueError: If the tensor does not broadcast to the matrices.
+    """
+    if not isinstance(value, Tensor):
+        if isinstance(value, str):
+            assert has_no_values(T), "'present' is a number from the first weight with values on"
+            value = 1.0
+        # Created on T's device, because a copy from the host would wait for the device.
+        return T.real.new_full((), value)
+    try:
+        torch.broadcast_to(value, T.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
+            f"{name} for each matrix, got shape {tuple(value.shape)}."
+        ) from None
+    return value.to(T.real.dtype).to(T.device, non_blocking=True)
+
+
+def readable(values: Tensor) -> str:
+    """Return the numbers as text for a message."""
+    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
+
+
+def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
+    """Return the power of two next to the largest entry if that entry is extreme, else 1."""
+    scale = power_of_two_scale(T)
+    return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
+
+
+def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
+    """Return where ρ(S) is zero in working precision, or 1/ρ overflows for scale·S."""
+    return (rho <= _rounding(S, finfo_eps(S.dtype))) | (rho * scale < torch.finfo(S.dtype).tiny)
+
+
+def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
+    """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
+
+    Eigenvalues do not depend on the units of rows and columns, T -> D⁻¹TD, and neither does this measure. It
+    is at most the largest entry, and zero for a triangular nilpotent matrix.
+    """
+    roots = T.detach().abs().sqrt()
+    largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))
+    return T.shape[-1] * eps * largest
+
+
+def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
+    """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
+
+    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
+    relative errors of the entries do not depend on the units of rows and columns.
+    """
+    floor = degenerate_threshold(W.dtype)
+    d = _balance(W)
+    right, left = triple.right * (1 / d), triple.left * d
+    right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
+    largest = (W.detach() * (d[..., None, :] / d[..., :, None])).abs().amax(dim=(-2, -1))
+    return 10 * W.shape[-1] * eps * largest / condition_reciprocal(right, left).clamp(min=floor)
+
+
+def _balance(W: Tensor) -> Tensor:  # (..., n, n) -> (..., n)
+    """Return powers of two d for which the rows and columns of D⁻¹WD are of similar size."""
+    host = W.detach().resolve_conj().cpu()
+    found = [
+        matrix_balance(matrix, permute=False, separate=True)[1][0]
+        if np.isfinite(matrix).all()
+        else np.ones(len(matrix))
+        for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
+    ]
+    return torch.tensor(np.stack(found), dtype=W.real.dtype, device=W.device).reshape(W.shape[:-1])

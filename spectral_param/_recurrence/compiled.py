@@ -1,0 +1,171 @@
+"""The fused recurrence as one operator, which torch.compile does not trace.
+
+If it did, every time step would be separate operations in the compiled program, and 200 time steps would take
+minutes to compile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, List  # noqa: UP035
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import autocast_off
+from spectral_param._recurrence import fused
+from spectral_param._recurrence.sequence import Cell, Result, Rows, Support
+
+
+def rnn_operator(cell: Cell, rows: Rows) -> Result:
+    """Run a cell as ``rnn_fused`` does."""
+    W, support = cell.weight_hh, cell.support
+    assert isinstance(W, Tensor)
+    tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
+    differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    output, last, *_ = _recurrence(
+        *tensors,
+        str(cell.nonlinearity),
+        None if support is None else [i for pair in support for s in pair for i in _ends(s, len(W))],
+        rows.sizes,
+        rows.checkpoint_every,
+        rows.return_output,
+        differentiable,
+    )
+    return output if rows.return_output else None, last
+
+
+def _ends(part: slice, n: int) -> tuple[int, int]:
+    """Return where a part of range(n) begins and ends. torch 2.6 does not compile slice.indices."""
+    found = range(n)[part]
+    return found.start, found.stop
+
+
+# An operator has no optional results, so empty tensors stand for None.
+@torch.library.custom_op("spectral_param::recurrence", mutates_args=())
+def _recurrence(
+    x: Tensor,
+    h0: Tensor | None,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    nonlinearity: str,
+    support: Sequence[int] | None,
+    sizes: Sequence[int],
+    checkpoint_every: int | None,
+    return_output: bool,
+    differentiable: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return all states, the last ones, moduli and starts, as ``fused.forward`` does."""
+    tensors = (x, h0, weight_ih, weight_hh, bias)
+    plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, differentiable)
+    with autocast_off(x):
+        states, last, moduli, starts = fused.forward(tensors, plan)
+    nothing = [weight_hh.new_empty(0) for _ in range(3)]
+    return (
+        nothing[0] if states is None else states,
+        last,
+        nothing[1] if moduli is None else moduli,
+        nothing[2] if starts is None else starts,
+    )
+
+
+def _plan(tensors: fused.Tensors, nonlinearity: Any, support: Any, sizes: Any, *options: Any) -> fused.Plan:
+    x, h0, U, W, b = tensors
+    every, return_output, differentiable = options
+    ends = None if support is None else iter(support)
+    slices = None if ends is None else [slice(a, b) for a, b in zip(ends, ends, strict=True)]
+    pairs: Support | None = None if slices is None else list(zip(slices[::2], slices[1::2], strict=True))
+    rows = Rows(x, h0, list(sizes), every, return_output)
+    return fused.plan_for(Cell(U, W, b, nonlinearity, pairs), rows, differentiable)
+
+
+@_recurrence.register_fake
+def _(
+    x: Tensor,
+    h0: Tensor | None,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    nonlinearity: str,
+    support: Sequence[int] | None,
+    sizes: Sequence[int],
+    checkpoint_every: int | None,
+    return_output: bool,
+    differentiable: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n, rows = weight_hh.shape[-1], x.shape[0]
+    keeps_all = differentiable and checkpoint_every is None
+    has_moduli = keeps_all and bias is not None and nonlinearity == "modrelu" and x.is_complex()
+    keeps_starts = differentiable and checkpoint_every is not None
+    following = sum(sizes[checkpoint_every::checkpoint_every]) if keeps_starts else 0
+    return (
+        x.new_empty((rows, n) if keeps_all or return_output else (0,)),
+        x.new_empty(sizes[0], n),
+        x.new_empty((rows, n) if has_moduli else (0,), dtype=x.dtype.to_real() if has_moduli else x.dtype),
+        x.new_empty((following, n) if keeps_starts else (0,)),
+    )
+
+
+@torch.library.custom_op("spectral_param::recurrence_backward", mutates_args=())
+def _recurrence_backward(
+    x: Tensor,
+    h0: Tensor | None,
+    weight_ih: Tensor | None,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    moduli: Tensor,
+    starts: Tensor,
+    g_states: Tensor | None,
+    g_last: Tensor | None,
+    needs: Sequence[bool],
+    nonlinearity: str,
+    support: Sequence[int] | None,
+    sizes: Sequence[int],
+    checkpoint_every: int | None,
+    return_output: bool,
+) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
+    """Return the gradients of the tensors that need one."""
+    tensors = (x, h0, weight_ih, weight_hh, bias)
+    plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, True)
+    kept = [t if t.ndim > 1 else None for t in (states, moduli, starts)]
+    with autocast_off(x):
+        found = fused.backward(tensors, kept, (g_states, g_last), needs, plan)
+    return [g for g, needed in zip(found, needs, strict=True) if needed and g is not None]
+
+
+@_recurrence_backward.register_fake
+def _(
+    x: Tensor, h0: Tensor | None, U: Tensor | None, W: Tensor, b: Tensor | None, *rest: Any
+) -> list[Tensor]:
+    needs = rest[5]
+    tensors = itertools.compress((x, h0, U, W, b), needs)
+    return [t.new_empty(t.shape) for t in tensors if t is not None]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *ctx.options, _ = inputs[5:]
+    states, _, moduli, starts = output
+    ctx.mark_non_differentiable(moduli, starts)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:5], states, moduli, starts)
+
+
+def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> tuple[Any, ...]:
+    nothing = (None,) * 11
+    if g_states is not None and g_states.ndim < 2:
+        g_states = None  # the states were not stored: an empty tensor stood for them
+    if g_states is None and g_last is None:
+        return nothing
+    tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]
+    if torch.is_grad_enabled():
+        plan = _plan(tensors, *ctx.options, True)
+        with autocast_off(tensors[0]):
+            return (*fused.reference_backward(tensors, (g_states, g_last), needs, plan), *nothing[5:])
+    found = iter(_recurrence_backward(*ctx.saved_tensors, g_states, g_last, needs, *ctx.options))
+    return (*(next(found) if needed else None for needed in needs), *nothing[5:])
+
+
+_recurrence.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,208 @@
+r"""The recurrence h_t = σ(U x_t + W h_{t-1} + b) over a whole sequence, and the choice of an implementation.
+
+All paths give the same results. The reference path is a loop of autograd operations, for any activation and
+inside any transform. The fused path is several times faster: one autograd Function for the whole sequence,
+for the activations with a name; under torch.compile it is one operator. The linear path computes many steps
+at a time if there is no activation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from spectral_param._context import autocast_off, is_compiled, is_wrapped
+from spectral_param._recurrence import linear
+from spectral_param._recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
+from spectral_param._recurrence.compiled import rnn_operator
+from spectral_param._recurrence.fused import has_numbers, rnn_fused
+from spectral_param._recurrence.reference import rnn_checkpointed, rnn_reference
+from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows, Support
+
+CheckpointEvery = int | Literal["auto"] | None
+Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
+
+
+def choose(cell: Cell, rows: Rows) -> Path:
+    """Return the path for a cell and rows.
+
+    - ``"fused"``: a named activation, W as a matrix, all tensors of one dtype, and no tracer, transform or
+      forward-mode AD.
+    - ``"linear"``: as fused, without an activation, if many steps at a time are faster.
+    - ``"operator"``: the fused path inside torch.compile, as one opaque operator.
+    - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
+    """
+    W, b, x = cell.weight_hh, cell.bias, rows.x
+    tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
+    compiled = is_compiled()
+    ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
+    named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
+    fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
+    if fits and b is not None:
+        real = x.is_complex() and cell.nonlinearity == "modrelu"
+        fits = b.dtype == (x.real.dtype if real else x.dtype)
+    if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
+        eager = ordinary and not compiled
+        return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
+    if compiled:
+        return "operator"
+    # The linear path looks at values, because powers of W may overflow. A tracer's tensors have no values.
+    many = cell.nonlinearity == "identity" and has_numbers(x) and linear.exponent(cell, rows) is not None
+    return "linear" if many else "fused"
+
+
+def run(cell: Cell, rows: Rows) -> Result:
+    """Run a cell over rows, whose shapes are not checked; see :func:`rnn`."""
+    path = choose(cell, rows)
+    if path == "fused":
+        return rnn_fused(cell, rows)
+    if path == "operator":
+        return rnn_operator(cell, rows)
+    if path == "linear":
+        return linear.rnn_linear(cell, rows) or rnn_fused(cell, rows)
+    with autocast_off(rows.x):
+        if path == "checkpointed":
+            return rnn_checkpointed(cell, rows)
+        output, last = rnn_reference(cell, rows)
+    return output if rows.return_output else None, last
+
+
+def rnn(
+    x: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor | None,
+    weight_hh: Recurrent,
+    bias: Tensor | None = None,
+    nonlinearity: Nonlinearity = "modrelu",
+    batch_sizes: Sequence[int] | None = None,
+    *,
+    checkpoint_every: CheckpointEvery = None,
+    return_output: bool = True,
+    support: Support | None = None,
+) -> Result:
+    r"""Run :math:`h_t = σ(U x_t + W h_{t-1} + b)` over a sequence.
+
+    Args:
+        x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
+        h0: Initial states ``(B, n)``.
+        weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
+        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``, which can be
+            faster for structured matrices.
+        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is added to the modulus.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"tanh"``, ``"identity"``, ``"relu"``
+            (real states only), or any callable.
+        batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
+        checkpoint_every: Store only one state in every k steps, and compute the others again in the backward
+            pass, k steps at a time; this is a third more work. ``"auto"`` takes :math:`k = \sqrt T / 2`,
+            which needs the least memory, that of about :math:`4 \sqrt T` steps instead of T. None, the
+            default, stores all states.
+        return_output: Whether to return all states, :math:`T B n` numbers. With False and
+            ``checkpoint_every``, no memory of that size is needed. With False and no activation, powers of W
+            compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
+        support: Where W may differ from zero: pairs of slices of rows and columns, whose rows cover 0 to n in
+            order. Outside the support W must be zero, and the gradient there is not defined, because those
+            products are skipped if that is faster. None, the default: everywhere.
+
+    Returns:
+        All states, shaped like x with n features, or None with ``return_output=False``; and the last state of
+        each sequence ``(B, n)``.
+
+    Raises:
+        ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, a
+            shape does not fit, or ``support`` leaves out a row.
+
+    Example:
+        >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
+        >>> output, last = spectral_param.functional.rnn(x, h0, U, W, nonlinearity="identity")
+        >>> output.flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
+    check_nonlinearity(nonlinearity)
+    check_checkpoint_every(checkpoint_every)
+    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
+    cell = Cell(weight_ih, weight_hh, bias, nonlinearity, support)
+    rows = Rows(
+        x.flatten(0, 1) if batch_sizes is None else x,
+        h0,
+        sizes,
+        resolve_checkpoints(checkpoint_every, len(sizes)),
+        return_output,
+    )
+    _check_shapes(cell, rows, h0)
+    _check_support(support, h0.shape[-1])
+    if bias is not None:
+        # Not _replace, which torch 2.6 does not compile.
+        cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity, support)
+    output, last = run(cell, rows)
+    if output is not None and batch_sizes is None:
+        output = output.unflatten(0, x.shape[:2])
+    return output, last
+
+
+def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
+    """Raise a ValueError unless the argument is a number of steps, "auto" or None."""
+    if checkpoint_every in (None, "auto"):
+        return
+    if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
+        raise ValueError(
+            "checkpoint_every: expected a positive number of steps, 'auto' or None, got "
+            f"{checkpoint_every!r}."
+        )
+
+
+def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | None:
+    """Return the number of steps from one stored state to the next, None if all are stored."""
+    return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
+
+
+def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
+    """Return whether no tracer, transform or forward-mode AD is active on these tensors."""
+    # torch.jit.trace records in-place operations wrongly.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
+    return not any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
+    U, W, b, *_ = cell
+    sizes = rows.sizes
+    n = (W if isinstance(W, Tensor) else h0).shape[-1]
+    features = n if U is None else U.shape[-1]
+    if not sizes:
+        raise ValueError("rnn: expected at least one time step, got a sequence of length 0.")
+    if any(following > size for size, following in itertools.pairwise(sizes)):
+        raise ValueError(
+            f"rnn: expected batch_sizes that do not increase, got {sizes}. Sort the sequences, longest first."
+        )
+    if isinstance(W, Tensor) and W.shape != (n, n):
+        raise ValueError(f"rnn: expected weight_hh of shape (n, n) = {(n, n)}, got {tuple(W.shape)}.")
+    if U is not None and U.shape != (n, features):
+        raise ValueError(f"rnn: expected weight_ih of shape (n, m) = {(n, features)}, got {tuple(U.shape)}.")
+    if b is not None and b.shape != (n,):
+        raise ValueError(f"rnn: expected bias of shape (n,) = {(n,)}, got {tuple(b.shape)}.")
+    if rows.x.shape != (sum(sizes), features):
+        raise ValueError(
+            f"rnn: expected x of shape (rows, m) = {(sum(sizes), features)}, with all steps stacked, got "
+            f"{tuple(rows.x.shape)}."
+        )
+    if h0.shape != (sizes[0], n):
+        raise ValueError(f"rnn: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
+
+
+def _check_support(support: Support | None, n: int) -> None:
+    if support is None:
+        return
+    rows = [i for part, _ in support for i in range(n)[part]]
+    if rows != list(range(n)) or any(part.step not in (None, 1) for pair in support for part in pair):
+        raise ValueError(
+            f"rnn: expected a support of slices without steps, whose rows cover 0 to {n} in order, got "
+            f"{support}."
+        )

@@ -1,0 +1,584 @@
+r"""The recurrence with a named activation as one autograd Function for a whole sequence.
+
+Recording about ten operations for each time step costs autograd several times as much as computing them. Here
+the forward and the backward pass are written by hand. They work in place, on short segments of the sequence
+one by one. So all temporary tensors of a segment stay in the cache, and only the states take memory of the
+size of all states. The steps of a small real network are computed by numpy on the same memory, because its
+calls take a third of the time of torch's.
+
+Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
+complex gradients (∂L/∂Re + i ∂L/∂Im):
+
+.. math:: δ_t = σ_t'^{\,*}(G_t + W^H δ_{t+1}), \qquad
+          dU = \sum_t δ_t x_t^H, \quad dW = \sum_t δ_t h_{t-1}^H, \quad dx_t = U^H δ_t.
+
+σ_t'^* is the adjoint of the activation's derivative:
+
+- tanh: multiplication by the conjugate of 1 - h_t².
+- ReLU and real modReLU: 1 where h_t ≠ 0, else 0.
+- Complex modReLU, h = u (|z| + b) with the phase u = z/|z|: its derivative is 1 in the direction of u and
+  |h|/|z| = 1 + b/|z| orthogonal to u, hence
+
+  .. math:: σ'^{\,*}(G) = G + q\,(G - u^2 \bar G), \quad q = \frac{b}{2|z|}, \quad \text{where } h ≠ 0.
+
+The derivative of modReLU with respect to its bias is the sign (the phase) of h_t.
+
+All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
+a tiny |z|, where q is large, no digit of this difference is right. So for complex modReLU the moduli |z| are
+stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from spectral_param._context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
+from spectral_param._recurrence.activation import Named
+from spectral_param._recurrence.reference import rnn_reference
+from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
+
+# From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
+BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
+# Up to so many numbers in the states of a step, numpy computes the steps faster than torch (measured).
+SHORT_STATES = 1024
+
+
+def rnn_fused(cell: Cell, rows: Rows) -> Result:
+    """Run a cell with a named activation on tensors that are not wrapped by a transform."""
+    W = cell.weight_hh
+    assert isinstance(W, Tensor)
+    tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
+    differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    plan = plan_for(cell, rows, differentiable)
+    with autocast_off(rows.x):
+        if not differentiable:
+            return forward(tensors, plan)[:2]
+        output, last = _Recurrence.apply(*tensors, plan)  # type: ignore[no-untyped-call]
+    return output, last
+
+
+class Plan(NamedTuple):
+    """How to run a cell over a sequence.
+
+    Attributes:
+        nonlinearity: The activation.
+        support: The blocks of W to which products are restricted; None to multiply by all of W.
+        segments: The segments of the sequence.
+        keep: What is stored for backward: all states; the states at which segments start, from which backward
+            computes the others again; or nothing, if no gradient is needed.
+        return_output: Whether all states are returned.
+        in_numpy: Whether numpy computes the steps.
+    """
+
+    nonlinearity: Named
+    support: Support | None
+    segments: list[Segment]
+    keep: Literal["all", "starts", "nothing"]
+    return_output: bool
+    in_numpy: bool
+
+    @property
+    def longest(self) -> int:
+        """Number of rows of the longest segment."""
+        return max(segment.length for segment in self.segments)
+
+    @property
+    def following(self) -> list[int]:
+        """Number of sequences that continue after each segment."""
+        return [segment.following for segment in self.segments]
+
+    def cell(self, weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None) -> Cell:
+        """Return the cell with these tensors."""
+        return Cell(weight_ih, weight_hh, bias, self.nonlinearity, self.support)
+
+
+def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
+    """Choose how to run a cell."""
+    W, sizes, support, every = cell.weight_hh, rows.sizes, cell.support, rows.checkpoint_every
+    assert isinstance(W, Tensor)
+    n = len(W)
+    if every is None:
+        # On other devices one segment, because each segment launches more kernels.
+        every = _steps_in_cache(sizes[0], n, W.element_size()) if is_on_host(W) else len(sizes)
+    # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
+    # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
+    if n < BLOCKWISE_SIZE or not is_on_host(W) or (support and n < BLOCKWISE_ROWS * len(support)):
+        support = None
+    is_short = W.dtype in (torch.float32, torch.float64) and sizes[0] * n <= SHORT_STATES and support is None
+    tensors = [t for t in (rows.x, rows.h0, W, cell.bias) if t is not None]
+    return Plan(
+        cast("Named", cell.nonlinearity),
+        support,
+        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
+        if every >= len(sizes)
+        else segments(sizes, every),
+        "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
+        rows.return_output,
+        is_short and all(map(has_numbers, tensors)),
+    )
+
+
+def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
+    """Return the number of steps whose states fill about a megabyte, the size of a second-level cache.
+
+    A segment has at least n/5 rows, because each segment adds a product of its states to the n x n gradient.
+    """
+    return max(1, max(2**20 // (n * bytes_of_one), n // 5) // batch)
+
+
+Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
+
+
+def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
+    """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
+    x, h0, U, W, b = tensors
+    n = len(W)
+    steps = Forward(plan.cell(U, W, b), plan)
+    keeps_all = plan.keep == "all"
+    has_all = keeps_all or plan.return_output
+    longest = plan.longest
+    states = x.new_empty(len(x) if has_all else longest, n)
+    moduli = states.real.new_empty(len(x) if keeps_all else longest, n) if steps.has_moduli else None
+    starts = x.new_empty(sum(plan.following), n) if plan.keep == "starts" else None
+    last = x.new_empty(plan.segments[0].sizes[0], n)
+    state, kept = h0, 0
+    for segment in plan.segments:
+        room = slice(0, segment.length)
+        h = states[segment.rows if has_all else room]
+        m = None if moduli is None else moduli[segment.rows if keeps_all else room]
+        steps.run(x[segment.rows], state, segment.sizes, h, m)
+        for rows, sequences in _ends(segment):
+            last[sequences] = h[rows]
+        if segment.following:
+            state = _last_step(segment, h)
+            if not has_all:
+                state = state.clone()  # the next segment overwrites the buffer
+            if starts is not None:
+                starts[kept : kept + segment.following] = state
+                kept += segment.following
+    return states if has_all else None, last, moduli if keeps_all else None, starts
+
+
+def backward(
+    tensors: Tensors,
+    kept: Sequence[Tensor | None],
+    grads: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    plan: Plan,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of ``tensors``, the inputs of the forward pass, that are needed.
+
+    Args:
+        tensors: x, h0, U, W and b.
+        kept: The states, moduli and starts that the forward pass has stored.
+        grads: Gradients of all states and of the last states; None for zero.
+        needs: Whether each of the tensors needs a gradient.
+        plan: How the forward pass was run.
+    """
+    x, h0, U, W, b = tensors
+    states, moduli, starts = kept
+    cell = plan.cell(U, W, b)
+    found = Backward(cell, x, plan, needs)
+    again = Forward(cell, plan) if plan.keep == "starts" else None
+    if again is not None:
+        assert starts is not None
+        states = x.new_empty(plan.longest, len(W))
+        moduli = states.real.new_empty(states.shape) if again.has_moduli else None
+        before = starts.split(plan.following)
+    else:
+        assert states is not None
+        before = tuple(_last_step(segment, states[segment.rows]) for segment in plan.segments)
+    for segment, start in zip(reversed(plan.segments), reversed([h0, *before[:-1]]), strict=True):
+        rows = segment.rows if again is None else slice(0, segment.length)
+        h, m = states[rows], None if moduli is None else moduli[rows]
+        if again is not None:
+            again.run(x[segment.rows], start, segment.sizes, h, m)
+        found.add(segment, x, start, h, m, *grads)
+    return found.x, found.start, found.weight_ih, found.weight_hh, found.bias
+
+
+class _Recurrence(torch.autograd.Function):
+    """All states, or None, and the last state of each sequence."""
+
+    # Without setup_context, which costs 40 microseconds a call (torch 2.13 inspects the signature of forward
+    # each time). Only torch.func needs setup_context, and inside its transforms the reference path runs.
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
+        *tensors, plan = arguments
+        states, last, moduli, starts = forward(tensors, plan)
+        ctx.plan = plan
+        ctx.save_for_backward(*tensors, states if plan.keep == "all" else None, moduli, starts)
+        # The gradient of an unused output is then None instead of zeros.
+        ctx.set_materialize_grads(False)
+        return states if plan.return_output else None, last
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(g is None for g in grads):
+            return (None,) * 6
+        tensors = ctx.saved_tensors[:5]
+        with autocast_off(tensors[0]):
+            if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
+                # create_graph=True, so this backward pass will be differentiated; or vmap maps it over many
+                # gradients, which is impossible for in-place steps.
+                return (*reference_backward(tensors, grads, ctx.needs_input_grad, ctx.plan), None)
+            return (*backward(tensors, ctx.saved_tensors[5:], grads, ctx.needs_input_grad, ctx.plan), None)
+
+
+def reference_backward(
+    tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], plan: Plan
+) -> tuple[Tensor | None, ...]:
+    """Return the same as :func:`backward`, with a graph if grad mode is on."""
+    sizes = [size for segment in plan.segments for size in segment.sizes]
+
+    def outputs(x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+        return rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
+
+    return differentiated(outputs, tensors, grads, needs[:5])
+
+
+# Forward and backward pass of one segment -----------------------------------------------------------
+
+
+def has_numbers(t: Tensor) -> bool:
+    """Return whether values of t can be read at once: t is on the host, and no tracer records."""
+    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
+
+
+# Of torch or of numpy.
+Array = Any
+
+
+def _for_numpy(A: Tensor) -> Array:
+    """Return Aᵀ for numpy, by which its rows of states are multiplied."""
+    # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
+    return A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
+
+
+def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], object]:
+    """Return a function (h, z) that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
+    if support is None:
+        whole = A.mT
+        return lambda h, z: z.addmm_(h, whole)
+    parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
+
+    def add(h: Tensor, z: Tensor) -> None:
+        for rows, columns, part in parts:
+            z[:, rows].addmm_(h[:, columns], part)
+
+    return add
+
+
+class Forward:
+    """The forward steps of a cell with a named activation, on tensors of its dtype."""
+
+    def __init__(self, cell: Cell, plan: Plan) -> None:
+        U, W, b, self._nonlinearity, support = cell
+        assert isinstance(W, Tensor)
+        self._cell, self._in_numpy = cell, plan.in_numpy
+        self._weight_ih_T = None if U is None else U.mT
+        self._matrix = _for_numpy(W) if plan.in_numpy else None
+        self._add_product = _adder(W, support)
+        self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
+        batch = plan.segments[0].sizes[0]
+        self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
+
+    def run(
+        self, x: Tensor, start: Tensor | None, sizes: list[int], h: Tensor, moduli: Tensor | None
+    ) -> None:
+        """Compute the states of successive steps.
+
+        Args:
+            x: Inputs, all steps stacked.
+            start: States before the first step; None for zeros.
+            sizes: Number of rows of each step.
+            h: Filled with the states.
+            moduli: Filled with |z|, if not None.
+        """
+        # One buffer: the rows of a step are first U x_t and then, in place, h_t.
+        if self._weight_ih_T is None:
+            h.copy_(x)
+        else:
+            torch.mm(x, self._weight_ih_T, out=h)
+        if self._cell.bias is not None and self._nonlinearity != "modrelu":
+            h += self._cell.bias
+        matrix, add, activate_ = self._matrix, self._add_product, self._activate_
+        # A copy for numpy, because of FSDP; see _for_numpy.
+        state: Array = start if start is None or not self._in_numpy else start.detach().clone().numpy()
+        running = sizes[0]
+        steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
+        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
+            for z, modulus, size in steps:
+                if state is not None:
+                    previous = state if size == running else state[:size]
+                    if matrix is None:
+                        add(previous, z)
+                    else:
+                        z += previous.dot(matrix)
+                if activate_ is not None:
+                    activate_(z, modulus)
+                state, running = z, size
+
+    def _activation(self) -> Callable[[Tensor, Tensor | None], object] | None:
+        """Return the in-place activation, a function of z and of a buffer for its moduli."""
+        b = self._cell.bias
+        if self._nonlinearity == "relu":
+            return lambda z, _: z.relu_()
+        if self._nonlinearity == "tanh":
+            return lambda z, _: z.tanh_()
+        if self._nonlinearity == "identity" or b is None:
+            return None
+        if self.has_moduli:
+
+            def complex_modrelu_(z: Tensor, modulus: Tensor | None) -> None:
+                room = torch.abs(z, out=modulus)
+                z.sgn_().mul_((room + b).relu_())
+
+            return complex_modrelu_
+        if has_numbers(b) and bool(b.amax() <= 0):
+            minus_b = -b
+            # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b): two passes over the memory instead of four.
+            return lambda z, _: z.sub_(z.clamp(b, minus_b))
+
+        def modrelu_(z: Tensor, _: Tensor | None) -> None:
+            sign = z.sgn()
+            # z · sign is |z|, which saves one pass over the memory.
+            torch.mul(sign, torch.addcmul(b, z, sign).relu_(), out=z)
+
+        return modrelu_
+
+    def _activation_in_numpy(self, batch: int) -> Callable[[Array, None], object] | None:
+        """Return the same for numpy and steps of at most ``batch`` rows."""
+        b = self._cell.bias
+        if self._nonlinearity == "relu":
+            return lambda z, _: np.maximum(z, 0, out=z)
+        if self._nonlinearity == "tanh":
+            return lambda z, _: np.tanh(z, out=z)
+        if self._nonlinearity == "identity" or b is None:
+            return None
+        bias = b.detach().clone().numpy()
+        # A row for each sequence, because numpy takes twice the time to repeat a row.
+        bias = np.zeros((batch, 1), bias.dtype) + bias
+        if bool(bias.max() <= 0):
+            minus_bias = -bias
+
+            def modrelu_(z: Array, _: None) -> None:
+                middle = np.maximum(z, bias[: len(z)])
+                z -= np.minimum(middle, minus_bias[: len(z)], out=middle)
+        else:
+
+            def modrelu_(z: Array, _: None) -> None:
+                sign = np.sign(z)
+                z *= sign
+                z += bias[: len(z)]
+                np.maximum(z, 0, out=z)
+                z *= sign
+
+        return modrelu_
+
+
+class Backward:
+    """Gradients of the inputs of the recurrence, summed from the last segment to the first.
+
+    Args:
+        cell: The cell.
+        x: All inputs.
+        plan: How the forward pass was run.
+        needs: Whether each of x, h0, U, W and b needs a gradient.
+
+    Attributes:
+        x: Gradient of x, or None.
+        start: Gradient of the states before the earliest segment so far; in the end that of h0, if needed.
+        weight_hh: Gradient of W, or None.
+        bias: Gradient of b, or None.
+    """
+
+    def __init__(self, cell: Cell, x: Tensor, plan: Plan, needs: Sequence[bool]) -> None:
+        U, W, b, self._nonlinearity, self._support = cell
+        assert isinstance(W, Tensor)
+        self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
+        # resolve_conj, because a lazy conjugate would be computed again in each product.
+        self._weight_ih = None if U is None else U.conj().resolve_conj()
+        self._weight_hh_H = W.mH.resolve_conj()
+        transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
+        self._in_numpy = plan.in_numpy
+        self._matrix = _for_numpy(self._weight_hh_H) if plan.in_numpy else None
+        self._add_product = _adder(self._weight_hh_H, transposed)
+        self._bias = b
+        # Buffers for one segment: allocating them for each segment would take longer than computing in them.
+        self._delta = x.new_empty(plan.longest, len(W))
+        self._factor = x.new_empty(plan.longest, len(W))
+        self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
+        self.start: Tensor | None = None
+        self._weight_ih_T: Tensor | None = None
+        self.weight_hh: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    @property
+    def weight_ih(self) -> Tensor | None:
+        """Gradient of U, or None."""
+        return None if self._weight_ih_T is None else self._weight_ih_T.mT.contiguous()
+
+    def add(
+        self,
+        segment: Segment,
+        x: Tensor,
+        start: Tensor | None,
+        h: Tensor,
+        moduli: Tensor | None,
+        g_states: Tensor | None,
+        g_last: Tensor | None,
+    ) -> None:
+        """Add the contribution of a segment.
+
+        Args:
+            segment: The steps.
+            x: All inputs.
+            start: States before the segment; None for zeros.
+            h: States of the segment.
+            moduli: |z| of the segment, if stored.
+            g_states: Gradient of all states, or None for zero.
+            g_last: Gradient of the last state of each sequence, or None for zero.
+        """
+        # delta is first G_t, then δ_t. With U = I, δ_t is also the gradient of x.
+        if self.x is not None and self._weight_ih is None:
+            delta = self.x[segment.rows]
+        else:
+            delta = self._delta[: len(h)]
+        if g_states is None:
+            delta.zero_()
+        else:
+            delta.copy_(g_states[segment.rows])
+        if g_last is not None:
+            for rows, sequences in _ends(segment):
+                delta[rows] += g_last[sequences]
+        if self.start is not None:
+            _last_step(segment, delta).add_(self.start)
+        room = self._factor[: len(h)]
+        conjugates = None if moduli is None else torch.empty_like(delta)
+        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, room), segment.sizes)
+
+        first = segment.sizes[0]
+        self.start = None
+        if start is not None and (self._needs_start or segment.rows.start > 0):
+            self.start = torch.zeros_like(delta[:first])
+            self._add_product(delta[:first], self.start)
+        if self._needs_W:
+            if start is not None:
+                self._add_outer(delta[:first], start[:first].conj())
+            self._add_outer(delta[first:], _previous(h, segment.sizes).conj())
+        if self._needs_U:
+            # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
+            self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
+        if self.x is not None and self._weight_ih is not None:
+            torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
+        if self._bias is not None and self._needs_b:
+            if conjugates is not None:
+                # Not from δ, where the part orthogonal to u can be so large that the part along u is lost.
+                delta = torch.sgn(h, out=room).mul_(conjugates).real
+            elif self._nonlinearity == "modrelu":
+                delta = torch.sgn(h, out=room).mul_(delta)
+            total = delta.sum(dim=0)
+            self.bias = total if self.bias is None else self.bias.add_(total)
+
+    def _add_outer(self, delta: Tensor, previous: Tensor) -> None:
+        """Add δᵀ h to the gradient of W, inside the support."""
+        if self._support is None:
+            self.weight_hh = _add_mm(self.weight_hh, delta.mT, previous)
+            return
+        if self.weight_hh is None:
+            self.weight_hh = torch.zeros_like(self._weight_hh_H, memory_format=torch.contiguous_format)
+        for rows, columns in self._support:
+            self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
+
+    def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the factors of G (in ``out``) and of its conjugate in σ'*(G); None for 1 and for 0."""
+        if self._nonlinearity == "identity":
+            return None, None
+        if self._nonlinearity == "tanh":
+            return torch.mul(h, h, out=out).neg_().add_(1).conj_physical_(), None
+        active = torch.ne(h, 0, out=out)
+        if moduli is None or self._bias is None:
+            return active, None
+        q = (self._bias / 2) / torch.where(h == 0, torch.inf, moduli)
+        return active.addcmul_(active, q), h.sgn().square_().mul_(-q)
+
+    def _walk_back(
+        self,
+        delta: Tensor,
+        conjugates: Tensor | None,
+        factor: Tensor | None,
+        conj_factor: Tensor | None,
+        sizes: list[int],
+    ) -> None:
+        """Replace G_t by δ_t, and fill ``conjugates`` with the conjugates of the arguments of σ'*."""
+        matrix, add, later, running = self._matrix, self._add_product, None, 0
+        tensors = (delta, conjugates, factor, conj_factor)
+        parts = [_split(t, sizes, self._in_numpy)[::-1] for t in tensors]
+        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
+            for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
+                if later is not None:
+                    earlier = step if running == size else step[:running]
+                    if matrix is None:
+                        add(later, earlier)
+                    else:
+                        earlier += later.dot(matrix)
+                if conjugate is not None:
+                    torch.conj_physical(step, out=conjugate)
+                    step.mul_(f).addcmul_(conjugate, c)
+                elif f is not None:
+                    step *= f
+                later, running = step, size
+
+
+def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(a, b) if total is None else total.addmm_(a, b)
+
+
+def _split(t: Tensor | None, sizes: list[int], in_numpy: bool = False) -> Sequence[Array]:
+    """Return the rows of each step, in the same memory."""
+    if t is None:
+        return [None] * len(sizes)
+    if not in_numpy:
+        steps: Sequence[Tensor] = t.split(sizes)
+        return steps
+    array = t.numpy()
+    if sizes[0] == sizes[-1]:
+        return list(array.reshape(len(sizes), sizes[0], -1))
+    ends = list(itertools.accumulate(sizes))
+    return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _previous(h: Tensor, sizes: list[int]) -> Tensor:
+    """Return, for each row after the first step, the state of its sequence one step before."""
+    if sizes[-1] == sizes[0]:
+        return h[: len(h) - sizes[0]]
+    pairs = zip(h.split(sizes), sizes[1:], strict=False)
+    return torch.cat([step[:following] for step, following in pairs])
+
+
+def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Yield the last rows, counted from the segment's first, and the numbers of sequences that end there."""
+    _, length, sizes, going_on = segment
+    if sizes[0] == sizes[-1]:
+        if going_on < sizes[-1]:
+            yield slice(length - sizes[-1] + going_on, length), slice(going_on, sizes[-1])
+        return
+    stop = 0
+    for size, following in zip(sizes, [*sizes[1:], going_on], strict=True):
+        stop += size
+        if following < size:
+            yield slice(stop - size + following, stop), slice(following, size)
+
+
+def _last_step(segment: Segment, h: Tensor) -> Tensor:
+    """Return, from a segment's rows h, those rows of its last step whose sequences continue."""
+    start = segment.length - segment.sizes[-1]
+    return h[start : start + segment.following]

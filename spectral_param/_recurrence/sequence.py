@@ -1,0 +1,110 @@
+"""The arguments of a recurrence: a cell and rows of input; and segments of these rows.
+
+All time steps are stacked in one matrix, step t with ``sizes[t]`` rows, as in a ``PackedSequence``. Longer
+sequences come first, so the rows of step t continue the first rows of step t-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param._recurrence.activation import Nonlinearity
+
+# W as a matrix, or as a function h -> h Wᵀ of rows h.
+Recurrent = Tensor | Callable[[Tensor], Tensor]
+# Rows and columns outside of which a matrix is zero; the rows of the pairs cover 0 to n in order.
+Support = Sequence[tuple[slice, slice]]
+# All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
+Result = tuple[Tensor | None, Tensor]
+
+
+class Cell(NamedTuple):
+    """The recurrence h' = σ(U x + W h + b).
+
+    Attributes:
+        weight_ih: U of shape ``(n, m)``, or None for the identity.
+        weight_hh: W of shape ``(n, n)``, or a function h -> h Wᵀ.
+        bias: b of shape ``(n,)``, or None; real for modReLU.
+        nonlinearity: σ.
+        support: Where W may differ from zero; None for everywhere.
+    """
+
+    weight_ih: Tensor | None
+    weight_hh: Recurrent
+    bias: Tensor | None
+    nonlinearity: Nonlinearity
+    support: Support | None = None
+
+
+class Rows(NamedTuple):
+    """Input sequences, and which states are stored and returned.
+
+    Attributes:
+        x: Inputs ``(rows, m)``, all steps stacked.
+        h0: Initial states ``(B, n)``; None for zeros.
+        sizes: Number of rows of each step, not increasing.
+        checkpoint_every: Number of steps from one state stored for backward to the next; None to store all.
+        return_output: Whether all states are returned.
+    """
+
+    x: Tensor
+    h0: Tensor | None
+    sizes: list[int]
+    checkpoint_every: int | None = None
+    return_output: bool = True
+
+
+def first_states(cell: Cell, rows: Rows) -> Tensor:
+    """Return the initial states ``(B, n)``, zeros by default."""
+    if rows.h0 is not None:
+        return rows.h0
+    n = rows.x.shape[-1] if cell.weight_ih is None else cell.weight_ih.shape[0]
+    return rows.x.new_zeros(rows.sizes[0], n)
+
+
+class Segment(NamedTuple):
+    """Successive steps.
+
+    Attributes:
+        rows: The rows of the steps.
+        length: Number of rows.
+        sizes: Number of rows of each step.
+        following: Number of rows of the step after the segment; 0 at the end.
+    """
+
+    rows: slice
+    length: int
+    sizes: list[int]
+    following: int
+
+
+def segments(sizes: list[int], steps: int) -> list[Segment]:
+    """Cut a sequence into segments of ``steps`` steps; the last segment may have fewer."""
+    found = []
+    start = 0
+    for first in range(0, len(sizes), steps):
+        part = sizes[first : first + steps]
+        following = sizes[first + steps] if first + steps < len(sizes) else 0
+        length = sum(part)
+        found.append(Segment(slice(start, start + length), length, part, following))
+        start += length
+    return found
+
+
+def reversal(sizes: list[int], device: torch.device) -> Tensor:
+    """Return the permutation of rows that reverses each sequence; it is its own inverse."""
+    if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
+        steps = len(sizes)
+        return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
+    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    lengths = (torch.tensor(sizes)[:, None] > torch.arange(sizes[0])).sum(dim=0)
+    # output_size tells torch.compile the size.
+    rows = sum(sizes)
+    step = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes), output_size=rows)
+    sequence = torch.arange(len(step)) - starts[step]
+    mirrored = lengths[sequence] - 1 - step
+    return (starts[mirrored] + sequence).to(device)

@@ -1,0 +1,33 @@
+"""Matrices for the analyses: in double precision, without NaN. ``name`` is the caller in messages."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional._checks import square_blocks
+
+
+def as_double(X: Tensor) -> Tensor:
+    """Return the values in double precision, without a graph."""
+    return X.detach().resolve_conj().to(torch.complex128 if X.is_complex() else torch.float64)
+
+
+def square_matrices(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
+    """Return the square matrices of a weight, or its gate blocks, in double precision."""
+    return as_double(square_blocks(W, name))
+
+
+def without_nan(M: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)
+    """Return the matrices with zero in place of those that are not finite, and a mask of the finite ones.
+
+    NaN must not reach LAPACK: its QR iteration ends the process.
+    """
+    finite = M.isfinite().all(dim=(-2, -1))
+    return torch.where(finite[..., None, None], M, 0), finite
+
+
+def norm_2(M: Tensor) -> Tensor:
+    """Return the largest singular value of each matrix in double precision; NaN where it is not finite."""
+    M, finite = without_nan(M)
+    return torch.where(finite, torch.linalg.svdvals(M)[..., 0], torch.nan)

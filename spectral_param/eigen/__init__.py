@@ -1,5 +1,0 @@
-"""Leading eigentriples: the eigenvalue of largest modulus or real part, with its right and left vectors."""
-
-from spectral_param.eigen.dense import Eigentriple, dominant_eigentriple
-
-__all__ = ["Eigentriple", "dominant_eigentriple"]

@@ -1,0 +1,609 @@
+r"""The scaled Cayley transform of square and tall matrices, real and complex.
+
+Derivation
+----------
+Let A be skew, Aᴴ = -A, B any matrix of as many columns, and M = A + BᴴB. Then
+
+.. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + M)^{-1},
+
+has orthonormal columns for a diagonal D of entries of modulus 1: W consists of the first columns of the
+Cayley transform of the skew matrix [[A, -Bᴴ], [B, 0]]. I + M is never singular, because its Hermitian part is
+I + BᴴB. Without B this is (I + A)⁻¹(I − A)D, the transform of Helfrich, Willmott and Ye (2018), "Orthogonal
+Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see Trockman and Kolter (2021),
+"Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester (2023), "Direct
+Parameterization of Lipschitz-Bounded Deep Networks".
+
+The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [G₁; G₂] = G D̄,
+
+.. math:: g_M = -\tfrac12\, P\, Z^H, \quad P = Z^H G_1 - (B Z)^H G_2, \qquad
+          g_B = -G_2 Z^H + B (g_M + g_M^H).
+
+The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V of the paper's Theorem 3.2, up to
+the factor 2 between a skew matrix and its lower triangle. Z is kept for it. Computed from W as WD⁻¹ + I, it
+would cancel where A or B is large. For the phases of a complex D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im
+Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another convention for complex
+gradients.)
+
+Large originals
+---------------
+The solve has an error of eps times the condition of I + M. Where this is too large, Z is computed in double
+precision, and beyond that by the Schur form of the skew matrix S above (docs/derivation_cayley.md, "Large
+originals"). If B has more rows than columns, its QR factor takes its place in S.
+
+The inverse: the diagonal D for a given W
+-----------------------------------------
+docs/derivation_cayley.md, "Choosing D", has the two steps: elimination of W + D with pivots of modulus at
+least 1, from the first n rows of a tall W (then Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹), and for a
+real square W flips of pairs of signs, each of which changes A by a matrix of rank two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import get_lapack_funcs, schur
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
+
+# From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
+BLOCKED_SIZE = 128
+LEAF_SIZE = 64
+# The same in a batch, whose matrices torch factorises one after the other.
+BLOCKED_SIZE_IN_BATCH = 32
+LEAF_SIZE_IN_BATCH = 8
+# Below these sizes scipy's solver is faster than torch's, and its OpenBLAS stays on one thread. Where it
+# wakes others, torch waits for them: that took ten times as long.
+SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
+# Numpy's products are faster where they take fewer operations than those of matrices of this size.
+MULTIPLIED_BY_NUMPY = 64
+_GESV = {kind: get_lapack_funcs("gesv", dtype=kind) for kind in (np.float32, np.float64)}
+# A solve is accurate enough up to this condition times √n: entries of A of about 64.
+_TAME = 64.0
+# What the squares of the entries of a small matrix may add up to.
+_SQUARES = 1e30
+# What a solve in double precision may have for a result in single precision.
+_TAME_IN_DOUBLE = 1e8
+_DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+class Inverse(NamedTuple):
+    """What the transform of (T₁ − T₁ᴴ)/2 and B takes and its gradient, in single or double precision."""
+
+    Z: Tensor  # 2(I + M)⁻¹
+    Y: Tensor | None  # BZ, where it is known more precisely than as a product
+
+
+def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, n)
+    """Return I + M for T = [T₁; B], where A is T₁ or its skew part."""
+    m, n = T.shape[-2:]
+    A = T[..., :n, :]
+    plus = torch.eye(n, dtype=T.dtype, device=T.device)
+    plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
+    if m > n:
+        B = T[..., n:, :]
+        plus = plus + B.mH @ B
+    return plus
+
+
+def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+    """Return the transform by PyTorch's own operations, in double precision."""
+    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    m, n = T.shape[-2:]
+    plus = _plus_identity(exact, skew)
+    identity = torch.eye(n, dtype=exact.dtype, device=T.device)
+    Z = 2 * (torch.linalg.inv_ex(plus).inverse if skew else torch.linalg.inv(plus))
+    Q = Z - identity
+    if m > n:
+        Q = torch.cat([Q, -(exact[..., n:, :] @ Z)], dim=-2)
+    W: Tensor = (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
+    return W
+
+
+def inverse(T: Tensor, skew: bool = True) -> Inverse:
+    """Return the inverse that the transform takes, for ordinary tensors without a graph."""
+    if not is_on_host(T):
+        # Without a look at the values, which would wait for the device.
+        plus = _plus_identity(T.to(_DOUBLE.get(T.dtype, T.dtype)), skew)
+        return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
+    m, n = T.shape[-2:]
+    limit = _TAME * n**0.5
+    if skew and T.ndim == 2 and n < SOLVED_BY_SCIPY.get(T.dtype, 0) and (m == n or _is_short(T)):
+        short = _short_inverse(T, limit)
+        return _exact_inverse(T) if short is None else short
+    plus = _plus_identity(T, skew)
+    Z = _twice_inverse(plus, T)
+    # ‖(I + M)⁻¹‖ ≤ 1 if A is skew.
+    if (skew and float(torch.linalg.vector_norm(plus)) <= limit) or _is_tame(plus, Z, limit):
+        return Inverse(Z, None)
+    if skew:
+        return _exact_inverse(T)
+    if T.shape[-2] == n and torch.equal(T, -T.mH):
+        return _exact_inverse(T)
+    return Inverse(2 * torch.linalg.inv(plus), None)
+
+
+def _is_short(T: Tensor) -> bool:
+    """Return whether T is one real matrix on the host for which numpy is faster."""
+    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 < MULTIPLIED_BY_NUMPY**3
+
+
+def _short_inverse(T: Tensor, limit: float) -> Inverse | None:
+    """Return the inverse of one small matrix, or None if its condition may be above the limit."""
+    entries = T.numpy()
+    m, n = entries.shape
+    # Beyond, numpy would warn of what overflows. Not `>`, which is false for NaN; vdot does not warn.
+    if not np.vdot(entries, entries) < _SQUARES:
+        return None
+    top = entries[:n]
+    plus = top - top.T
+    plus *= 0.5
+    if m > n:
+        plus += entries[n:].T @ entries[n:]
+    plus.flat[:: n + 1] += 1
+    twice = np.zeros_like(plus)
+    twice.flat[:: n + 1] = 2
+    # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
+    norm = math.sqrt(np.vdot(plus, plus))
+    *_, Z, failed = _GESV[plus.dtype.type](plus.T, twice.T, overwrite_a=True, overwrite_b=True)
+    # ‖(I + M)⁻¹‖ ≤ 1. Not `norm > limit`, which is false for NaN.
+    if failed or not (norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= 2 * limit):
+        return None
+    return Inverse(torch.from_numpy(Z.T), None)
+
+
+def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
+    """Return whether the condition of all matrices is at most the limit, by their inverse."""
+    # Two bounds: the Frobenius norms take a fifth of the time, the 1-norms are smaller for large matrices.
+    for kind in ("fro", 1):
+        first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))
+        if float((first * second).max()) <= 2 * limit:  # False for NaN.
+            return True
+    return False
+
+
+def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
+    """Return 2(I + M)⁻¹, by the fastest way for its size."""
+    n = plus.shape[-1]
+    if plus.ndim == 2 and n < SOLVED_BY_SCIPY.get(plus.dtype, 0):
+        columns = plus.numpy().T
+        twice = np.zeros_like(columns)
+        twice.flat[:: n + 1] = 2
+        *_, Z, failed = _GESV[columns.dtype.type](columns, twice.T, overwrite_b=True)
+        return torch.full_like(plus, torch.nan) if failed else torch.from_numpy(Z.T)
+    if n >= (BLOCKED_SIZE if plus.ndim == 2 else BLOCKED_SIZE_IN_BATCH):
+        by_blocks = _by_blocks(plus, T)
+        if by_blocks is not None:
+            return by_blocks
+    result: Tensor = 2 * torch.linalg.inv_ex(plus).inverse
+    return result
+
+
+def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
+    """Return 2(I + M)⁻¹, computed mostly by matrix products; None if the result is not accurate.
+
+    The Hermitian part of I + M is positive definite, and so are those of its Schur complements: block
+    elimination needs no pivots. It is accurate unless A is very large. The check applies WᴴW = I to one
+    random vector.
+    """
+    n = plus.shape[-1]
+    Z = 2 * _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH)
+    x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
+    Zx = Z @ x
+    inner = Zx - x
+    if T.shape[-2] > n:
+        B = T[..., n:, :]
+        inner = inner + B.mH @ (B @ Zx)
+    defect = (Z.mH @ inner - Zx).abs().amax()
+    # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
+    return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
+
+
+def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:
+    """Return M⁻¹ by the Schur complement S of its upper left block, recursively."""
+    n = M.shape[-1]
+    if n <= leaf_size:
+        leaf: Tensor = torch.linalg.inv_ex(M).inverse
+        return leaf
+    k = n // 2
+    upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
+    P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
+    left, right = lower_left @ P, P @ upper_right
+    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right, leaf_size)
+    corner = S @ left
+    inverse = torch.empty_like(M)
+    inverse[..., :k, :k] = P + right @ corner
+    inverse[..., :k, k:] = -(right @ S)
+    inverse[..., k:, :k] = -corner
+    inverse[..., k:, k:] = S
+    return inverse
+
+
+def _exact_inverse(T: Tensor) -> Inverse:
+    """Return the inverse for T of any size, in double precision; NaN for a T that is not finite."""
+    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    n = T.shape[-1]
+    if not bool(T.isfinite().all()):
+        return Inverse(torch.full_like(exact[..., :n, :], torch.nan), None)
+    if exact.dtype != T.dtype:
+        plus = _plus_identity(exact, skew=True)
+        Z = 2 * torch.linalg.inv_ex(plus).inverse
+        if _is_tame(plus, Z, _TAME_IN_DOUBLE):
+            return Inverse(Z, exact[..., n:, :] @ Z)
+    S = (exact[..., :n, :] - exact[..., :n, :].mH) / 2
+    Q, R = torch.linalg.qr(exact[..., n:, :])
+    if T.shape[-2] > n:
+        zeros = S.new_zeros(*S.shape[:-2], R.shape[-2], R.shape[-2])
+        S = torch.cat([torch.cat([S, -R.mH], -1), torch.cat([R, zeros], -1)], -2)
+    twice = _twice_inverse_of_skew(S)[..., :n]
+    Y = -(Q @ twice[..., n:, :]) if T.shape[-2] > n else None
+    return Inverse(twice[..., :n, :].contiguous(), Y)
+
+
+def _twice_inverse_of_skew(S: Tensor) -> Tensor:
+    """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
+    if S.is_complex():
+        angles, V = torch.linalg.eigh(1j * S)  # S = -V diag(iλ) Vᴴ
+        result: Tensor = (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
+        return result
+    found = [_of_real_skew(matrix) for matrix in S.reshape(-1, *S.shape[-2:]).numpy()]
+    return torch.from_numpy(np.stack(found)).reshape(S.shape)
+
+
+@np.errstate(over="ignore", divide="ignore")
+def _of_real_skew(S: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
+
+    Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
+    """
+    form, Q = schur(S, check_finite=False)
+    lower = np.diag(form, -1)
+    b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
+    turned = np.where(b != 0, 2 / (b + 1 / b), 0)  # 2b/(1 + b²)
+    diagonal = np.full(len(S), 2.0)
+    for i in np.flatnonzero(b):
+        diagonal[i : i + 2] = 2 / (1 + b[i] ** 2)
+    product = Q * diagonal
+    product[:, 1:] += Q[:, :-1] * turned
+    product[:, :-1] -= Q[:, 1:] * turned
+    inverse: np.ndarray[Any, Any] = product @ Q.T
+    return inverse
+
+
+def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
+    """Return W of one small real matrix."""
+    m, n = T.shape
+    signs = d.numpy()
+    scaled = Z.numpy() * signs
+    W = np.empty((m, n), scaled.dtype)
+    W[:n] = scaled
+    W.reshape(-1)[: n * n : n + 1] -= signs
+    if m > n:
+        np.matmul(T.detach().numpy()[n:], np.negative(scaled, out=scaled), out=W[n:])
+    return torch.from_numpy(W)
+
+
+def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
+    """Return W, without a graph."""
+    Z, Y = found
+    m, n = T.shape[-2:]
+    exact_d = d if d.dtype == Z.dtype else d.to(Z.dtype)
+    top = Z * exact_d[..., None, :]
+    top.diagonal(dim1=-2, dim2=-1).sub_(exact_d)
+    if m == n:
+        return top.to(T.dtype)
+    W = torch.empty_like(T, memory_format=torch.contiguous_format)
+    W[..., :n, :] = top
+    if Y is not None:
+        W[..., n:, :] = Y * -exact_d[..., None, :]
+    elif Z.dtype == T.dtype:
+        torch.matmul(T[..., n:, :], Z * -d[..., None, :], out=W[..., n:, :])
+    else:
+        W[..., n:, :] = T[..., n:, :].to(Z.dtype) @ (Z * -exact_d[..., None, :])
+    return W
+
+
+@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
+def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor) -> Tensor:
+    """Return the gradient with respect to T of one small real matrix, as the formulas at the top."""
+    n = T.shape[1]
+    signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
+    P = z @ g[:n]
+    if W is not None:
+        P += (W.detach().numpy()[n:].T @ g[n:]) / signs[:, None]
+    P *= -0.25 * signs
+    half = P @ z
+    if len(g) == n:
+        return torch.from_numpy(half - half.T)
+    g_T = np.empty_like(g)
+    np.subtract(half, half.T, out=g_T[:n])
+    half += half.T
+    half *= 2
+    g_T[n:] = T.numpy()[n:] @ half - g[n:] @ (signs[:, None] * z)
+    return torch.from_numpy(g_T)
+
+
+class _ScaledCayley(torch.autograd.Function):
+    """(T, d, Z, Y) -> W for ordinary tensors, as one node of the graph.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
+    transform of a small matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, d: Tensor, Z: Tensor, Y: Tensor | None, skew: bool) -> Tensor:
+        ctx.is_short = skew and Z.dtype == T.dtype and not d.requires_grad and is_on_host(T) and _is_short(T)
+        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, Inverse(Z, Y))
+        ctx.skew = skew
+        # Of a square W nothing but phases needs it.
+        ctx.save_for_backward(T, d, Z, Y, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
+        return W
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
+            T, d, Z, _, W = ctx.saved_tensors
+            return _short_gradient(T, d, Z, W, G), None, None, None, None
+        return _ScaledCayley.long_backward(ctx, G)
+
+    @staticmethod
+    @full_precision
+    def long_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients by torch, also of higher order."""
+        T, d, Z, Y, W = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
+            T, d = T.view_as(T), d.view_as(d)
+            wanted = [t for t, needed in zip((T, d), ctx.needs_input_grad, strict=False) if needed]
+            grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
+            g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
+            return g_T, g_d, None, None, None
+        g_T = None
+        if ctx.needs_input_grad[0]:
+            g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew).to(T.dtype)
+        g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
+        return g_T, g_d, None, None, None
+
+
+def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor, skew: bool) -> Tensor:
+    """Return the gradient with respect to T, by the formulas at the top; W only for a tall T."""
+    Z, Y = found
+    n = T.shape[-1]
+    if Z.dtype != T.dtype:
+        T, G, d = (t.to(Z.dtype) for t in (T, G, d))
+    is_square = T.shape[-2] == n  # autograd's older vmap cannot slice the whole of G.
+    P = Z.mH @ (G if is_square else G[..., :n, :])
+    if not is_square:
+        below = G[..., n:, :]
+        # BZ = -W₂D⁻¹.
+        if Y is None:
+            assert W is not None
+            P = P + (W[..., n:, :].to(Z.dtype).mH @ below) / d.conj()[..., :, None]
+        else:
+            P = P - Y.mH @ below
+    half = (P * (-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
+    g_T = half - half.mH if skew else 2 * half
+    if not is_square:
+        g_B = T[..., n:, :] @ (2 * (half + half.mH)) - below @ (d.conj()[..., :, None] * Z.mH)
+        g_T = torch.cat([g_T, g_B], dim=-2)
+    return g_T
+
+
+@with_arrays
+@full_precision
+def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
+    r"""Return the scaled Cayley transform :math:`W = (I + A)^{-1}(I - A)\,\mathrm{diag}(d)`.
+
+    W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian) and the entries of d have modulus 1.
+    Every orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1
+    (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse (on a
+    CPU, for large n, a faster one by blocks where it is accurate), the backward pass two matrix products.
+
+    Args:
+        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+        d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If A has fewer than two dimensions or no entries.
+        NotSquareError: If A is not square.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of A.
+
+    Example:
+        >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        >>> spectral_param.functional.scaled_cayley(A, torch.tensor([1.0, -1.0]))
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+    check_square(A, "scaled_cayley")
+    return _scaled_cayley(A, d, skew=False)
+
+
+def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
+    """Return the transform of (T₁ − T₁ᴴ)/2 and B for T = [T₁; B] of shape (..., m, n), m ≥ n.
+
+    ``found`` is the :func:`inverse` of an ordinary T.
+    """
+    if found is None:
+        return _scaled_cayley(T, d, skew=True)
+    W: Tensor = _ScaledCayley.apply(T, d, *found, True)  # type: ignore[no-untyped-call]
+    return W
+
+
+def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+    if is_plain(T, d):
+        found = inverse(T.detach(), skew)
+        W: Tensor = _ScaledCayley.apply(T, d, *found, skew)  # type: ignore[no-untyped-call]
+        return W
+    # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
+    # torch.func and torch.compile have them.
+    return _reference(T, d, skew)
+
+
+@with_arrays
+def cayley(A: Tensor) -> Tensor:
+    """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
+
+    It can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass saves a
+    linear solve. (geotorch's own Cayley map is that of -A/2.)
+
+    Args:
+        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If A has fewer than two dimensions or no entries.
+        NotSquareError: If A is not square.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of A.
+
+    Example:
+        >>> spectral_param.functional.cayley(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+        tensor([[ 0., -1.],
+                [ 1.,  0.]])
+    """
+    check_square(A, "cayley")
+    return scaled_cayley(A, torch.ones_like(A[..., 0]))
+
+
+@with_arrays
+@full_precision
+def cayley_inverse(W: Tensor) -> Tensor:
+    """Return :math:`A = (I + W)^{-1}(I - W)`. The Cayley transform is its own inverse.
+
+    Args:
+        W: Matrices of shape ``(..., n, n)`` without the eigenvalue -1. If an eigenvalue is near -1, A is
+            large; :class:`spectral_param.ScaledCayley` chooses a diagonal that avoids this.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``; skew when W is orthogonal or unitary.
+
+    Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
+        NotSquareError: If W is not square.
+        UnsupportedDtypeError: If LAPACK does not support the dtype of W.
+
+    Example:
+        >>> spectral_param.functional.cayley_inverse(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    check_square(W, "cayley_inverse")
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    A: Tensor = torch.linalg.solve(identity + W, identity - W)
+    return A
+
+
+def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
+    """Return d of modulus 1 for which the pivots of W + diag(d) have modulus at least 1; ±1 for a real W."""
+    d = torch.ones_like(W[0])
+    _eliminate(W.clone(), d)
+    return d
+
+
+_LEAF_OF_PIVOTS = 32
+
+
+def _eliminate(M: Tensor, d: Tensor) -> None:
+    """Replace M by the triangular factors of M + diag(d), and choose d; mostly by matrix products."""
+    n = len(M)
+    if n <= _LEAF_OF_PIVOTS:
+        block, phases = M.cpu().numpy().copy(), np.ones(n, M.cpu().numpy().dtype)
+        for i in range(n):
+            modulus = abs(block[i, i])
+            phases[i] = block[i, i] / modulus if modulus > 0 else 1
+            block[i, i] += phases[i]
+            block[i + 1 :, i] /= block[i, i]
+            block[i + 1 :, i + 1 :] -= np.outer(block[i + 1 :, i], block[i, i + 1 :])
+        M.copy_(torch.from_numpy(block))
+        d.copy_(torch.from_numpy(phases))
+        return
+    k = n // 2
+    first, right, below = M[:k, :k], M[:k, k:], M[k:, :k]
+    _eliminate(first, d[:k])
+    right.copy_(torch.linalg.solve_triangular(first, right, upper=False, unitriangular=True))
+    below.copy_(torch.linalg.solve_triangular(first, below, upper=True, left=False))
+    M[k:, k:] -= below @ right
+    _eliminate(M[k:, k:], d[k:])
+
+
+def skew_part_of(W: Tensor, d: Tensor) -> Tensor:  # (..., n, n), (..., n) -> (..., n, n)
+    """Return A = (I + WD̄)⁻¹(I − WD̄) for a unitary W and d of modulus 1, made exactly skew."""
+    return tall_inverse(W, d)
+
+
+def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
+    """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
+    n = W.shape[-1]
+    V = W * d.conj()[..., None, :]
+    identity = torch.eye(n, dtype=W.dtype, device=W.device)
+    half = torch.linalg.inv_ex(V[..., :n, :] + identity).inverse
+    A: Tensor = half - half.mH
+    if W.shape[-2] == n:
+        return A
+    return torch.cat([A, -(V[..., n:, :] @ half)], dim=-2)
+
+
+def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, n) -> (n,)
+    """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1, for one orthogonal W.
+
+    ``negative_ones`` fixes the number of -1s in d. Then only flips that keep the number are allowed, and
+    entries of A may exceed 1. None is returned if W needs another number: det W = (-1)^negative_ones is
+    necessary, and it suffices for all but exceptional W, such as the identity.
+    """
+    d = pivot_phases(W)
+    if negative_ones is not None:
+        surplus = negative_ones - int((d < 0).sum())
+        if surplus % 2:
+            return None
+        for _ in range(abs(surplus) // 2):
+            allowed = d > 0 if surplus > 0 else d < 0
+            if not _flip_largest(W, d, allowed[:, None] & allowed, above=W.new_tensor(1e-3)):
+                return None
+    # Every flip increases det(I + WD), so no d recurs. n² flips are never needed.
+    A = skew_part_of(W, d)
+    limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
+    for _ in range(len(W) ** 2):
+        pair = _largest(A, None if negative_ones is None else d[:, None] * d < 0, limit)
+        if pair is None:
+            break
+        _flip(A, d, pair)
+    return d
+
+
+def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int] | None:
+    """Return where a_ij is largest among the allowed pairs, or all; None if it does not exceed ``above``.
+
+    A is real and skew, so the largest entry has the largest modulus, and ``allowed`` is symmetric.
+    """
+    entries = A if allowed is None else torch.where(allowed, A, 0)
+    i = int(entries.amax(dim=1).argmax())  # Four times as fast as argmax alone.
+    j = int(entries[i].argmax())
+    return (i, j) if bool(entries[i, j] > above) else None
+
+
+def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
+    """Flip d_i and d_j, and update A to them, both in place."""
+    E = list(pair)
+    d[E] *= -1
+    columns, rows = -A[:, E], A[E]
+    for k, i in enumerate(E):
+        columns[i, k] += 1
+        rows[k, i] += 1
+    A.addmm_(columns, torch.linalg.solve(A[E][:, E], rows))
+
+
+def _flip_largest(W: Tensor, d: Tensor, allowed: Tensor, above: Tensor) -> bool:
+    A = skew_part_of(W, d)
+    pair = _largest(A, allowed, above)
+    if pair is None:
+        return False
+    _flip(A, d, pair)
+    return True

@@ -1,0 +1,264 @@
+"""The exponential of a real matrix, by scaling and squaring.
+
+e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, for which the Taylor
+polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
+by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
+The norm is the 1-norm, for a skew-symmetric A with A⁴ at hand a bound of the spectral norm, which is up to √n
+times smaller: fewer squarings, each of which doubles the rounding error.
+
+``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
+degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
+a recurrence raises it to high powers. Its backward pass computes the exponential of a matrix of twice the
+size, which is eight times the work; that of the products below is twice the work of the forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
+
+Array = npt.NDArray[Any]
+
+_DEGREE = 16
+_COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
+
+
+def _norm(A: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
+    """Return the 1-norms."""
+    return A.detach().abs().sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
+
+
+class _Steps(NamedTuple):
+    """The steps of scaling and squaring: what the backward pass needs."""
+
+    halvings: Array  # s, (..., 1, 1)
+    powers: list[Tensor]  # A to A⁴ of the scaled A
+    sums: list[Tensor]  # The factors of A⁴, from the innermost to the outermost
+    roots: list[Tensor]  # What is squared
+
+
+def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
+    """Return the exponentials, the bounds of the norms that decided about s, on the host, and the steps."""
+    limit = (finfo_eps(A.dtype) / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
+    # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
+    norm = _norm(A)
+    if is_on_host(A):
+        least = norm.numpy()
+        tried = s = _halvings(least, limit)
+        powers = _four_powers(A * _powers_of_two(-s, A) if s.any() else A)
+        if skew and s.any():
+            least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
+            s = _halvings(least, limit)
+    else:
+        # The host looks once, at all that decides.
+        divisor = torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype).exp2()
+        powers = _four_powers(A / divisor)
+        bound = _norm(powers[3]) ** 0.25 * divisor if skew else norm
+        *norms, divisors = torch.stack([norm, bound, divisor]).cpu().numpy()
+        least = np.minimum(*norms)
+        tried = np.where(np.isfinite(least), np.log2(divisors), 0)
+        s = _halvings(least, limit)
+    # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
+    if tried is not s and (back := tried - s).any():
+        powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
+    identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    X = _COEFFICIENTS[_DEGREE] * powers[3]
+    sums = []
+    for first in range(_DEGREE - 4, -1, -4):
+        for c, P in zip(_COEFFICIENTS[first : first + 4], (identity, *powers[:3]), strict=True):
+            X = torch.add(X, P, alpha=c)
+        if first:
+            sums.append(X)
+            X = matmul(powers[3], X)
+    roots = []
+    chosen = _choices(s, A)
+    for done in range(int(s.max())):
+        roots.append(X)
+        squared = matmul(X, X)
+        X = squared if chosen is None else torch.where(done < chosen, squared, X)
+    return X, torch.from_numpy(least), _Steps(s, powers, sums, roots)
+
+
+def _halvings(norm: Array, limit: float) -> Array:
+    """Return s for norms; 0 for those that are not finite."""
+    sizes = np.where(np.isfinite(norm), norm / limit, 1)
+    return np.ceil(np.log2(np.maximum(sizes, 1)))
+
+
+def _four_powers(A: Tensor) -> list[Tensor]:
+    A2 = matmul(A, A)
+    return [A, A2, matmul(A2, A), matmul(A2, A2)]
+
+
+def _powers_of_two(exponents: Array, like: Tensor) -> Any:
+    """Return the powers, a number or one for each matrix of ``like``."""
+    if exponents.size == 1:
+        return 2.0 ** exponents.item()
+    return torch.from_numpy(2.0**exponents).to(like.dtype).to(like.device, non_blocking=True)
+
+
+def _choices(s: Array, like: Tensor) -> Tensor | None:
+    """Return s where its matrices are, or None for a single one."""
+    return None if s.size == 1 else torch.from_numpy(s).to(like.device, non_blocking=True)
+
+
+def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
+    """Return the gradient with respect to A, for the gradient G with respect to e^A."""
+    chosen = _choices(steps.halvings, G)
+    for done, X in reversed(list(enumerate(steps.roots))):
+        squared = X.mT @ G + G @ X.mT
+        G = squared if chosen is None else torch.where(done < chosen, squared, G)
+    A, A2, _, A4 = steps.powers
+    g_1, g_2, g_3 = (c * G for c in _COEFFICIENTS[1:4])
+    g_4: Tensor | None = None
+    for first, factor in zip(range(4, _DEGREE, 4), reversed(steps.sums), strict=True):
+        g_4 = G @ factor.mT if g_4 is None else g_4 + G @ factor.mT
+        G = A4.mT @ G
+        g_1, g_2, g_3 = (
+            torch.add(g, G, alpha=c)
+            for g, c in zip((g_1, g_2, g_3), _COEFFICIENTS[first + 1 : first + 4], strict=True)
+        )
+    assert g_4 is not None
+    g_4 = torch.add(g_4, G, alpha=_COEFFICIENTS[_DEGREE])
+    g_2 = g_2 + A2.mT @ g_4 + g_4 @ A2.mT + g_3 @ A.mT
+    g_1 = g_1 + A2.mT @ g_3 + A.mT @ g_2 + g_2 @ A.mT
+    g_A: Tensor = g_1 * _powers_of_two(-steps.halvings, G)
+    return g_A
+
+
+class _Ordinary(torch.autograd.Function):
+    """(A, skew) -> the exponentials of ordinary tensors and the norms that decided, as one node of the graph.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
+        E, norm, (s, powers, sums, roots) = _scale_and_square(A, skew)
+        ctx.skew, ctx.halvings = skew, s
+        ctx.save_for_backward(A, *powers, *sums, *roots)
+        ctx.mark_non_differentiable(norm)
+        return E, norm
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, G: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        A, *saved = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return _pull_back(_Steps(ctx.halvings, saved[:4], saved[4:7], saved[7:]), G), None
+        # Derivatives of higher order: those of the products.
+        return *differentiated(lambda A: _scale_and_square(A, ctx.skew)[0], [A], [G], [True]), None
+
+
+def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = _Ordinary.apply(A, skew)  # type: ignore[no-untyped-call]
+    return result
+
+
+@with_arrays
+@full_precision
+def exponential(A: Tensor) -> Tensor:
+    """Return the exponential of real matrices. For a skew-symmetric A it is orthogonal with determinant 1.
+
+    Each squaring doubles the rounding error, so the error is proportional to the norm of A. Where A can
+    become large, :func:`spectral_param.rebase` restarts it at zero.
+
+    Args:
+        A: Real matrices of shape ``(..., n, n)``.
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If A has fewer than two dimensions or no entries.
+        NotSquareError: If A is not square.
+        UnsupportedDtypeError: If A is not float32 or float64. For complex A use ``torch.linalg.matrix_exp``.
+
+    Example:
+        >>> quarter_turn = torch.tensor([[0.0, -torch.pi / 2], [torch.pi / 2, 0.0]])
+        >>> E = spectral_param.functional.exponential(quarter_turn)
+        >>> torch.allclose(E, torch.tensor([[0.0, -1.0], [1.0, 0.0]]), atol=1e-6)
+        True
+    """
+    check_square(A, "exponential")
+    check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
+    if is_traced(A) or torch._C._functorch.is_functorch_wrapped_tensor(A):
+        # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
+        both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
+        return both[0]
+    E: Tensor = _ordinary(A, skew=False)[0] if is_plain(A) else _scale_and_square(A, skew=False)[0]
+    return E
+
+
+# From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
+_LARGE = 64.0
+
+
+@full_precision
+def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
+    """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for norms up to 1e13.
+
+    For a large norm, the values come from the eigenvalues iλ of A in double precision, e^A = V e^{iΛ} Vᴴ, and
+    two Newton-Schulz steps. The derivatives are those of :func:`exponential`, with an error proportional to
+    the norm.
+    """
+    if not is_plain(A):
+        return exponential(A)
+    E, norm = _ordinary(A, skew=True)
+    large = (norm > _LARGE) & norm.isfinite()
+    if not bool(large.any()):
+        return E
+    large = large.to(A.device, non_blocking=True)
+    # iA is Hermitian, with eigenvalues -λ.
+    angles, V = torch.linalg.eigh(1j * torch.where(large, A.detach(), 0).double())
+    exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
+    # λ and -λ have different rounding errors, in proportion to the norm: restore orthogonality.
+    for _ in range(2):
+        exact = 1.5 * exact - 0.5 * exact @ (exact.mT @ exact)
+    exact = exact.to(A.dtype)
+    derivative = torch.where(E.isfinite(), E - E.detach(), 0)
+    return torch.where(large, exact + derivative, E)
+
+
+@full_precision
+def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
+    r"""Return the end of the geodesic from a base with orthonormal columns in the direction of a real T.
+
+    The tangent vector is base·A + B with A the skew-symmetric part of baseᵀT and B = (I - base·baseᵀ)T. With
+    a number s > 0 and the columns [E₁; E₂] of the exponential of 2n × 2n matrices,
+
+    .. math:: W = \mathrm{base}\, E_1 + B E_2 / s, \qquad
+              \begin{pmatrix} E_1 & * \\ E_2 & * \end{pmatrix} =
+              \exp \begin{pmatrix} A & -B^T B / s \\ s I & 0 \end{pmatrix} .
+
+    This is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which has no
+    derivative at B = 0. s is the size of T, so that the matrix is nearly skew. Another way is the m × m
+    exponential of the skew B·baseᵀ - base·Bᵀ + base·A·baseᵀ, applied to the base. It is cheaper for m < 2n,
+    and orthogonal to rounding for every T; so it is taken where T is large.
+    """
+    m, n = T.shape[-2:]
+    dtype = T.dtype
+    base, T = base.double(), T.double()
+    # One Newton-Schulz step: the base is orthonormal to the precision of T's dtype only.
+    base = 1.5 * base - 0.5 * matmul(base, matmul(base.mT, base))
+    C = matmul(base.mT, T)
+    A = (C - C.mT) / 2
+    B = T - matmul(base, C)
+    size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
+    if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
+        half = matmul(B + 0.5 * matmul(base, A), base.mT)
+        return matmul(skew_exponential(half - half.mT), base).to(dtype)
+    s = torch.where(size > 1, size, 1)
+    identity = torch.eye(n, dtype=T.dtype, device=T.device).expand_as(A)
+    above = torch.cat([A, matmul(B.mT, B) / -s], dim=-1)
+    below = torch.cat([s * identity, torch.zeros_like(A)], dim=-1)
+    E = exponential(torch.cat([above, below], dim=-2))[..., :n]
+    return (matmul(base, E[..., :n, :]) + matmul(B, E[..., n:, :] / s)).to(dtype)

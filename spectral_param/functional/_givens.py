@@ -1,0 +1,369 @@
+r"""Products of layers of disjoint 2x2 rotations (EUNN), applied without forming the matrix.
+
+Jing et al. (2017), "Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs", write a
+unitary matrix as
+
+.. math:: W = D\, F^{(1)} F^{(2)} \cdots F^{(L)},
+
+where D is a diagonal of phases and each F a layer of rotations of disjoint pairs of coordinates.
+
+- ``"rectangular"``: odd layers rotate (1,2), (3,4), …, even layers (2,3), (4,5), … Any L is possible. L = n
+  layers have n(n-1)/2 rotations and reach every unitary matrix (Clements et al. 2016).
+- ``"fft"``: layer i rotates pairs at distance n/2^i, and L = log2 n.
+
+Here a rotation is
+
+.. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
+
+The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.md says why this is not taken.
+
+Blocks
+------
+One layer needs few operations but reads all of the memory, and L = n layers would be slow and leave n
+autograd records of n x n entries. So K consecutive layers are first merged into dense blocks, all groups at
+once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order the coordinates
+are cut into windows of 2K. The rotations of K layers that depend on one window alone form a triangle, which
+loses one coordinate per layer at either end; the others form triangles around the ends of the windows. In
+both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x 2K or 2^K x
+2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+
+The inverse: from a matrix to its rotations
+-------------------------------------------
+Rectangular order (Clements et al. 2016, "Optimal design for universal multiport interferometers"). Layers j
+run from 1, on the left, to L; coordinates p from 0. A rotation of layer j on the coordinates p, p+1 belongs
+to the ray e = p - j. A ray can be removed from the right, from layer L down to layer 1, once all rays below
+it are removed; or from the left, from layer 1 up to layer L, once all rays above it are removed. To remove a
+rotation from the right, its angles are read from rows of the remaining product that column p+1 reaches and
+column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
+rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
+column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
+columns, up and down exchanged. For L = n this is the order of the paper, and it succeeds for every unitary
+matrix to machine precision. For L < n it needs a W that is such a product.
+
+A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D stands in front of
+it. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
+
+FFT order. The layer with the largest distance p couples coordinate k with k + p only, and the layers after it
+do not couple the halves:
+
+.. math:: W = D F^{(1)} \begin{pmatrix} Y_1 & \\ & Y_2 \end{pmatrix} =
+    D \begin{pmatrix} C Y_1 & -S Y_2 \\ S Y_1 & C Y_2 \end{pmatrix}
+
+with diagonal C and S. So the entries of C and S are the norms of half rows, and the rows of Y_1 and Y_2
+follow from the larger half rows. All of this is well-conditioned.
+"""
+
+from __future__ import annotations
+
+import cmath
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spectral_param._context import matmul, promoted
+from spectral_param.functional._checks import with_arrays
+
+Order = Literal["rectangular", "fft"]
+ORDERS = get_args(Order)
+Array = NDArray[Any]  # float64 or complex128
+Angles = NDArray[np.float64]
+
+
+def max_layers(n: int, order: Order) -> int:
+    """Return the largest useful number of layers: n for ``"rectangular"``, log2 n for ``"fft"``.
+
+    Raises:
+        ValueError: If the order is ``"fft"`` and n is not a power of two.
+    """
+    if order == "rectangular":
+        return n
+    n = int(n)  # In torch.jit.trace, sizes are tensors.
+    if n & (n - 1):
+        raise ValueError(
+            f"order='fft': expected a size that is a power of two, got n = {n}. Take n = "
+            f"{2 ** (n.bit_length() - 1)} or {2 ** n.bit_length()}, or order='rectangular'."
+        )
+    return n.bit_length() - 1
+
+
+def num_rotations(n: int, layers: int, order: Order) -> int:
+    """Return the number of rotations in these layers."""
+    if order == "fft":
+        return layers * (n // 2)
+    return (layers + 1) // 2 * (n // 2) + layers // 2 * ((n - 1) // 2)
+
+
+@with_arrays
+def givens_operator(
+    theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
+) -> Callable[[Tensor], Tensor]:
+    """Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L, without forming W.
+
+    What depends on the angles alone is computed once, for all calls of the function.
+
+    Args:
+        theta: Angles, shape ``(..., r)``: those of F¹, then those of F² and so on, each from top to bottom.
+            The number of layers follows from r, which is n(n-1)/2 for L = n.
+        phi: Phases of the rotations, of the shape of theta; None for real rotations.
+        d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
+        order: ``"rectangular"``, the default, works for every n; ``"fft"`` needs a power of two. See
+            :class:`spectral_param.Givens`.
+
+    Returns:
+        A function that takes ``(..., m, n)`` and returns the same shape, at a cost of O(n L) for each row.
+
+    Raises:
+        ValueError: If no number of layers has r rotations, if the order is unknown, or if it is ``"fft"`` and
+            n is not a power of two.
+
+    Example:
+        >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
+        >>> product = spectral_param.functional.givens_operator(theta, None, d)
+        >>> W = product(torch.eye(6)).mT
+        >>> torch.allclose(W @ W.mT, torch.eye(6), atol=1e-6)
+        True
+    """
+    layers = _layers(d.shape[-1], theta.shape[-1], order)
+    plan = _rectangular_stages if order == "rectangular" else _fft_stages
+    stages = plan(d.shape[-1], layers, theta.device)
+    blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
+    rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
+    n, padded = d.shape[-1], rows[0].numel()
+    here = torch.arange(padded, device=theta.device)  # The coordinate at each row, from stage to stage.
+    sources = []
+    for row in rows:
+        sources.append(here.argsort()[row.flatten()])
+        here = row.flatten()
+    home = here.argsort()[:n]
+
+    def multiply(h: Tensor) -> Tensor:
+        dtype = promoted(h.dtype, d.dtype)
+        X = pad(h, (0, padded - n)).mT.to(dtype)
+        for block, source in zip(blocks, sources, strict=True):
+            X = X.index_select(-2, source).unflatten(-2, block.shape[-3:-1])
+            X = matmul(block.to(dtype), X).flatten(-3, -2)
+        return (d[..., None] * X.index_select(-2, home)).mT
+
+    return multiply
+
+
+def _layers(n: int, rotations: int, order: Order) -> int:
+    """Return the number L of layers with this number of rotations."""
+    if order not in ORDERS:
+        raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+    most = max_layers(n, order)
+    for layers in [most] if order == "fft" else range(1, most + 1):
+        if num_rotations(n, layers, order) == rotations:
+            return layers
+    raise ValueError(
+        f"theta: expected as many angles as a whole number of layers has (1 to {most}), got {rotations}. All "
+        f"{most} layers have {num_rotations(n, most, order)}."
+    )
+
+
+class _Stages(NamedTuple):
+    """Products with block-diagonal matrices: s stages from left to right, with w blocks each.
+
+    A block merges K layers on b coordinates. The first layer to act comes first.
+    """
+
+    rows: Tensor  # (s, w, b): the coordinate of each row of a block
+    entry: Tensor  # (s, w, K, b): the place of that row's factors in the tables of _factors
+    partner: Tensor  # (K, b): the row of the block with which it is rotated
+
+
+# Measured for the dense W and its gradient at n = L = 512: 16 is as fast, 4 is slower.
+_LAYERS_PER_BLOCK = 8
+
+
+def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
+    rotations = num_rotations(n, layers, "rectangular")
+    # With an even K, all groups of layers and all windows begin with the same kind of rotation.
+    K = 2 * max(1, min(_LAYERS_PER_BLOCK // 2, (layers + 1) // 2, n // 4))
+    b = 2 * K
+    groups, windows = -(-layers // K), -(-n // b)
+    # From left to right, so the last to act comes first: blocks around the ends of windows, then inside.
+    shift = torch.tensor([[K], [0]], device="cpu").to(device, non_blocking=True)
+    rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
+
+    time = torch.arange(K, device=device)[:, None]
+    parity = (time + 1) % 2  # At time 0 the last layer acts, on (1,2), (3,4), … counted from 0.
+    place = torch.arange(b, device=device)
+    partner = ((place + parity) ^ 1) - parity
+    first = torch.minimum(place, partner)
+    around = (first >= K - 1 - time) & (first <= K - 1 + time)
+    inside = (first >= time) & (first <= b - 2 - time)
+    here = torch.stack([around, inside]) & (partner >= 0) & (partner < b)  # (2, K, b)
+
+    layer = torch.arange(0, groups * K, K, device=device)[:, None, None, None, None] + K - 1 - time
+    coordinate = rows[:, :, first.clamp(min=0)]  # (2, w, K, b)
+    exists = here[:, None] & (coordinate < n - 1) & (layer < layers)
+    before = layer // 2 * (n // 2 + (n - 1) // 2) + layer % 2 * (n // 2)
+    index = before + (coordinate - parity) // 2 + rotations * (place != first)
+    entry = torch.where(exists, index, 2 * rotations).flatten(0, 1)  # from (groups, 2, w, K, b)
+    return [_Stages(rows.repeat(groups, 1, 1), entry, partner.clamp(0, b - 1))]
+
+
+def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
+    rotations = num_rotations(n, layers, "fft")
+    stages = []
+    parts = max(1, -(-layers // 5))  # Blocks of at most 2^5 rows.
+    bounds = [layers * part // parts for part in range(parts + 1)]
+    for low, high in itertools.pairwise(bounds):
+        # The layers whose pairs are 2^low, …, 2^(high - 1) apart. The smallest distance acts first.
+        b = 2 ** (high - low)
+        rows = torch.arange(n, device=device).reshape(-1, b, 2**low).mT.reshape(-1, b)
+        distance = 2 ** torch.arange(high - low, device=device)[:, None]
+        place = torch.arange(b, device=device)
+        first = rows[:, place & ~distance]  # (w, K, b)
+        apart = distance * 2**low
+        layer = layers - 1 - torch.arange(low, high, device=device)[:, None]
+        index = layer * (n // 2) + first // (2 * apart) * apart + first % apart
+        entry = index + rotations * ((place & distance) != 0)
+        stages.append(_Stages(rows[None], entry[None], place ^ distance))
+    return stages[::-1]
+
+
+def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the factors of a coordinate and of its partner.
+
+    The table lists the first coordinates of all r rotations, then the second ones, then one entry for
+    coordinates that are not rotated.
+    """
+    c, s, one = theta.cos(), theta.sin(), theta.new_ones((*theta.shape[:-1], 1))
+    if phi is None:
+        return torch.cat([c, c, one], dim=-1), torch.cat([-s, s, 0 * one], dim=-1)
+    e = torch.polar(torch.ones_like(phi), phi)
+    return torch.cat([e * c, c, one], dim=-1), torch.cat([-s, e * s, 0 * one], dim=-1)
+
+
+def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
+    """Return the blocks, (..., s, w, b, b)."""
+    own, other = (
+        table.index_select(-1, stages.entry.flatten()).unflatten(-1, stages.entry.shape)[..., None]
+        for table in _factors(theta, phi)
+    )  # (..., s, w, K, b, 1)
+    b = stages.entry.shape[-1]
+    X = torch.eye(b, dtype=own.dtype, device=own.device).expand(*own.shape[:-3], b, b)
+    for time, partner in enumerate(stages.partner):
+        X = own[..., time, :, :] * X + other[..., time, :, :] * X.index_select(-2, partner)
+    return X
+
+
+def eliminate(W: Array, layers: int, order: Order) -> tuple[Angles, Angles, Array]:  # (n, n)
+    """Return θ, φ and d whose product is the unitary W if that is possible, else some other matrix.
+
+    θ and φ are ordered as :func:`givens_operator` takes them. φ = 0 for a real W.
+    """
+    return _eliminate_fft(W, layers) if order == "fft" else _eliminate_rectangular(W, layers)
+
+
+def _eliminate_rectangular(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
+    n = len(W)
+    W = W.copy()
+    rotations = [(j, p) for j in range(1, layers + 1) for p in range((j - 1) % 2, n - 1, 2)]
+    index = {rotation: i for i, rotation in enumerate(rotations)}
+    theta, phi = np.zeros(len(rotations)), np.zeros(len(rotations))
+    rays: dict[int, list[tuple[int, int]]] = {}
+    for j, p in rotations:
+        rays.setdefault(p - j, []).append((j, p))
+    todo = [rays[e] for e in sorted(rays)]
+    undone_left = []
+    while todo:
+        above = len(todo) - 1
+        if all(_reached(n, j, p, above) for j, p in todo[0]):
+            for j, p in reversed(todo.pop(0)):
+                theta[index[j, p]], phi[index[j, p]] = _undo_right(W, p, _reached(n, j, p, above))
+        else:
+            for j, p in todo.pop():
+                mirrored = _reached(n, layers + 1 - j, n - 2 - p, above)
+                theta[index[j, p]], psi = _undo_left(W, p, [n - 1 - row for row in mirrored])
+                undone_left.append((index[j, p], p, psi))
+
+    d = _phase(W.diagonal())
+    for i, p, psi in reversed(undone_left):
+        theta[i], phi[i], a, b = _move_left(theta[i], d[p], d[p + 1])
+        d[p], d[p + 1] = a, psi * b
+    return theta, phi, d
+
+
+def _reached(n: int, j: int, p: int, above: int) -> range:
+    """Return the rows that column p+1 reaches and column p does not, when rotation (j, p) is removed."""
+    return range(min(p + min(max(j - 2, 0), above), n - 1) + 1, min(p + 1 + min(j - 1, above), n - 1) + 1)
+
+
+def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
+    """Find R from the row with the largest entries, replace W by WRᴴ, and return θ and φ."""
+    a, b = max((W[row, p : p + 2].tolist() for row in rows), key=lambda pair: abs(pair[0]) + abs(pair[1]))
+    theta, e = _angle_and_phase(a, b)
+    c, s = math.cos(theta), math.sin(theta)
+    W[:, p : p + 2] = W[:, p : p + 2] @ np.array([[c / e, s / e], [-s, c]])
+    return theta, cmath.phase(e)
+
+
+def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
+    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column; replace W by GᴴW; return θ and e^{iψ}."""
+    pairs = (W[p : p + 2, column].tolist() for column in columns)
+    a, b = max(pairs, key=lambda pair: abs(pair[0]) + abs(pair[1]))
+    theta, e = _angle_and_phase(b, a)
+    c, s = math.cos(theta), math.sin(theta)
+    W[p : p + 2] = np.array([[c, s / e], [-s, c / e]]) @ W[p : p + 2]
+    return theta, e
+
+
+def _angle_and_phase(a: complex, b: complex) -> tuple[float, complex]:
+    """Return θ and e, |e| = 1, with (a, b) = m (e sin θ, cos θ) for some m; e = 1 for real numbers."""
+    if isinstance(a, complex):
+        e = a / abs(a) * (b / abs(b)).conjugate() if a and b else 1
+        return math.atan2(abs(a), abs(b)), e
+    return math.atan2(a, b.real), 1
+
+
+def _eliminate_fft(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
+    n = len(W)
+    theta, phi = np.zeros((2, layers, n // 2))
+    d = np.ones((layers, n), dtype=W.dtype)
+    Y = W[None]  # (n / 2p, 2p, 2p)
+    for layer in range(layers):
+        p = Y.shape[-1] // 2
+        A, B, C, E = Y[:, :p, :p], Y[:, p:, :p], Y[:, :p, p:], Y[:, p:, p:]
+        c = np.hypot(np.linalg.norm(A, axis=-1), np.linalg.norm(E, axis=-1))
+        s = np.hypot(np.linalg.norm(B, axis=-1), np.linalg.norm(C, axis=-1))
+        angle = np.arctan2(s, c)
+        c, s = np.cos(angle)[..., None], np.sin(angle)[..., None]
+        # The phase of Y_1 is free, so let A = C Y_1. Then the phase between B and S Y_1 belongs to D.
+        e = _phase((A.conj() * B).sum(axis=-1))
+        near = c >= s
+        c, s = np.where(near, c, 1), np.where(near, 1, s)
+        Y1 = np.where(near, A / c, B / s / e[..., None])
+        Y2 = np.where(near, E / c / e[..., None], -C / s)
+        theta[layer] = angle.ravel()
+        d[layer] = np.concatenate([np.ones_like(e), e], axis=-1).ravel()
+        Y = np.stack([Y1, Y2], axis=1).reshape(-1, p, p)
+
+    D = _phase(Y.ravel())
+    for layer in reversed(range(layers)):
+        halves = D.reshape(2**layer, 2, -1)
+        angle, phase, a, b = _move_left(theta[layer].reshape(2**layer, -1), halves[:, 0], halves[:, 1])
+        theta[layer], phi[layer] = angle.ravel(), phase.ravel()
+        D = d[layer] * np.stack([a, b], axis=1).ravel()
+    return theta.ravel(), phi.ravel(), D
+
+
+def _move_left(theta: Angles, a: Array, b: Array) -> tuple[Angles, Angles, Array, Array]:
+    """Return θ', φ, a', b' with R(θ, 0) diag(a, b) = diag(a', b') R(θ', φ); φ = 0 for signs a, b."""
+    if np.iscomplexobj(a):
+        return theta, np.angle(a * b.conj()), b, b
+    return a * b * theta, 0 * theta, a, b
+
+
+def _phase(z: Array) -> Array:
+    """Return z / |z|, and 1 for 0."""
+    return np.where(z == 0, 1, z / np.where(z == 0, 1, np.abs(z)))

@@ -1,0 +1,336 @@
+r"""Products of Householder reflections in compact form, real and complex.
+
+Notation: H_i = I − τ_i u_i u_iᴴ with unit vectors u_i. For τ = 2, H_i is a reflection. For every τ = 1 −
+e^{iφ}, H_i is unitary: it multiplies u_i by e^{iφ} and leaves vectors orthogonal to u_i unchanged.
+
+Derivation
+----------
+Let U = [u_1 … u_k], D = diag(τ), and N = the part of UᴴU strictly above the diagonal. Then
+
+.. math:: H_1 H_2 ⋯ H_k = I - U X, \qquad (I + D N)\, X = D U^H .
+
+Proof by induction: let the product of the first k−1 factors be I − U'X'. With the new column u = u_k,
+
+.. math:: (I - U' X')(I - τ u u^H) = I - U' (X' - τ X' u u^H) - u\, τ u^H ,
+
+so the new row of X is τuᴴ, and the other rows solve (I + D'N')X = D'U'ᴴ − D'U'ᴴu τuᴴ, where D'U'ᴴu is the new
+column of D N and τuᴴ the new row of X. For τ = 2, N + D⁻¹ is the matrix triu(UᴴU, 1) + ½ I of Mhammedi et al.
+(2017), Zhang et al. (2018), and Joffrain et al. (2006), "Accumulating Householder transformations,
+revisited". The entries of (I + DN)⁻¹D above the diagonal are −τ_i τ_j u_iᴴ H_{i+1} ⋯ H_{j−1} u_j. Their
+modulus is at most 4, even if the vectors are nearly dependent.
+
+Backward, with G = ∂L/∂X, (I + DN)ᴴ Y = G and R = the part of DᴴYXᴴ strictly above the diagonal:
+
+.. math:: ∂L/∂U = Y^H D - U (R + R^H), \qquad
+          ∂L/∂τ_i = \sum_j Y_{ij}\, \overline{(U^H - N X)_{ij}} .
+
+``torch.linalg.householder_product`` computes the same product with right second derivatives, but its backward
+pass is a loop over the reflections with a product of full matrices for each.
+
+The inverse: the reflections of a given W
+-----------------------------------------
+n reflections: Householder's QR decomposition. Let x be the first column of W and d the phase of x_1. H_1,
+with u_1 = x + d‖x‖e_1 normalised, maps x to −d‖x‖e_1. H_2 does the same for the first column of the remaining
+block of H_1 W, and so on. For a unitary W the result is diagonal, so every W is H_1 ⋯ H_n diag(d). With this
+choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column H_1 e_1
+depend smoothly on each other.
+
+k < n reflections reach the W with rank(I − W) ≤ k (docs/derivation_householder.md has the proof): for any y
+with Wy ≠ y, the vector u = y − Wy and the right τ give an H with Hy = Wy, and HᴴW has a rank smaller by one.
+
+With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on: U is lower
+triangular, as wanted. But rounding errors would grow from step to step, because nothing forces the computed
+rank to drop. Therefore let the columns of B be an orthonormal basis of the range of I − W, rotated to lower
+triangular form, and
+
+.. math:: W = I - B (I - C) B^H, \qquad C = B^H W B
+
+with a unitary k × k matrix C. If C = H'_1 ⋯ H'_k with vectors a_i, then W = H_1 ⋯ H_k with u_i = B a_i, and U
+= BA is lower triangular because B and A are. For C, each step leaves a unitary matrix that is smaller by one
+row and column, whatever the rounding errors of u.
+
+τ follows from g = 1 − yᴴWy: ‖u‖² = 2 Re g and τ = ‖u‖²/(uᴴy) = 1 + g/ḡ, so H multiplies u by −g/ḡ. For a real
+W this is −1: a reflection.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_traced, matmul, not_nested
+from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
+
+
+def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
+    """Return the columns divided by their norms; a column of zeros stays zero."""
+    # Scale the largest entry to 1, so that squares neither overflow nor underflow. The result does not depend
+    # on the scale, so the scale may be a constant for derivatives of all orders.
+    scale = vectors.detach().abs().amax(dim=-2, keepdim=True)
+    scale = torch.where(scale == 0, 1, scale)
+    if vectors.is_complex():
+        # PyTorch divides complex numbers by way of |scale|², which underflows.
+        scaled = torch.view_as_complex(torch.view_as_real(vectors) / scale[..., None])
+    else:
+        scaled = vectors / scale
+    squared = (scaled * scaled.conj()).real.sum(dim=-2, keepdim=True)
+    return scaled / torch.where(squared == 0, 1, squared).sqrt()
+
+
+def _gram(U: Tensor) -> Tensor:
+    """Return N, the part of UᴴU strictly above the diagonal."""
+    return (U.mH @ U).triu(1)
+
+
+def _solve(U: Tensor, tau: Tensor) -> Tensor:
+    """Return X, the solution of (I + DN) X = D Uᴴ."""
+    X: Tensor = torch.linalg.solve_triangular(
+        tau[..., None] * _gram(U), tau[..., None] * U.mH, upper=True, unitriangular=True
+    )
+    return X
+
+
+class _Accumulate(torch.autograd.Function):
+    """(U, τ) -> X, by the formulas above. Autocast would affect the backward pass of autograd."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(U: Tensor, tau: Tensor) -> Tensor:
+        return _solve(U, tau)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        U, tau, X = ctx.saved_tensors
+        N = _gram(U)
+        Y = torch.linalg.solve_triangular((tau[..., None] * N).mH, G, upper=False, unitriangular=True)
+        g_U = g_tau = None
+        if ctx.needs_input_grad[0]:
+            DY = tau[..., None].conj() * Y
+            R = (DY @ X.mH).triu(1)
+            g_U = DY.mH - U @ (R + R.mH)
+        if ctx.needs_input_grad[1]:
+            g_tau = (Y * (U.mH - N @ X).conj()).sum(dim=-1)
+        return g_U, g_tau
+
+    @staticmethod
+    @not_nested
+    @full_precision
+    def jvp(ctx: Any, dU: Tensor | None, dtau: Tensor | None) -> Tensor:
+        U, tau, X = ctx.saved_tensors
+        N = _gram(U)
+        right = torch.zeros_like(X)
+        if dU is not None:
+            dN = (dU.mH @ U + U.mH @ dU).triu(1)
+            right = right + tau[..., None] * (dU.mH - dN @ X)
+        if dtau is not None:
+            right = right + dtau[..., None] * (U.mH - N @ X)
+        dX: Tensor = torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
+        return dX
+
+
+@with_arrays
+@full_precision
+def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return thin factors U and X of a product of reflections, :math:`H_1 H_2 ⋯ H_k = I - U X`.
+
+    Args:
+        vectors: The u_i as columns, shape ``(..., n, k)``, of any scale.
+        tau: Shape ``(..., k)``; see :func:`householder`.
+
+    Returns:
+        U, the normalised vectors, of shape ``(..., n, k)``, and X of shape ``(..., k, n)``.
+
+    Raises:
+        NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
+        UnsupportedDtypeError: If LAPACK does not support the dtype.
+        ValueError: If ``tau`` does not have one entry for each vector.
+        NotImplementedError: For forward mode inside forward mode.
+
+    Example:
+        >>> U, X = spectral_param.functional.householder_factors(torch.tensor([[3.0], [4.0]]))
+        >>> U.flatten(), X.flatten()
+        (tensor([0.6000, 0.8000]), tensor([1.2000, 1.6000]))
+    """
+    check_lapack_matrix(vectors, "householder_factors")
+    U = unit_columns(vectors)
+    if tau is None:
+        tau = torch.full_like(U[..., 0, :], 2)
+    elif tau.ndim == 0 or tau.shape[-1] != U.shape[-1]:
+        raise ValueError(
+            f"tau: expected one number for each of the {U.shape[-1]} vectors, got shape {tuple(tau.shape)}. "
+            "Pass a tensor of shape (..., k), or None for reflections."
+        )
+    if is_traced(U):
+        # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
+        # solve_triangular.
+        identity = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
+        return U, torch.linalg.solve(identity + tau[..., None] * _gram(U), tau[..., None] * U.mH)
+    return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
+
+
+@with_arrays
+def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
+    r"""Return the product :math:`H_1 H_2 ⋯ H_k` of :math:`H_i = I - τ_i\, u_i u_i^H / \|u_i\|^2`.
+
+    It is orthogonal for real vectors and unitary for complex ones. The scale of a vector has no effect. A
+    vector of zeros gives H_i = I and has a zero gradient. Source: Mhammedi, Hellicar, Rahman and Bailey,
+    "Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder Reflections" (ICML
+    2017). The cost is three matrix products of n × k matrices.
+
+    Args:
+        vectors: The u_i as columns, shape ``(..., n, k)``, of any scale.
+        tau: Shape ``(..., k)``, of the dtype of ``vectors``. None, the default, means 2: each H_i is a
+            reflection. With 1 - exp(iφ), H_i multiplies u_i by exp(iφ).
+
+    Returns:
+        Tensor of shape ``(..., n, n)``.
+
+    Raises:
+        NotAMatrixError: If ``vectors`` has fewer than two dimensions or no entries.
+        UnsupportedDtypeError: If LAPACK does not support the dtype.
+        ValueError: If ``tau`` does not have one entry for each vector.
+        NotImplementedError: For forward mode inside forward mode.
+
+    Example:
+        >>> W = spectral_param.functional.householder(torch.randn(5, 3))
+        >>> torch.allclose(W @ W.mT, torch.eye(5), atol=1e-5)
+        True
+    """
+    U, X = householder_factors(vectors, tau)
+    identity = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)
+    return identity - matmul(U, X)
+
+
+def householder_columns(vectors: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
+    """Return the first n columns of the product of n reflections, without the others."""
+    U, X = householder_factors(vectors)
+    m, n = U.shape[-2:]
+    identity = torch.eye(m, n, dtype=U.dtype, device=U.device)
+    return identity - matmul(U, X[..., :n])
+
+
+@with_arrays
+@full_precision
+def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
+    r"""Return the rows :math:`h\,W^T` for W = I - U X, by two thin products, without forming W.
+
+    Args:
+        h: Rows of shape ``(..., n)``.
+        U: Shape ``(n, k)``, from :func:`householder_factors`.
+        X: Shape ``(k, n)``, from the same call.
+
+    Returns:
+        Tensor of the shape of h.
+
+    Example:
+        >>> vectors, h = torch.randn(6, 2), torch.randn(5, 6)
+        >>> W = spectral_param.functional.householder(vectors)
+        >>> U, X = spectral_param.functional.householder_factors(vectors)
+        >>> torch.allclose(spectral_param.functional.householder_apply(h, U, X), h @ W.mT, atol=1e-6)
+        True
+    """
+    return h - (h @ X.mT) @ U.mT
+
+
+def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (..., n)
+    """Return unit vectors as columns, lower triangular, and d of modulus 1 for orthonormal columns.
+
+    W consists of the first n columns of H_1 ⋯ H_n, times diag(d).
+    """
+    R = W.clone()
+    n = W.shape[-1]
+    vectors = torch.zeros_like(W)
+    for i in range(n):
+        u = R[..., i:, i].clone()
+        phase = torch.sgn(u[..., 0])
+        phase = torch.where(phase == 0, 1, phase)
+        u[..., 0] += phase * torch.linalg.vector_norm(u, dim=-1)
+        u = (u / torch.linalg.vector_norm(u, dim=-1, keepdim=True))[..., None]
+        R[..., i:, i:] -= 2 * u @ (u.mH @ R[..., i:, i:])
+        vectors[..., i:, i] = u[..., 0]
+    return vectors, torch.sgn(R.diagonal(dim1=-2, dim2=-1))
+
+
+def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, k), (..., k)
+    """Return vectors and factors f for which H_1 ⋯ H_k, τ_i = 1 − f_i, is the matrix nearest to a unitary W.
+
+    The vectors are columns of a lower triangular matrix. H_i multiplies its vector by f_i, of modulus 1: -1
+    for a real W, except for an unused factor.
+
+    The nearest matrix is W itself where rank(I − W) ≤ k. Otherwise: I − W is normal, so by Eckart and Young
+    the nearest matrix of rank k keeps its k largest singular values, and it is I minus a unitary matrix. That
+    matrix equals W on the eigenvectors of the k eigenvalues farthest from 1, and the identity elsewhere. (If
+    k separates two conjugate eigenvalues of a real W, the one that is kept becomes +1 or -1, whichever is
+    nearer.)
+
+    Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
+    over, its factor is 1.
+    """
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    basis = torch.linalg.svd(identity - W).U[..., :count]
+    basis = torch.linalg.qr(basis.mH).R.mH
+    left, _, right = torch.linalg.svd(basis.mH @ W @ basis)
+    C = left @ right
+    pairs = [_reflections_of(matrix) for matrix in C.reshape(-1, count, count)]
+    A = torch.stack([a for a, _ in pairs]).reshape(C.shape)
+    factors = torch.stack([f for _, f in pairs]).reshape(C.shape[:-1])
+    return (basis @ A).tril(), factors
+
+
+def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
+    """Return vectors and factors with C = H_1 ⋯ H_k for one unitary matrix (k, k)."""
+    R = C.clone()
+    k = len(C)
+    identity = torch.eye(k, dtype=C.dtype, device=C.device)
+    vectors = identity.clone()
+    factors = torch.full_like(C[0], -1)
+    limit = 10 * k * finfo_eps(C.dtype)
+    stays = torch.zeros(k, dtype=torch.bool, device=C.device)
+    used = 0
+    while used < k:
+        j = used
+        if not bool(_moved(R, stays)[j] > limit):
+            stays[j] = True
+            moved = _moved(R, stays)
+            j = int(moved.argmax())
+            if not bool(moved[j] > limit):
+                break
+        # Vectors that stay must not be moved again, not even by rounding errors.
+        u = torch.where(stays, 0, -R[:, j])
+        u[j] = g = _one_minus(R[:, j], j)
+        stays[j] = True
+        u = u / torch.linalg.vector_norm(u)
+        # HᴴR: the conjugate of τ = 1 + g/ḡ.
+        R -= torch.outer((1 + g.conj() / g) * u, u.conj() @ R)
+        vectors[:, used] = u
+        factors[used] = -torch.sgn(g).square()
+        used += 1
+    for i in range(used, k - 1, 2):
+        vectors[:, i] = vectors[:, i + 1]
+    if (k - used) % 2:
+        factors[-1] = 1
+    return vectors, factors
+
+
+def _moved(R: Tensor, stays: Tensor) -> Tensor:
+    """Return how far R moves each unit vector, measured among those that are not marked as staying."""
+    difference = torch.eye(len(R), dtype=R.dtype, device=R.device) - R
+    moved: Tensor = torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
+    return moved
+
+
+def _one_minus(x: Tensor, j: int) -> Tensor:
+    """Return 1 − x_j of a unit vector x, computed from the other entries where it would cancel."""
+    a, b = (x[j].real, x[j].imag) if x.is_complex() else (x[j], torch.zeros_like(x[j]))
+    others = torch.cat([x[:j], x[j + 1 :]]).abs().square().sum()
+    real = torch.where(a > 0, (others + b * b) / (1 + a), 1 - a)
+    return torch.complex(real, -b) if x.is_complex() else real

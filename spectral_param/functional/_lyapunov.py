@@ -1,0 +1,432 @@
+r"""Stable matrices, together with the quadratic form that proves them stable.
+
+Discrete time
+-------------
+For any K and S of shape (n, n), let Q = KS. With a positive definite
+
+.. math:: H = Q^H Q + S^H S / 4, \qquad V = H^{-1} Q^H S
+
+has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
+
+.. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Sx/2)| ≤ ‖Qx‖^2 + ‖Sx/2‖^2 = x^H H x.
+
+For an invertible S this is
+
+.. math:: V = S^{-1} C S, \qquad C = (K^H K + I/4)^{-1} K^H, \qquad ‖C‖ ≤ 1,
+
+because the singular values of C are a/(a² + 1/4) for those a of K, at most 1, which they are for a = 1/2. So
+SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
+
+Onto: let VᴴPV ≤ P for a positive definite P = SᴴS, as there is one for each V of ρ(V) < 1, and for ρ(V) = 1
+if its eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular value
+decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
+
+The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
+for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks".
+They have any matrices of 2n rows for Q and A, and a skew part: 5n² numbers in place of 2n². Training is
+better in K and S: a step of K changes C alone, and not the form. The 1/4 in place of 1 makes the entries of K
+smaller than those of V by a factor of 2 to 4, and so the steps of Adam larger by it.
+
+Bounded growth
+--------------
+S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g.
+Every positive definite S of this condition is a multiple of such a matrix. So V = S⁻¹CS has ‖Vᵏ‖ ≤ g for
+all k.
+
+Continuous time
+---------------
+.. math:: A = H^{-1} (Z - Z^H - Y^H Y), \qquad H = I + X^H X,
+
+has HA + AᴴH = -2YᴴY ≤ 0. So no eigenvalue lies right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond H). The
+map is onto, because H, Z and YᴴY may be scaled together. Gillis and Sharma (2017), "On computing the distance
+to stability for matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS, for the
+S above, the growth is at most g.
+
+Rounding
+--------
+The diagonal of H is enlarged by 2n eps, relatively. What is proven above still holds, as H only grows.
+Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), whatever the
+units of the state are. Without the enlargement this could turn the V of a nearly singular H into an
+unstable one. V does not depend on the size of S. So S is divided by its largest entry and by 1 + k, for the
+largest entry k of K, where squares could overflow.
+
+The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
+
+.. math:: g_Q = S T^H - Q N, \quad g_S = Q T + K^H g_Q - S N / 4, \quad g_K = g_Q S^H
+
+with N = TVᴴ + VTᴴ.
+
+The enlargement of H is left out here: it changes the diagonal of N by 2n eps, about as much as rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import get_lapack_funcs, matrix_balance
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param.functional._checks import finfo_eps
+
+# Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
+_DOUBLINGS = 64
+# Powers of this size add nothing to the sum of their squares.
+_NEGLIGIBLE = 1e-12
+# Numpy and LAPACK are faster than torch up to this size.
+_SHORT = 64
+_POTRF = {kind: get_lapack_funcs("potrf", dtype=kind) for kind in (np.float32, np.float64)}
+_POTRS = {kind: get_lapack_funcs("potrs", dtype=kind) for kind in (np.float32, np.float64)}
+# Norms of a matrix whose squares neither overflow nor lose digits to underflow.
+_NORMS = (1e-9, 1e15)
+
+
+def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
+    """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
+    if is_plain(X):
+        V: Tensor = _Stable.apply(X)  # type: ignore[no-untyped-call]
+        return V
+    return stable_rounded(X, finfo_eps(X.dtype))
+
+
+def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
+    """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
+    pair = torch.cat([K, _identity(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
+    # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
+    Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
+    first, second = Z.chunk(2, dim=-1)
+    C: Tensor = 2 * (second.mH @ first)
+    return C
+
+
+def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
+    """Return S = I + κ(KᴴK + I/4)⁻¹Kᴴ, of a condition of at most ``growth``."""
+    return _identity(K) + (growth - 1) / (growth + 1) * contraction(K)
+
+
+def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
+    """Return V with ‖Vᵏ‖ ≤ ``growth``, for [K; K'] with C of K and S of K', or K if ``growth`` is 1.
+
+    The bound holds for a V rounded to a precision of ``eps``.
+    """
+    n = X.shape[-1]
+    V = contraction(X[..., :n, :])
+    if growth > 1:
+        S = conditioned(X[..., n:, :], growth)
+        V = torch.linalg.solve_ex(S, V @ S).result
+    return V / (1 + growth * eps * _norm(V))
+
+
+def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (..., 3n, n) -> (..., n, n)
+    """Return a matrix of spectral abscissa at most 0 for [Y; Z; X], or [Y; Z] if ``growth`` is 1.
+
+    With ``growth`` its exponentials have at most this norm, also those of the matrix rounded to ``eps``.
+    """
+    n = X.shape[-1]
+    Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
+    A, identity = Z - Z.mH - Y.mH @ Y, _identity(X)
+    if growth is None:
+        X = X[..., 2 * n :, :]
+        return _solve(_cholesky(X.mH @ X + identity), A)
+    if growth > 1:
+        S = conditioned(X[..., 2 * n :, :], growth)
+        A = _solve(_cholesky(S.mH @ S), A)
+    return A - growth * eps * _norm(A) * identity
+
+
+def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
+    """Return :func:`stable` by PyTorch's own operations, with the room for rounding errors of ``eps``."""
+    K, S = X.chunk(2, dim=-2)
+    for divisor in _divisors(X):
+        S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
+    return _solve(_cholesky(pair.mH @ pair, eps), Q.mH @ S)
+
+
+def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
+    """Return the M of the certificate that an original carries."""
+    n = X.shape[-1]
+    if growth == 1:
+        return _identity(X).expand(*X.shape[:-2], n, n)
+    last = X[..., -n:, :]
+    if growth is None and continuous:
+        return last.mH @ last + _identity(X)
+    S = last / _size(last) if growth is None else conditioned(last, growth)
+    return S.mH @ S
+
+
+def _identity(X: Tensor) -> Tensor:
+    return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+
+
+def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
+    norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+    return norm
+
+
+def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
+    """Return the largest entry."""
+    largest = X.detach().abs().amax(dim=(-2, -1), keepdim=True)
+    return largest.clamp(min=torch.finfo(largest.dtype).tiny)
+
+
+def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
+    """Return the size of S, and 1 + that of K, for X = [K; S]."""
+    k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
+    return s, 1 + k
+
+
+def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
+    """Return the Cholesky factor of a positive semidefinite matrix, after the enlargement of its diagonal."""
+    identity = _identity(H)
+    # Without a check, for which the host would wait for a device.
+    L: Tensor = torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
+    return L
+
+
+def _enlargement(H: Tensor, eps: float | None = None) -> float:
+    return 2 * H.shape[-1] * (finfo_eps(H.dtype) if eps is None else eps)
+
+
+def _tiny(H: Tensor) -> float:
+    return float(torch.finfo(H.dtype).tiny)
+
+
+def _solve(L: Tensor, B: Tensor) -> Tensor:
+    """Return (LLᴴ)⁻¹B."""
+    half = torch.linalg.solve_triangular(L, B, upper=False)
+    solution: Tensor = torch.linalg.solve_triangular(L.mH, half, upper=True)
+    return solution
+
+
+class _Stable(torch.autograd.Function):
+    """X -> V for ordinary tensors, as one node of the graph.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor) -> Tensor:
+        found = None
+        if X.ndim == 2 and X.shape[-1] <= _SHORT and is_on_host(X) and not X.is_complex():
+            found = _short_forward(X)
+        ctx.is_short = found is not None
+        V, *rest = _forward(X) if found is None else found
+        ctx.save_for_backward(X, V, *rest)
+        return V
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> Tensor:
+        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
+            return _short_backward(G, *ctx.saved_tensors)
+        return _Stable.long_backward(ctx, G)
+
+    @staticmethod
+    @full_precision
+    def long_backward(ctx: Any, G: Tensor) -> Tensor:
+        """Return the gradient by torch, also of higher order."""
+        X, V, Q, L, *divided = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
+            X = X.view_as(X)
+            V = stable_rounded(X, finfo_eps(X.dtype))
+            g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
+            return g_X
+        K, S = X.chunk(2, dim=-2)
+        S, *divisors = divided or [S]
+        T = torch.cholesky_solve(G, L)
+        half = T @ V.mH
+        N = half + half.mH
+        g_Q = S @ T.mH - Q @ N
+        g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
+        for divisor in divisors:
+            g_S = g_S / divisor
+        return torch.cat([g_Q @ S.mH, g_S], dim=-2)
+
+
+def _forward(X: Tensor) -> tuple[Tensor, ...]:
+    """Return V, Q, the Cholesky factor of H; and S and its divisors, if it had to be divided."""
+    K, S = X.chunk(2, dim=-2)
+    divisors: tuple[Tensor, ...] = ()
+    if not is_on_host(X) or not _has_safe_squares(K, S):
+        divisors = _divisors(X)
+        for divisor in divisors:
+            S = S / divisor
+    Q = K @ S
+    pair = torch.cat([Q, S / 2], dim=-2)
+    H = pair.mH @ pair
+    H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
+    L = torch.linalg.cholesky_ex(H).L
+    V = torch.cholesky_solve(Q.mH @ S, L)
+    return (V, Q, L, S, *divisors) if divisors else (V, Q, L)
+
+
+def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
+    """Return whether no entry of H overflows, or loses digits to underflow."""
+    (_, most), (least, largest) = (torch.linalg.vector_norm(X, dim=(-2, -1)).aminmax() for X in (K, S))
+    return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
+
+
+@np.errstate(all="ignore")  # What overflows goes the long way.
+def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
+    """Return :func:`_forward` of one small real matrix, or None if S must be divided."""
+    x = X.detach().numpy()
+    n = x.shape[1]
+    pair = np.empty_like(x)
+    np.matmul(x[:n], x[n:], out=pair[:n])
+    np.multiply(x[n:], 0.5, out=pair[n:])
+    # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
+    if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
+        return None
+    H = pair.T @ pair
+    H.flat[:: n + 1] *= 1 + _enlargement(X)
+    # LAPACK's columns are rows here, and H is symmetric.
+    factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
+    F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
+    V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
+    found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
+    return None if failed else tuple(found)
+
+
+@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
+def _short_backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> Tensor:
+    """Return the gradient of one small real matrix, as the formulas at the top."""
+    x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
+    n = x.shape[1]
+    K, S = x[:n], x[n:]
+    T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
+    half = T @ v.T
+    N = half + half.T
+    g_Q = S @ T.T
+    g_Q -= q @ N
+    g = np.empty_like(x)
+    np.matmul(g_Q, S.T, out=g[:n])
+    np.matmul(K.T, g_Q, out=g[n:])
+    g[n:] += q @ T
+    N *= 0.25
+    g[n:] -= S @ N
+    return torch.from_numpy(g)
+
+
+# The way back: what the maps take to one given matrix, in double precision ----------------------------
+
+
+def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
+    """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
+
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. Its mean square is
+    that of the identity.
+    """
+    root = torch.linalg.cholesky_ex(P).L.mH
+    K = _contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
+    return torch.cat([K, root * (len(V) ** 0.5 / torch.linalg.matrix_norm(root))])
+
+
+def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (2n, n)
+    """Return [K; K'], or K if ``growth`` is 1, for V and P of a condition of at most growth²."""
+    if growth == 1:
+        return _contraction_inverse(V)
+    K = _conditioned_inverse(P, growth)
+    S = conditioned(K, growth)
+    return torch.cat([_contraction_inverse(torch.linalg.solve_ex(S, S @ V, left=False).result), K])
+
+
+def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  # -> (3n, n)
+    """Return [Y; Z; X], or [Y; Z] if ``growth`` is 1, for A and P with PA + AᴴP ≤ 0."""
+    identity = _identity(A)
+    last: list[Tensor] = []
+    if growth is None:
+        P = P * (2 / torch.linalg.eigvalsh(P)[0])
+        last = [torch.linalg.cholesky_ex(P - identity).L.mH]
+    elif growth > 1:
+        last = [_conditioned_inverse(P, growth)]
+        S = conditioned(last[0], growth)
+        P = S.mH @ S
+    else:
+        P = identity
+    N = P @ A
+    values, vectors = torch.linalg.eigh(-(N + N.mH) / 2)
+    Y = (vectors * values.clamp(min=0).sqrt()) @ vectors.mH
+    return torch.cat([Y, (N - N.mH) / 4, *last])
+
+
+def _singular(c: Tensor) -> Tensor:
+    """Return the a of [0, 1/2] with c = a/(a² + 1/4); 1/2 for a c above 1."""
+    c = c.clamp(-1, 1)
+    return c / (1 + (1 - c.square()).sqrt()) / 2
+
+
+def _contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
+    """Return K of a contraction; singular values above 1 become 1."""
+    U, c, Xh = torch.linalg.svd(C)
+    K: Tensor = (Xh.mH * _singular(c)) @ U.mH
+    return K
+
+
+def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
+    """Return K for which SᴴS is a multiple of P."""
+    values, vectors = torch.linalg.eigh(P)
+    roots = values.clamp(min=0).sqrt()
+    part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
+    K: Tensor = (vectors * _singular(part)) @ vectors.mH
+    return K
+
+
+def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n, n) -> (n, n)
+    """Return P with its eigenvalues moved to an interval [m, m growth²], for the m with the least ‖V‖."""
+    values, vectors = torch.linalg.eigh(P)
+    values = values.clamp(min=float(values[-1]) * finfo_eps(P.dtype))
+    if values[-1] <= growth**2 * values[0]:
+        return P
+    found = []
+    for m in torch.logspace(0, 1, 9, base=float(values[-1] / values[0]) / growth**2, dtype=values.dtype):
+        root = values.clamp(m * values[0], m * growth**2 * values[0]).sqrt()
+        norm = torch.linalg.matrix_norm((vectors.mH @ V @ vectors) * root[:, None] / root, 2)
+        found.append((float(norm), root))
+    root = min(found, key=lambda each: each[0])[1]
+    moved: Tensor = (vectors * root.square()) @ vectors.mH
+    return moved
+
+
+def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
+    """Return the Cayley transform of A, which has the same quadratic forms as a matrix of discrete time."""
+    identity = _identity(A)
+    step = len(A) ** 0.5 / torch.linalg.matrix_norm(A).clamp(min=_tiny(A)) * A
+    V: Tensor = torch.linalg.solve_ex(identity - step, identity + step).result
+    return V
+
+
+def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
+    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if there is none.
+
+    The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is as small in
+    the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded, and its inverse, the
+    result, is such a form, too. It is a multiple of the identity for every normal V.
+    """
+    host = V.numpy()
+    if not np.isfinite(host).all():
+        return torch.full_like(V, torch.nan)
+    balanced, (scale, _) = matrix_balance(host, permute=False, separate=True)
+    # Rounding must not move an eigenvalue of modulus 1 outside.
+    inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
+    V, d = inside * torch.from_numpy(balanced), torch.from_numpy(scale)
+    P = _sum_of_powers(V, torch.eye(len(V), dtype=V.dtype))
+    form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
+    form = form / d / d[:, None]
+    symmetric: Tensor = (form + form.mH) / 2
+    return symmetric
+
+
+def _sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
+    """Return R + VᴴRV + V²ᴴRV² + ..., by doubling the number of terms."""
+    P: Tensor = R / torch.linalg.matrix_norm(R)
+    for _ in range(_DOUBLINGS):
+        P = P + V.mH @ P @ V
+        P = (P + P.mH) / 2
+        V = V @ V
+        if not bool(V.abs().amax() > _NEGLIGIBLE):
+            break
+    return P

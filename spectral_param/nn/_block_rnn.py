@@ -1,0 +1,349 @@
+"""Recurrent cell and layer whose recurrent matrix is made of constrained blocks."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from spectral_param._constrain import Init
+from spectral_param._context import autocast_off
+from spectral_param._model import originals_of
+from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling, block_sizes
+from spectral_param._recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
+from spectral_param._recurrence.dispatch import (
+    CheckpointEvery,
+    check_checkpoint_every,
+    resolve_checkpoints,
+    run,
+)
+from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
+from spectral_param.functional._checks import finfo_eps, whole_number
+from spectral_param.nn._cell import ConstrainedCell
+from spectral_param.nn._sequence_layer import SequenceLayer, check_real
+
+InputMap = Literal["linear", "identity"]
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options of :class:`BlockRNN` that all its subclasses have."""
+
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    input_map: InputMap
+    init: Init
+    checkpoint_every: CheckpointEvery
+    return_output: bool
+    device: torch.device | str | None
+
+
+class ComplexOptions(LayerOptions, total=False):
+    """Options of the subclasses that define ``real_output`` and ``dtype`` themselves."""
+
+    nonlinearity: Nonlinearity
+
+
+class Options(ComplexOptions, total=False):
+    """Options of the other subclasses."""
+
+    real_output: bool
+    dtype: torch.dtype | None
+
+
+class BlockRNNCell(ConstrainedCell):
+    r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
+
+    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. The interface is that of
+    :class:`torch.nn.RNNCell`.
+
+    Args:
+        input_size: Number of features m of the input.
+        blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
+            :class:`spectral_param.BlockTriangular`.
+        coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
+            default: none. ``True``: all. Or pairs ``(row, column)`` of block numbers.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
+            or any callable. A module is trained with the cell.
+        bias: Whether to train b, which is zero at the start. With modReLU it is added to the modulus.
+        input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
+            U is the identity and not trained; m must be the hidden size.
+        init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations,
+            which blocks of other libraries and unconstrained blocks have in any case. Or a tensor, or a
+            function that fills W in place.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters. With a complex dtype the state is complex, and real input is
+            converted.
+
+    Attributes:
+        weight_ih: U, shape ``(n, m)``, or None.
+        weight_hh: W, shape ``(n, n)``.
+        bias: b, real, shape ``(n,)``, or None.
+
+    Raises:
+        ValueError: If a size, the activation or the input map does not fit.
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> cell = spectral_param.nn.BlockRNNCell(3, blocks, coupling=True)
+        >>> cell(torch.randn(5, 3)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        blocks: Blocks,
+        coupling: Coupling = False,
+        nonlinearity: Nonlinearity = "modrelu",
+        bias: bool = True,
+        input_map: InputMap = "linear",
+        init: Init = "paper",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_nonlinearity(nonlinearity)
+        input_size = whole_number(input_size, "input_size")
+        if input_map not in ("linear", "identity"):
+            raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        super().__init__()
+        self.input_size = input_size
+        self.block_sizes = block_sizes(blocks)
+        self.hidden_size = n = sum(self.block_sizes)
+        self.nonlinearity = nonlinearity
+        if input_map == "identity" and input_size != n:
+            raise ValueError(
+                f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
+                f"Embed the input in {n} dimensions, or take 'linear'."
+            )
+        if input_map == "linear":
+            self.weight_ih = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
+        else:
+            self.register_parameter("weight_ih", None)
+        if bias:
+            self.bias = nn.Parameter(torch.empty(n, device=device, dtype=dtype.to_real()))
+        else:
+            self.register_parameter("bias", None)
+        self._reset_rest()
+        self.constrain_weight_hh(blocks, coupling, init, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initialize again: W according to ``init``, U Glorot uniform, b zero."""
+        self._reset_rest()
+        self._reset_weight_hh()
+
+    def _reset_rest(self) -> None:
+        if self.weight_ih is not None:
+            nn.init.xavier_uniform_(self.weight_ih)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """Return the next state.
+
+        Args:
+            input: ``(batch, input_size)`` or ``(input_size,)``.
+            hx: State ``(batch, hidden_size)`` or ``(hidden_size,)``; zeros by default.
+
+        Returns:
+            State like hx.
+
+        Raises:
+            ValueError: If the input or hx is complex and the cell is not.
+        """
+        weight = self.weight_hh
+        check_real("input", input, weight.dtype)
+        check_real("hx", hx, weight.dtype)
+        x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
+        with autocast_off(x):  # W in bfloat16 would not be orthogonal, and the state would grow
+            z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
+            if h is not None:
+                z = z + nn.functional.linear(h, weight)
+            return activate(z, self.bias, self.nonlinearity)
+
+    def recurrence(self) -> tuple[Cell, torch.dtype]:
+        """Return the recurrence of a whole sequence, and the dtype of its states.
+
+        Its W is a matrix, or a function h -> h Wᵀ if the constraint has a faster one.
+        """
+        constraint = self._constraint()
+        product = None if constraint is None else self._fast_product(constraint)
+        if constraint is not None and product is not None:
+            W: Recurrent = product
+            dtype = constraint.dtype
+        else:
+            W = weight = self.weight_hh
+            dtype = weight.dtype
+        bias: Tensor | None = self.bias
+        if bias is not None and dtype.is_complex:
+            bias = fitting_bias(bias, torch.empty(0, dtype=dtype, device=bias.device), self.nonlinearity)
+        support = None if constraint is None else constraint.support
+        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), dtype
+
+    def _constraint(self) -> BlockTriangular | None:
+        """Return the constraint of W; None if it has been removed or is not the only one."""
+        if is_parametrized(self, "weight_hh"):
+            chain: Any = self.parametrizations["weight_hh"]  # type: ignore[index]
+            if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
+                return chain[0]
+        return None
+
+    def _fast_product(self, constraint: BlockTriangular) -> Callable[[Tensor], Tensor] | None:
+        if len(constraint.sizes) > 1:
+            return None
+        originals = originals_of(self._chain())
+        # The function's result has the precision of the originals. In half precision, or after Module.double
+        # has converted only the real originals of a complex weight, W is used, which has the state's dtype.
+        eps = finfo_eps(constraint.dtype)
+        if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
+            return None
+        return constraint.fast_operator(*originals)
+
+    def extra_repr(self) -> str:
+        """Return sizes and activation, for ``repr``."""
+        input_map = "" if self.weight_ih is not None else ", input_map='identity'"
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}{bias}{input_map}"
+
+
+class BlockRNN(SequenceLayer):
+    r"""Sequence layer with the interface of :class:`torch.nn.RNN` and constrained recurrent matrices.
+
+    Each layer and direction is a :class:`spectral_param.nn.BlockRNNCell`. Its recurrent matrix is computed
+    once after each optimizer step, not at every time step.
+
+    Args:
+        input_size: Number of features m of the input.
+        blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
+            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies.
+        num_layers: Number of layers. Each layer reads the states of the layer before.
+        coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
+            default: none. ``True``: all, as in :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)``
+            of block numbers.
+        nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
+            or any callable. The names are several times faster than callables. Each layer and direction has
+            its own copy of a module.
+        bias: Whether to train a bias.
+        batch_first: Whether input and output are ``(batch, time, feature)`` instead of
+            ``(time, batch, feature)``. States are not affected.
+        dropout: Probability of dropout between layers.
+        bidirectional: Whether a second cell for each layer reads the sequence backwards.
+        input_map: The input map of all layers, ``"linear"`` or ``"identity"``; see
+            :class:`spectral_param.nn.BlockRNNCell`.
+        init: The initial recurrent matrices: ``"paper"``, the default, ``None``, a tensor, or a function; see
+            :class:`spectral_param.nn.BlockRNNCell`.
+        real_output: For a complex dtype: whether the output consists of the real parts of the states followed
+            by the imaginary parts, twice as many real features. h_n stays complex.
+        checkpoint_every: For long sequences, to save memory: store only one state in every k steps, and
+            compute the others again in the backward pass. An integer k, or ``"auto"`` for the k that needs
+            least memory. ``None``, the default, stores all states. See
+            :func:`spectral_param.functional.rnn`.
+        return_output: Whether forward returns the last layer's states at all times, or ``None`` instead. With
+            False a network of one layer and ``checkpoint_every`` never holds all states, and one without
+            an activation computes many steps at a time. Take False if only h_n is used.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters. With a complex dtype the states are complex.
+
+    Attributes:
+        cells: One cell for each layer and direction, in the order of h_n.
+        block_sizes: Sizes of the blocks; ``output.split(rnn.block_sizes, dim=-1)`` separates them.
+        output_size: Number of features of the output.
+
+    Raises:
+        ValueError: If an argument does not fit.
+
+    Example:
+        >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
+        >>> rnn = spectral_param.nn.BlockRNN(3, blocks, num_layers=2)
+        >>> output, h_n = rnn(torch.randn(7, 5, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 5, 10]), torch.Size([2, 5, 10]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        blocks: Blocks,
+        num_layers: int = 1,
+        *,
+        coupling: Coupling = False,
+        nonlinearity: Nonlinearity = "modrelu",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        input_map: InputMap = "linear",
+        init: Init = "paper",
+        real_output: bool = False,
+        checkpoint_every: CheckpointEvery = None,
+        return_output: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            sum(block_sizes(blocks)),
+            num_layers,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            real_output=real_output,
+            return_output=return_output,
+        )
+        check_checkpoint_every(checkpoint_every)
+        if input_map == "identity" and bidirectional and num_layers > 1:
+            raise ValueError(
+                "input_map: 'identity' expects one direction or one layer, got several bidirectional layers, "
+                "whose output has twice as many features as the next layer has units. Take 'linear'."
+            )
+        if real_output and not (dtype is not None and dtype.is_complex):
+            raise ValueError(
+                f"real_output: expected a complex dtype, got {dtype}. Take real_output=False for real "
+                "states, or dtype=torch.complex64."
+            )
+        self.block_sizes = block_sizes(blocks)
+        self.checkpoint_every = checkpoint_every
+        self.cells = nn.ModuleList(
+            BlockRNNCell(
+                features,
+                blocks,
+                coupling,
+                copy.deepcopy(nonlinearity),
+                bias,
+                input_map,
+                init,
+                device,
+                dtype,
+            )
+            for features in self.cell_input_sizes()
+        )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give a subclass a signature with all options by name, for ``help`` and ``inspect.signature``."""
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.__init__)
+        *parameters, last = own.parameters.values()
+        if last.kind is last.VAR_KEYWORD and "Unpack[" in str(last.annotation):
+            shared = inspect.signature(BlockRNN.__init__).parameters.values()
+            options = Options.__annotations__.keys() - own.parameters.keys()
+            parameters += [p for p in shared if p.name in options]
+            cls.__signature__ = own.replace(parameters=parameters[1:])  # type: ignore[attr-defined]
+
+    def run_cell(
+        self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
+    ) -> Result:
+        """Run one layer in one direction; see :class:`spectral_param.nn.SequenceLayer`."""
+        assert isinstance(cell, BlockRNNCell)
+        recurrence, dtype = cell.recurrence()
+        check_real("input", rows, dtype)
+        check_real("hx", h0, dtype)
+        every = resolve_checkpoints(self.checkpoint_every, len(sizes))
+        h0 = None if h0 is None else h0.to(dtype)
+        return run(recurrence, Rows(rows.to(dtype), h0, sizes, every, return_output))

@@ -1,0 +1,95 @@
+"""The base class of recurrent cells: a constrained recurrent matrix, its initialization and pickling."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from spectral_param import init as init_
+from spectral_param._constrain import Init, constrain
+from spectral_param._model import originals_of
+from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
+
+
+class ConstrainedCell(nn.Module, abc.ABC):
+    """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks.
+
+    ``pickle`` and ``torch.save`` can save the whole cell. For other parametrized modules they can save only
+    the ``state_dict``, because PyTorch changes the class of the module to one that pickle cannot find.
+    """
+
+    weight_hh: Tensor
+
+    def constrain_weight_hh(
+        self,
+        blocks: Blocks,
+        coupling: Coupling,
+        init: Init,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Create and constrain ``weight_hh``, for a subclass's constructor.
+
+        The arguments are those of :class:`spectral_param.nn.BlockRNNCell`.
+        """
+        self._start = (blocks, coupling, init)
+        _constrain_weight(self, *self._start, device, dtype)
+
+    @abc.abstractmethod
+    def reset_parameters(self) -> None:
+        """Initialize again as in the constructor, for instance after ``to_empty``."""
+
+    @torch.no_grad()
+    def _reset_weight_hh(self) -> None:
+        fresh = nn.Module()
+        if not parametrize.is_parametrized(self, "weight_hh"):
+            _constrain_weight(fresh, *self._start, self.weight_hh.device, self.weight_hh.dtype)
+            weight = fresh.weight_hh
+            assert isinstance(weight, Tensor)
+            self.weight_hh.copy_(weight)
+            return
+        chain = self._chain()
+        blocks = chain[0]
+        assert isinstance(blocks, BlockTriangular)
+        _constrain_weight(fresh, *self._start, originals_of(chain)[0].device, blocks.dtype)
+        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints after it stay.
+        chain.load_state_dict(fresh.parametrizations["weight_hh"].state_dict(), strict=False)  # type: ignore[index, union-attr]
+
+    def _chain(self) -> parametrize.ParametrizationList:
+        """Return the parametrizations of W, which must have some."""
+        chain = self.parametrizations["weight_hh"]  # type: ignore[index]
+        assert isinstance(chain, parametrize.ParametrizationList)
+        return chain
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not parametrize.is_parametrized(self):
+            return super().__reduce_ex__(protocol)
+        names = tuple(self.parametrizations)  # type: ignore[arg-type]
+        return _without_state, (type(self).__bases__[0], names), vars(self).copy()
+
+
+def _constrain_weight(
+    module: nn.Module,
+    blocks: Blocks,
+    coupling: Coupling,
+    init: Init,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> None:
+    # Random rotations, for blocks whose parametrization defines no start: most sets contain rotations.
+    rotations = [init_.henaff_(torch.empty(size, size, dtype=dtype)) for size, _ in blocks]
+    module.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
+    constrain(module, "weight_hh", BlockTriangular(blocks, coupling), init=init)
+
+
+def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+    """Return a module without attributes, whose class computes the tensors of these names."""
+    module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)
+    return module
