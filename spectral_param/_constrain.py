@@ -23,7 +23,6 @@ from torch.nn.utils.parametrize import (
 from spectral_param._context import has_no_values
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
-from spectral_param._parametrizations.spectral_norm import SpectralNorm
 from spectral_param.functional._checks import finfo_eps, whole_number
 
 M = TypeVar("M", bound=nn.Module)
@@ -239,8 +238,7 @@ def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -
         link.gates = _known_gates(owner, name) if gates is None else gates
         if _is_kernel(owner, name):
             link.kernel_dims = len(owner.kernel_size)  # type: ignore[arg-type]
-            if isinstance(link, SpectralNorm):
-                link.strides = _strides(owner)
+            link.strides = _strides(owner)
     return link
 
 
@@ -384,7 +382,7 @@ def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int 
         and not any(owner.padding)
         and all(each == 1 for each in owner.dilation)
     )
-    if all(isinstance(link, SpectralNorm) for link in chain):
+    if all(isinstance(link, Parametrization) and link.takes_all_kernels for link in chain):
         _check_padding(owner)
     elif any(each != 1 for each in size) and not is_patch:
         raise ValueError(

@@ -19,16 +19,20 @@ the geometric series gives for such z
 
 Hermitian matrices
 ------------------
-Let A be positive semidefinite, and T_j the Chebyshev polynomial of degree j. For an eigenvalue μ ≥ a of A,
-(1) with M = T_j(2A/a - 1) gives T_j(2μ/a - 1) ≤ N/τ, N = ‖T_j(2A/a - 1) Z‖. Hence
+Let G be Hermitian and positive semidefinite, p = T_j(2·/a - 1) with the Chebyshev polynomial T_j, a > 0, and
+P the projector to a subspace that is independent of Z. By (1) with M = P p(G), ‖P p(G)‖ ≤ ν = ‖P p(G) Z‖/τ.
+For a unit vector x = Px this gives ‖p(G) x‖ ≤ ν. Let φ be p² - 1 from a on, and 0 below. φ is convex and
+increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x ≤ ν². Hence
 
-    λ_max(A) ≤ b = a/2 · (1 + cosh(arcosh(max(1, N/τ))/j))                                       (2)
+    λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
 
-for every a > 0. It is sharp within a few per cent for a small j if a is close to λ_max(A).
+It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if the space left out is near
+that of the eigenvectors of the larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about
+j² eps p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
 
-Let the columns of V (n, k) be orthonormal, and G Hermitian and positive semidefinite. In the basis of V and
-its complement G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H,
-and ‖A‖ ≤ b < θ₁. An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
+Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
+G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
+An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
 
     θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
 
@@ -40,6 +44,7 @@ precision it is wrong only if λ_max(G) is within n rounding errors of s.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,32 +60,35 @@ VECTORS = 16
 TAU = 0.65
 
 
-def chebyshev_bound(gram: Array, edge: Array, degree: int, n: int) -> tuple[Array, Array]:
-    """Return b of (2) for a = ``edge`` and the Gram matrix of T_j(2A/a - 1) Z; infinite where that is.
+def chebyshev(x: float, degree: int) -> float:
+    """Return T_j(2x - 1) where x ≥ 1, else 1; infinite where it overflows."""
+    exponent = degree * math.acosh(max(1.0, 2 * x - 1))
+    return math.cosh(exponent) if exponent < 700 else math.inf
 
-    Beside it about λ_max(A): the same with N/√n, N for a matrix of random vectors, which proves nothing.
+
+def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
+    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if nothing is known.
+
+    Beside it about λ_max(PGP): from ‖P p(G) Z‖/√n, as random vectors have it, which proves nothing.
     """
-    growth = np.sqrt(_largest(gram))
-    growth = np.stack([growth / TAU, growth / n**0.5]).clip(min=1)
-    bound, estimate = edge / 2 * (1 + np.cosh(np.arccosh(growth) / degree))
-    return bound, estimate
+    size = math.sqrt(_largest(gram)) + error
+    if degree == 0 or not size < math.inf:
+        return math.inf, math.inf
+    growth = size / math.sqrt(n)
+    estimate = math.cosh(math.acosh(growth) / degree) if growth > 1 else math.cos(math.acos(growth) / degree)
+    return edge / 2 * (1 + math.cosh(math.asinh(size / TAU) / degree)), edge / 2 * (1 + estimate)
 
 
-def block_bound(H: Array, defect: Array, top: Array, outside: Array) -> Array:
-    """Return the upper bound of (3), for θ₁ = ``top`` and b = ``outside``; infinite unless b < θ₁."""
-    proves = np.asarray(outside < top)
-    if not proves.all():
-        return np.where(proves, block_bound(H, defect, top, np.where(proves, outside, 0)), np.inf)
-    return _largest(H + defect / (top - outside)[..., None, None])
+def block_bound(theta: list[float], defect: Array, outside: float) -> float:
+    """Return the upper bound of (3) for H = diag(``theta``), largest first; infinite unless b < θ₁."""
+    if not outside < theta[0]:
+        return math.inf
+    return _largest(np.diag(theta) + defect / (theta[0] - outside))
 
 
-def _largest(H: Array) -> Array:
-    """Return the largest eigenvalue of Hermitian matrices, at least 0; infinite where one is not finite."""
-    finite = np.asarray(np.isfinite(H).all(axis=(-2, -1)))
-    if not finite.all():
-        return np.where(finite, _largest(np.where(finite[..., None, None], H, 0)), np.inf)
-    values: Array = np.linalg.eigvalsh(H)[..., -1].clip(min=0)
-    return values
+def _largest(H: Array) -> float:
+    """Return the largest eigenvalue of a Hermitian matrix, at least 0; infinite where it is not finite."""
+    return max(0.0, float(np.linalg.eigvalsh(H)[-1])) if np.isfinite(H).all() else math.inf
 
 
 def resolvent_bound(bounds: Sequence[float], radius: float) -> tuple[float, float]:

@@ -38,12 +38,17 @@ class Parametrization(nn.Module, abc.ABC):
             1. :func:`spectral_param.constrain` sets it from the module.
         kernel_dims: Number of spatial dimensions of a kernel that is a matrix, as that of a convolution of
             size 1. The default is 0. :func:`spectral_param.constrain` sets it from the module.
+        strides: The stride of each axis of a convolution, without factors shared with its dilation. Empty by
+            default. :func:`spectral_param.constrain` sets it from the module.
     """
 
     #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
     #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
     #: shape, as they are.
     shapes: Literal["square", "tall", "any"] = "square"
+
+    #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
+    takes_all_kernels = False
 
     _like: Tensor
     _like_real: Tensor
@@ -54,6 +59,7 @@ class Parametrization(nn.Module, abc.ABC):
         super().__init__()
         self.gates = 1
         self.kernel_dims = 0
+        self.strides: tuple[int, ...] = ()
         # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
         # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
         # the real originals of a complex weight.

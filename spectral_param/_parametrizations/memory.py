@@ -109,10 +109,13 @@ class Memory:
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
         values = tuple(map(torch.detach, copies))
+        kept = None
         for value in values:
             if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
-                W = W.clone()  # Edits of the weight must not reach the copies.
-        self.last = None if state is None else _Read(marks, values, state, found, W.detach().clone())
+                kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
+        if kept is None:
+            kept = W.detach().clone()
+        self.last = None if state is None else _Read(marks, values, state, found, kept)
         return W
 
     def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:

@@ -93,6 +93,7 @@ class SpectralNorm(Parametrization):
     """
 
     shapes = "any"
+    takes_all_kernels = True
     assignable_after = True
 
     def __init__(
@@ -124,9 +125,6 @@ class SpectralNorm(Parametrization):
         self.norm: float | Tensor | str = norm if isinstance(norm, str) else as_attribute(values)
         self.mode = mode
         self.solver = solver
-        #: The stride of each axis of a convolution, without factors shared with its dilation.
-        #: :func:`spectral_param.constrain` sets it from the module.
-        self.strides: tuple[int, ...] = ()
         self.tracking = NormFollower(solver)
         self._hints: tuple[int, ...] = ()
         self._warned = False
@@ -144,7 +142,7 @@ class SpectralNorm(Parametrization):
         if isinstance(self.norm, str):  # After another parametrization.
             self._take_present(found.bound)
         low, high = _ORDINARY
-        regular = bool(((sigma > low) & (sigma < high)).all())
+        regular = all(low < each < high for each in sigma.reshape(-1).tolist())
         if not (regular or self._warned) and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
             self._warned = True
             warn_degenerate(

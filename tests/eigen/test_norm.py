@@ -12,8 +12,8 @@ from spectral_param._eigen.singular import leading_pair, recorded_norm
 @pytest.fixture
 def products(monkeypatch):
     calls = []
-    product, below = norm._product, proof.is_below
-    monkeypatch.setattr(norm, "_product", lambda *args: calls.append("product") or product(*args))
+    product, below = norm._times_less, proof.is_below
+    monkeypatch.setattr(norm, "_times_less", lambda *args: calls.append("product") or product(*args))
     monkeypatch.setattr(proof, "is_below", lambda *args: calls.append("cholesky") or below(*args))
     return calls
 
@@ -88,6 +88,67 @@ def test_a_leader_that_jumps_up_outside_is_found_at_once(factor) -> None:
     sigma[-1] = factor
     T = (U * sigma) @ Vh
     (value, _), bound = follower.follow(T)
+    assert abs(value / true(T) - 1) <= 1e-6
+    assert abs(bound / true(T) - 1) <= 1.5e-6
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    calls = []
+    draw = norm._normal
+    monkeypatch.setattr(norm, "_normal", lambda *args: calls.append(args) or draw(*args))
+    return calls
+
+
+def gapped(seed=0):
+    """Return singular vectors, and singular values with gaps after the first and the twelfth."""
+    U, sigma, Vh = torch.linalg.svd(gaussian(200, 100, seed=seed), full_matrices=False)
+    sigma = torch.cat([torch.linspace(1, 0.8, 12), torch.linspace(0.5, 0.1, 88)])
+    return U, sigma, Vh
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_weight_that_moves_little_needs_no_random_vectors(batch, drawn) -> None:
+    U, sigma, Vh = gapped()
+    T = ((U * sigma) @ Vh).expand(*batch, 200, 100)
+    follower = NormFollower("tracking")
+    for step in range(20):
+        T = T + 1e-6 * gaussian(200, 100, seed=step)
+        if step == 4:
+            drawn.clear()
+        (value, _), bound = follower.follow(T)
+        assert (abs(value / true(T) - 1) <= 1e-6).all()
+        assert (bound >= true(T) * (1 - 5e-7)).all()
+        assert (bound <= true(T) * (1 + 1.5e-6)).all()
+    assert not drawn
+
+
+def test_what_grows_slowly_outside_the_block_is_noticed(drawn) -> None:
+    """Each move is small enough for the old bound. Their sum is not."""
+    U, sigma, Vh = gapped()
+    follower, skipped = NormFollower("tracking"), 0
+    for _ in range(120):
+        sigma[-1] += 0.01
+        T = (U * sigma) @ Vh
+        drawn.clear()
+        (value, _), bound = follower.follow(T)
+        skipped += not drawn
+        assert abs(value / true(T) - 1) <= 1e-6
+        assert bound >= true(T) * (1 - 5e-7)
+    assert skipped >= 60
+
+
+def test_a_bound_of_another_block_is_not_used(drawn) -> None:
+    U, sigma, Vh = gapped()
+    T = (U * sigma) @ Vh
+    follower = NormFollower("tracking")
+    for step in range(4):
+        T = T + 1e-7 * gaussian(200, 100, seed=step)
+        follower.follow(T)
+    drawn.clear()
+    follower.block.copy_(Vh[-16:].mT)  # As loading or averaging may do.
+    (value, _), bound = follower.follow(T + 1e-7)
+    assert drawn
     assert abs(value / true(T) - 1) <= 1e-6
     assert abs(bound / true(T) - 1) <= 1.5e-6
 

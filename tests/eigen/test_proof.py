@@ -40,11 +40,26 @@ def test_the_bound_by_random_vectors_holds_for_every_edge(name, edge, degree, dt
         rng = np.random.default_rng(seed)
         Z = rng.standard_normal((60, proof.VECTORS)).astype(dtype)
         S = chebyshev(A, Z, edge, degree)
-        bound, estimate = proof.chebyshev_bound((S.conj().T @ S)[None], np.array([edge]), degree, 60)
-        assert bound[0] >= 1 - 1e-12
-        assert estimate[0] <= bound[0]
+        bound, estimate = proof.chebyshev_bound(S.conj().T @ S, edge, degree, 60)
+        assert bound >= 1 - 1e-12
+        assert estimate <= bound
         if edge == 1.0 and degree == 15:
-            assert bound[0] <= 1.1
+            assert bound <= 1.1
+
+
+@pytest.mark.parametrize("degree", [1, 2, 7])
+@pytest.mark.parametrize("edge", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_polynomial_of_all_bounds_what_a_projector_leaves(name, edge, degree) -> None:
+    """P is applied after the polynomial, and need not commute with it."""
+    A, Q = hermitian(60, SPECTRA[name])
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        V = np.linalg.qr(Q[:, :8] + 10.0 ** rng.uniform(-6, 0) * rng.standard_normal((60, 8)))[0]
+        P = np.eye(60) - V @ V.T
+        S = P @ chebyshev(A, rng.standard_normal((60, proof.VECTORS)), edge, degree)
+        bound, _ = proof.chebyshev_bound(S.T @ S, edge, degree, 60)
+        assert bound >= np.linalg.eigvalsh(P @ A @ P)[-1] - 1e-12
 
 
 def test_the_probability_of_a_wrong_bound() -> None:
@@ -61,22 +76,25 @@ def test_a_block_with_its_residual_bounds_the_whole_matrix() -> None:
         rng = np.random.default_rng(seed)
         G, Q = hermitian(40, np.sort(rng.random(40))[::-1], seed)
         V = np.linalg.qr(Q[:, :8] + 10.0 ** rng.uniform(-6, -1) * rng.standard_normal((40, 8)))[0]
-        H = V.T @ G @ V
-        E = G @ V - V @ H
+        theta, q = np.linalg.eigh(V.T @ G @ V)
+        theta, V = theta[::-1].tolist(), V @ q[:, ::-1]
+        E = G @ V - V * theta
         rest = np.linalg.eigvalsh((np.eye(40) - V @ V.T) @ G @ (np.eye(40) - V @ V.T))[-1]
-        top = np.linalg.eigvalsh(H)[-1]
-        upper = proof.block_bound(H[None], (E.T @ E)[None], np.array([top]), np.array([rest]))[0]
-        assert top <= np.linalg.eigvalsh(G)[-1] * (1 + 1e-14)
+        upper = proof.block_bound(theta, E.T @ E, rest)
+        assert theta[0] <= np.linalg.eigvalsh(G)[-1] * (1 + 1e-14)
         assert np.linalg.eigvalsh(G)[-1] <= upper * (1 + 1e-14)
 
 
 def test_what_is_not_finite_and_what_has_no_gap_is_not_bounded() -> None:
-    gram = np.stack([np.eye(16), np.full((16, 16), np.nan)])
-    bound, _ = proof.chebyshev_bound(gram, np.ones(2), 3, 50)
-    assert np.isfinite(bound).tolist() == [True, False]
-    H = np.stack([np.eye(2), np.eye(2)])
-    upper = proof.block_bound(H, np.zeros((2, 2, 2)), np.ones(2), np.array([0.5, 1.0]))
-    assert upper.tolist() == [1.0, np.inf]
+    for gram, degree, is_finite in (
+        (np.eye(16), 3, True),
+        (np.eye(16), 0, False),
+        (np.nan * np.eye(16), 3, False),
+    ):
+        bound, _ = proof.chebyshev_bound(gram, 1.0, degree, 50)
+        assert np.isfinite(bound) == is_finite
+    assert proof.block_bound([1.0, 1.0], np.zeros((2, 2)), 0.5) == 1
+    assert proof.block_bound([1.0, 1.0], np.zeros((2, 2)), 1.0) == np.inf
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
