@@ -213,7 +213,7 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     random vector.
     """
     n = plus.shape[-1]
-    Z = _inverse_by_blocks(plus / 2, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH)
+    Z = _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH).mul_(2)
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
@@ -235,12 +235,14 @@ def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:
     upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
     P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
     left, right = lower_left @ P, P @ upper_right
-    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right, leaf_size)
+    complement = left @ upper_right
+    S = _inverse_by_blocks(torch.sub(M[..., k:, k:], complement, out=complement), leaf_size)
     corner = S @ left
+    # In place: new memory takes longer than the arithmetic.
     inverse = torch.empty_like(M)
-    inverse[..., :k, :k] = P + right @ corner
-    inverse[..., :k, k:] = -(right @ S)
-    inverse[..., k:, :k] = -corner
+    torch.add(P, right @ corner, out=inverse[..., :k, :k])
+    torch.neg(right @ S, out=inverse[..., :k, k:])
+    torch.neg(corner, out=inverse[..., k:, :k])
     inverse[..., k:, k:] = S
     return inverse
 
@@ -430,7 +432,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor,
             P = P + (W[..., n:, :].to(Z.dtype).mH @ below) / d.conj()[..., :, None]
         else:
             P = P - Y.mH @ below
-    half = (P * (-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
+    half = P.mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
     g_T = half - half.mH if skew else 2 * half
     if not is_square:
         g_B = T[..., n:, :] @ (2 * (half + half.mH)) - below @ (d.conj()[..., :, None] * Z.mH)
