@@ -213,7 +213,10 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     random vector.
     """
     n = plus.shape[-1]
-    Z = _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH).mul_(2)
+    if plus.ndim == 2:
+        Z = _inverse_by_blocks(plus, LEAF_SIZE).mul_(2)
+    else:
+        Z = _inverse_by_blocks(plus.reshape(-1, n, n), LEAF_SIZE_IN_BATCH).mul_(2).reshape(plus.shape)
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
@@ -225,47 +228,43 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
 
-def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:
-    """Return M⁻¹ by the Schur complement S of its upper left block, recursively."""
+def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:  # (n, n) or (k, n, n)
+    """Return M⁻¹ by the Schur complement of its upper left block, recursively."""
     n = M.shape[-1]
     if n <= leaf_size:
         leaf: Tensor = torch.linalg.inv_ex(M).inverse if M.ndim == 2 else _inverse_by_elimination(M)
         return leaf
     k = n // 2
+    multiply, add = (torch.mm, torch.addmm) if M.ndim == 2 else (torch.bmm, torch.baddbmm)
     upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
     P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
-    left, right = lower_left @ P, P @ upper_right
-    complement = left @ upper_right
-    S = _inverse_by_blocks(torch.sub(M[..., k:, k:], complement, out=complement), leaf_size)
-    corner = S @ left
-    # In place: new memory takes longer than the arithmetic.
+    left, right = multiply(lower_left, P).neg_(), multiply(P, upper_right).neg_()
+    S = _inverse_by_blocks(add(M[..., k:, k:], left, upper_right), leaf_size)
+    corner = multiply(S, left)
     inverse = torch.empty_like(M)
-    torch.add(P, right @ corner, out=inverse[..., :k, :k])
-    torch.neg(right @ S, out=inverse[..., :k, k:])
-    torch.neg(corner, out=inverse[..., k:, :k])
+    inverse[..., :k, :k] = add(P, right, corner)
+    inverse[..., :k, k:] = multiply(right, S)
+    inverse[..., k:, :k] = corner
     inverse[..., k:, k:] = S
     return inverse
 
 
 @np.errstate(all="ignore")  # The result is checked.
-def _inverse_by_elimination(M: Tensor) -> Tensor:
+def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
     """Return the inverses of many small matrices, by steps of Gauss and Jordan for all of them at once.
 
     LAPACK, which inverts one after the other, takes four times as long for 128 matrices of size 8.
     """
-    n = M.shape[-1]
     # The number of the matrix comes last, so that a row of memory has the same entry of all of them.
-    A = M.reshape(-1, n, n).numpy().transpose(1, 2, 0).copy()
-    for i in range(n):
-        row, column = A[i], A[:, i].copy()
-        pivot = 1 / row[i]
+    A = M.numpy().transpose(1, 2, 0).copy()
+    for i, row in enumerate(A):
+        column = A[:, i].copy()
+        A[:, i] = 0
         row[i] = 1
-        row *= pivot
+        row /= column[i]
         column[i] = 0
-        A[:i, i] = 0
-        A[i + 1 :, i] = 0
         A -= column[:, None] * row
-    return torch.from_numpy(A.transpose(2, 0, 1).copy()).reshape(M.shape)
+    return torch.from_numpy(A.transpose(2, 0, 1).copy())
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
@@ -375,45 +374,51 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor
 
 
 class _ScaledCayley(torch.autograd.Function):
-    """(T, d, Z, Y) -> W for ordinary tensors, as one node of the graph.
+    """(T, d, inverse) -> W for ordinary tensors, as one node of the graph.
 
     Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
     transform of a small matrix.
     """
 
     @staticmethod
-    def forward(ctx: Any, T: Tensor, d: Tensor, Z: Tensor, Y: Tensor | None, skew: bool) -> Tensor:
+    def forward(ctx: Any, T: Tensor, d: Tensor, found: Inverse, skew: bool) -> Tensor:
+        Z = found.Z
         ctx.is_short = skew and Z.dtype == T.dtype and not d.requires_grad and is_on_host(T) and _is_short(T)
-        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, Inverse(Z, Y))
-        ctx.skew = skew
+        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, found)
+        ctx.found, ctx.skew = found, skew
         # Of a square W nothing but phases needs it.
-        ctx.save_for_backward(T, d, Z, Y, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
+        ctx.save_for_backward(T, d, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
         return W
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            T, d, Z, _, W = ctx.saved_tensors
-            return _short_gradient(T, d, Z, W, G), None, None, None, None
+            T, d, W = ctx.saved_tensors
+            return _short_gradient(T, d, ctx.found.Z, W, G), None, None, None
         return _ScaledCayley.long_backward(ctx, G)
 
     @staticmethod
     @full_precision
     def long_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients by torch, also of higher order."""
-        T, d, Z, Y, W = ctx.saved_tensors
+        T, d, W = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
             T, d = T.view_as(T), d.view_as(d)
             wanted = [t for t, needed in zip((T, d), ctx.needs_input_grad, strict=False) if needed]
             grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
             g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
-            return g_T, g_d, None, None, None
+            return g_T, g_d, None, None
         g_T = None
         if ctx.needs_input_grad[0]:
-            g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew).to(T.dtype)
+            g_T = _gradient(T, d, ctx.found, W, G, ctx.skew).to(T.dtype)
         g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
-        return g_T, g_d, None, None, None
+        return g_T, g_d, None, None
+
+
+# Of copies of the originals. torch's own method looks first for tensors that a transform of torch.func has left
+# in the arguments, which takes as long as copying a small matrix.
+_apply_to_copies = super(torch.autograd.Function, _ScaledCayley).apply  # type: ignore[misc]
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor, skew: bool) -> Tensor:
@@ -480,14 +485,14 @@ def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
     """
     if found is None:
         return _scaled_cayley(T, d, skew=True)
-    W: Tensor = _ScaledCayley.apply(T, d, *found, True)  # type: ignore[no-untyped-call]
+    W: Tensor = _apply_to_copies(T, d, found, True)
     return W
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_plain(T, d):
         found = inverse(T.detach(), skew)
-        W: Tensor = _ScaledCayley.apply(T, d, *found, skew)  # type: ignore[no-untyped-call]
+        W: Tensor = _ScaledCayley.apply(T, d, found, skew)  # type: ignore[no-untyped-call]
         return W
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.
