@@ -117,6 +117,16 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def applied_to_copies(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """Return ``function.apply`` for tensors that are copies.
+
+    torch's own method first looks in the arguments for tensors that a transform of torch.func has left behind,
+    which takes as long as copying a small matrix. A copy is none.
+    """
+    apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply
+    return apply
+
+
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type

@@ -60,7 +60,7 @@ import torch
 from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
-from spectral_param.context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param.context import applied_to_copies, full_precision, is_on_host, is_plain, is_wrapped
 from spectral_param.functional.checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -322,13 +322,12 @@ def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
     """Return W of one small real matrix."""
     m, n = T.shape
     signs = d.numpy()
-    scaled = Z.numpy() * signs
+    W = np.empty((m, n), signs.dtype)
+    top, below = W[:n], W[n:]
+    np.multiply(Z.numpy(), signs, out=top)
     if m > n:
-        W = np.empty((m, n), scaled.dtype)
-        W[:n] = scaled
-        np.matmul(T.numpy()[n:], np.negative(scaled, out=scaled), out=W[n:])
-    else:
-        W = scaled
+        np.matmul(T.numpy()[n:], top, out=below)
+        np.negative(below, out=below)
     W.reshape(-1)[: n * n : n + 1] -= signs
     return torch.from_numpy(W)
 
@@ -360,7 +359,7 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor
     signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
     P = z @ g[:n]
     if W is not None:
-        P += (W.detach().numpy()[n:].T @ g[n:]) / signs[:, None]
+        P += (W.numpy()[n:].T @ g[n:]) * signs[:, None]  # BZ = -W₂D⁻¹
     P *= -0.25 * signs
     half = P @ z
     if len(g) == n:
@@ -369,7 +368,8 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor
     np.subtract(half, half.T, out=g_T[:n])
     half += half.T
     half *= 2
-    g_T[n:] = T.numpy()[n:] @ half - g[n:] @ (signs[:, None] * z)
+    np.matmul(T.numpy()[n:], half, out=g_T[n:])
+    g_T[n:] -= g[n:] @ (signs[:, None] * z)
     return torch.from_numpy(g_T)
 
 
@@ -416,9 +416,7 @@ class _ScaledCayley(torch.autograd.Function):
         return g_T, g_d, None, None
 
 
-# Of copies of the originals. torch's own method looks first for tensors that a transform of torch.func has left
-# in the arguments, which takes as long as copying a small matrix.
-_apply_to_copies = super(torch.autograd.Function, _ScaledCayley).apply  # type: ignore[misc]
+_transform_copy = applied_to_copies(_ScaledCayley)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor, skew: bool) -> Tensor:
@@ -485,8 +483,7 @@ def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
     """
     if found is None:
         return _scaled_cayley(T, d, skew=True)
-    W: Tensor = _apply_to_copies(T, d, found, True)
-    return W
+    return _transform_copy(T, d, found, True)
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:

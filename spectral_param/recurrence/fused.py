@@ -373,12 +373,13 @@ class Forward:
                 middle = np.maximum(z, bias[: len(z)])
                 z -= np.minimum(middle, minus_bias[: len(z)], out=middle)
         else:
+            zeros = np.zeros_like(bias)  # With the number 0, numpy takes twice the time.
 
             def modrelu_(z: Array, _: None) -> None:
                 sign = np.sign(z)
                 z *= sign
                 z += bias[: len(z)]
-                np.maximum(z, 0, out=z)
+                np.maximum(z, zeros[: len(z)], out=z)
                 z *= sign
 
         return modrelu_
