@@ -130,6 +130,16 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return torch.promote_types(a, b)
 
 
+def applied_to_copies(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """Return ``function.apply`` for tensors that are copies.
+
+    torch's own method first looks in the arguments for tensors that a transform of torch.func has left
+    behind, which takes as long as copying a small matrix. A copy is none.
+    """
+    apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
+
+
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
@@ -172,7 +182,7 @@ def precise(like: Tensor) -> contextlib.AbstractContextManager[object]:
     if (
         override is None
         or torch.compiler.is_compiling()
-        or (override.users == 0 and getattr(override.settings, override.name) in (override.value, "none"))
+        or (override.users == 0 and override.read() in (override.value, "none"))
     ):
         return autocast_off(like)
     return _both_off(override, like)
@@ -188,10 +198,14 @@ class _Override:
     """A process-wide setting that has ``value`` while at least one thread needs it.
 
     ``parent`` holds the setting of the same name that is inherited where ``settings`` has none of its own.
+    ``read`` is a faster way to the setting, for each read of a weight.
     """
 
-    def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
+    def __init__(
+        self, settings: Any, name: str, value: Any, parent: Any = None, read: Callable[[], Any] | None = None
+    ) -> None:
         self.settings, self.name, self.value, self._parent = settings, name, value, parent
+        self.read = read or functools.partial(getattr, settings, name)
         self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
@@ -222,12 +236,14 @@ class _Override:
 def _overrides() -> dict[str, _Override]:
     if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch < 2.9
         return {"cuda": _Override(torch.backends.cuda.matmul, "allow_tf32", False)}
-    backends: dict[str, tuple[Any, Any]] = {
-        "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn),
-        "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn),  # type: ignore[attr-defined]
+    get = torch._C._get_fp32_precision_getter
+    backends: dict[str, tuple[Any, Any, str]] = {
+        "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn, "cuda"),
+        "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn, "mkldnn"),  # type: ignore[attr-defined]
     }
     return {
-        device: _Override(own, "fp32_precision", "ieee", parent) for device, (own, parent) in backends.items()
+        device: _Override(own, "fp32_precision", "ieee", parent, functools.partial(get, name, "matmul"))
+        for device, (own, parent, name) in backends.items()
     }
 
 

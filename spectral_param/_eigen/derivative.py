@@ -30,7 +30,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_compiled, is_on_host, is_wrapped, not_nested
+from spectral_param._context import (
+    applied_to_copies,
+    full_precision,
+    is_compiled,
+    is_on_host,
+    is_wrapped,
+    not_nested,
+)
 from spectral_param._eigen.dense import (
     SHORT_SIZE,
     Eigentriple,
@@ -262,8 +269,7 @@ def _small(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
 ) -> Tensor:
     """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
-    # A copy of T, as in eigen.dense.
-    matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T.clone(), G))
+    matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
     right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
     size = abs(value)
     f = radius / (size + eps)
@@ -283,13 +289,15 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
     return x if T.ndim == 2 else x[..., None, None]
 
 
+_divide_copy = applied_to_copies(_Divided)
+
+
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, eps: float) -> Tensor:
-    """Return r T / (|λ| + ε) as a differentiable function of T, an ordinary tensor, from the triple of T.
+    """Return r T / (|λ| + ε) as a differentiable function of T, a copy of an original, from the triple of T.
 
     λ is simple and not zero. r is a number, or one number for each matrix.
     """
-    W: Tensor = _Divided.apply(T, *triple, radius, eps)  # type: ignore[no-untyped-call]
-    return W
+    return _divide_copy(T, *triple, radius, eps)
 
 
 # Recorded graphs ----------------------------------------------------------------------------------

@@ -104,13 +104,12 @@ class BlockTriangular(Parametrization):
         couplings = dict(zip(self.coupling, tensors, strict=True))
         rows, start = [], 0
         for i, block in enumerate(diagonal):
-            row = [block]
+            row = [block.new_zeros((*block.shape[:-1], start)), block] if start else [block]
             for j in range(i + 1, len(diagonal)):
                 coupling = couplings.get((i, j))
                 shape = (*block.shape[:-1], self.sizes[j])
                 row.append(block.new_zeros(shape) if coupling is None else coupling.to(block.dtype))
-            wide = torch.cat(row, dim=-1) if len(row) > 1 else block
-            rows.append(nn.functional.pad(wide, (start, 0)) if start else wide)
+            rows.append(torch.cat(row, dim=-1))
             start += self.sizes[i]
         return torch.cat(rows, dim=-2)
 

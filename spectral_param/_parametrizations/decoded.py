@@ -19,9 +19,9 @@ _BASE = 256  # A digit is exact in bfloat16.
 
 def signs(x: Tensor, like: Tensor) -> Tensor:
     """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
-    x = x.real.to(like.device)
-    one = torch.copysign(torch.ones_like(x), x)
-    return one if one.dtype == like.dtype else one.to(like.dtype)
+    if x.dtype != like.dtype or x.device != like.device:
+        x = x.real.to(like)
+    return torch.copysign(torch.ones_like(x), x)
 
 
 def flags(x: Tensor) -> Tensor:

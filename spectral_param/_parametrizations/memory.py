@@ -96,22 +96,22 @@ class Memory:
 
     def _read_first(self, constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]) -> Tensor:
         # Clones with a graph, through which the gradient reaches the originals.
-        copies = tuple(map(torch.clone, originals))
-        exact = copies
+        copies = exact = tuple(map(torch.clone, originals))
+        values = seen = tuple(map(torch.detach, copies))
         for t in copies:
             if constraint._is_after or t.dtype in HALF:
                 exact = constraint._exact(copies)
+                seen = tuple(map(torch.detach, exact))
                 break
-        found = constraint.find(*map(torch.detach, exact))
+        found = constraint.find(*seen)
         state = state_of(constraint, copied=True)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
-        values = tuple(map(torch.detach, copies))
-        kept = None
+        storage, kept = W.untyped_storage()._cdata, None
         for value in values:
-            if value.untyped_storage()._cdata == W.untyped_storage()._cdata:
+            if value.untyped_storage()._cdata == storage:
                 kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
         if kept is None:
             kept = W.detach().clone()

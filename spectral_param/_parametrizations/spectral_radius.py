@@ -328,7 +328,9 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
         above = self._exceeds(rho, T) | (rho != rho)
-        return above if self.mode == "at_most" else above | self._closed(rho, T)
+        if self.mode == "at_most" or above is True:
+            return above
+        return above | self._closed(rho, T)
 
     def _exceeds(self, rho: Any, T: Tensor) -> Any:
         """Return where ρ + ε > r, up to rounding."""
@@ -344,18 +346,21 @@ class SpectralRadiusNorm(Parametrization):
         """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
         if self.latched is None:
             self.latched = T.real.new_zeros(T.shape[:-2])
-        closed = self.latched.real > 0.5  # Module.to(complex) converts it.
-        return closed if isinstance(rho, Tensor) else bool(closed)
+        latched = self.latched.real  # Module.to(complex) converts it.
+        return latched > 0.5 if isinstance(rho, Tensor) else latched.item() > 0.5
 
     def _close_latches(self, rho: Any, T: Tensor) -> None:
         """In training, close the latches of matrices of radius ρ > r."""
-        closed, above = self._closed(rho, T), self._exceeds(rho, T)
-        if self.training:
+        if not self.training:
+            return
+        above = self._exceeds(rho, T)
+        if isinstance(above, Tensor):
+            closed = self._closed(rho, T)
             assert self.latched is not None
-            if isinstance(above, Tensor):
-                self.latched.copy_((closed | above).to(self.latched.dtype))
-            elif above and not closed:
-                self.latched.fill_(1)
+            self.latched.copy_((closed | above).to(self.latched.dtype))
+        elif above and not self._closed(rho, T):
+            assert self.latched is not None
+            self.latched.fill_(1)
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
         relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="

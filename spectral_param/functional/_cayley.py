@@ -47,7 +47,7 @@ import torch
 from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._context import applied_to_copies, full_precision, is_on_host, is_plain, is_wrapped
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -56,12 +56,15 @@ LEAF_SIZE = 64
 # The same in a batch, whose matrices torch factorises one after the other.
 BLOCKED_SIZE_IN_BATCH = 32
 LEAF_SIZE_IN_BATCH = 8
-# Below these sizes scipy's solver is faster than torch's, and its OpenBLAS stays on one thread. Where it
+# Below these sizes scipy's inverse is faster than torch's, and its OpenBLAS stays on one thread. Where it
 # wakes others, torch waits for them: that took ten times as long.
-SOLVED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
+INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
 # Numpy's products are faster where they take fewer operations than those of matrices of this size.
 MULTIPLIED_BY_NUMPY = 64
-_GESV = {kind: get_lapack_funcs("gesv", dtype=kind) for kind in (np.float32, np.float64)}
+_FACTOR, _INVERT = (
+    {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
+    for name in ("getrf", "getri")
+)
 # A solve is accurate enough up to this condition times √n: entries of A of about 64.
 _TAME = 64.0
 # What the squares of the entries of a small matrix may add up to.
@@ -112,7 +115,7 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse:
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
     limit = _TAME * n**0.5
-    if skew and T.ndim == 2 and n < SOLVED_BY_SCIPY.get(T.dtype, 0) and (m == n or _is_short(T)):
+    if skew and T.ndim == 2 and n < INVERTED_BY_SCIPY.get(T.dtype, 0) and (m == n or _is_short(T)):
         short = _short_inverse(T, limit)
         return _exact_inverse(T) if short is None else short
     plus = _plus_identity(T, skew)
@@ -140,20 +143,29 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | None:
     if not np.vdot(entries, entries) < _SQUARES:
         return None
     top = entries[:n]
-    plus = top - top.T
-    plus *= 0.5
+    half = top - top.T  # (I + M)/2
+    half *= 0.25
     if m > n:
-        plus += entries[n:].T @ entries[n:]
-    plus.flat[:: n + 1] += 1
-    twice = np.zeros_like(plus)
-    twice.flat[:: n + 1] = 2
-    # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
-    norm = math.sqrt(np.vdot(plus, plus))
-    *_, Z, failed = _GESV[plus.dtype.type](plus.T, twice.T, overwrite_a=True, overwrite_b=True)
-    # ‖(I + M)⁻¹‖ ≤ 1. Not `norm > limit`, which is false for NaN.
-    if failed or not (norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= 2 * limit):
+        half += 0.5 * (entries[n:].T @ entries[n:])
+    half.reshape(-1)[:: n + 1] += 0.5
+    norm = math.sqrt(np.vdot(half, half))
+    Z = _inverse_by_scipy(half)
+    # ‖Z/2‖ ≤ 1. Not `norm > limit / 2`, which is false for NaN.
+    if Z is None or not (2 * norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= limit):
         return None
-    return Inverse(torch.from_numpy(Z.T), None)
+    return Inverse(torch.from_numpy(Z), None)
+
+
+def _inverse_by_scipy(A: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return the inverse of A, which is overwritten; None if LAPACK finds it singular."""
+    # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
+    kind = A.dtype.type
+    factors, pivots, failed = _FACTOR[kind](A.T, overwrite_a=True)
+    if failed:
+        return None
+    columns, _ = _INVERT[kind](factors, pivots, overwrite_lu=True)
+    rows: np.ndarray[Any, Any] = columns.T
+    return rows
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
@@ -169,12 +181,9 @@ def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
 def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
     """Return 2(I + M)⁻¹, by the fastest way for its size."""
     n = plus.shape[-1]
-    if plus.ndim == 2 and n < SOLVED_BY_SCIPY.get(plus.dtype, 0):
-        columns = plus.numpy().T
-        twice = np.zeros_like(columns)
-        twice.flat[:: n + 1] = 2
-        *_, Z, failed = _GESV[columns.dtype.type](columns, twice.T, overwrite_b=True)
-        return torch.full_like(plus, torch.nan) if failed else torch.from_numpy(Z.T)
+    if plus.ndim == 2 and n < INVERTED_BY_SCIPY.get(plus.dtype, 0):
+        Z = _inverse_by_scipy(plus.numpy() / 2)
+        return torch.full_like(plus, torch.nan) if Z is None else torch.from_numpy(Z)
     if n >= (BLOCKED_SIZE if plus.ndim == 2 else BLOCKED_SIZE_IN_BATCH):
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
@@ -191,7 +200,10 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     random vector.
     """
     n = plus.shape[-1]
-    Z = 2 * _inverse_by_blocks(plus, LEAF_SIZE if plus.ndim == 2 else LEAF_SIZE_IN_BATCH)
+    if plus.ndim == 2:
+        Z = _inverse_by_blocks(plus, LEAF_SIZE).mul_(2)
+    else:
+        Z = _inverse_by_blocks(plus.reshape(-1, n, n), LEAF_SIZE_IN_BATCH).mul_(2).reshape(plus.shape)
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
@@ -203,24 +215,43 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
 
-def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:
-    """Return M⁻¹ by the Schur complement S of its upper left block, recursively."""
+def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:  # (n, n) or (k, n, n)
+    """Return M⁻¹ by the Schur complement of its upper left block, recursively."""
     n = M.shape[-1]
     if n <= leaf_size:
-        leaf: Tensor = torch.linalg.inv_ex(M).inverse
+        leaf: Tensor = torch.linalg.inv_ex(M).inverse if M.ndim == 2 else _inverse_by_elimination(M)
         return leaf
     k = n // 2
+    multiply, add = (torch.mm, torch.addmm) if M.ndim == 2 else (torch.bmm, torch.baddbmm)
     upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
     P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
-    left, right = lower_left @ P, P @ upper_right
-    S = _inverse_by_blocks(M[..., k:, k:] - left @ upper_right, leaf_size)
-    corner = S @ left
+    left, right = multiply(lower_left, P).neg_(), multiply(P, upper_right).neg_()
+    S = _inverse_by_blocks(add(M[..., k:, k:], left, upper_right), leaf_size)
+    corner = multiply(S, left)
     inverse = torch.empty_like(M)
-    inverse[..., :k, :k] = P + right @ corner
-    inverse[..., :k, k:] = -(right @ S)
-    inverse[..., k:, :k] = -corner
+    inverse[..., :k, :k] = add(P, right, corner)
+    inverse[..., :k, k:] = multiply(right, S)
+    inverse[..., k:, :k] = corner
     inverse[..., k:, k:] = S
     return inverse
+
+
+@np.errstate(all="ignore")  # The result is checked.
+def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
+    """Return the inverses of many small matrices, by steps of Gauss and Jordan for all of them at once.
+
+    LAPACK, which inverts one after the other, takes four times as long for 128 matrices of size 8.
+    """
+    # The number of the matrix comes last, so that a row of memory has the same entry of all of them.
+    A = M.numpy().transpose(1, 2, 0).copy()
+    for i, row in enumerate(A):
+        column = A[:, i].copy()
+        A[:, i] = 0
+        row[i] = 1
+        row /= column[i]
+        column[i] = 0
+        A -= column[:, None] * row
+    return torch.from_numpy(A.transpose(2, 0, 1).copy())
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
@@ -278,12 +309,13 @@ def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
     """Return W of one small real matrix."""
     m, n = T.shape
     signs = d.numpy()
-    scaled = Z.numpy() * signs
-    W = np.empty((m, n), scaled.dtype)
-    W[:n] = scaled
-    W.reshape(-1)[: n * n : n + 1] -= signs
+    W = np.empty((m, n), signs.dtype)
+    top, below = W[:n], W[n:]
+    np.multiply(Z.numpy(), signs, out=top)
     if m > n:
-        np.matmul(T.detach().numpy()[n:], np.negative(scaled, out=scaled), out=W[n:])
+        np.matmul(T.numpy()[n:], top, out=below)
+        np.negative(below, out=below)
+    W.reshape(-1)[: n * n : n + 1] -= signs
     return torch.from_numpy(W)
 
 
@@ -314,7 +346,7 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor
     signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
     P = z @ g[:n]
     if W is not None:
-        P += (W.detach().numpy()[n:].T @ g[n:]) / signs[:, None]
+        P += (W.numpy()[n:].T @ g[n:]) * signs[:, None]  # BZ = -W₂D⁻¹
     P *= -0.25 * signs
     half = P @ z
     if len(g) == n:
@@ -323,50 +355,55 @@ def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor
     np.subtract(half, half.T, out=g_T[:n])
     half += half.T
     half *= 2
-    g_T[n:] = T.numpy()[n:] @ half - g[n:] @ (signs[:, None] * z)
+    np.matmul(T.numpy()[n:], half, out=g_T[n:])
+    g_T[n:] -= g[n:] @ (signs[:, None] * z)
     return torch.from_numpy(g_T)
 
 
 class _ScaledCayley(torch.autograd.Function):
-    """(T, d, Z, Y) -> W for ordinary tensors, as one node of the graph.
+    """(T, d, inverse) -> W for ordinary tensors, as one node of the graph.
 
     Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
     transform of a small matrix.
     """
 
     @staticmethod
-    def forward(ctx: Any, T: Tensor, d: Tensor, Z: Tensor, Y: Tensor | None, skew: bool) -> Tensor:
+    def forward(ctx: Any, T: Tensor, d: Tensor, found: Inverse, skew: bool) -> Tensor:
+        Z = found.Z
         ctx.is_short = skew and Z.dtype == T.dtype and not d.requires_grad and is_on_host(T) and _is_short(T)
-        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, Inverse(Z, Y))
-        ctx.skew = skew
+        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, found)
+        ctx.found, ctx.skew = found, skew
         # Of a square W nothing but phases needs it.
-        ctx.save_for_backward(T, d, Z, Y, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
+        ctx.save_for_backward(T, d, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
         return W
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            T, d, Z, _, W = ctx.saved_tensors
-            return _short_gradient(T, d, Z, W, G), None, None, None, None
+            T, d, W = ctx.saved_tensors
+            return _short_gradient(T, d, ctx.found.Z, W, G), None, None, None
         return _ScaledCayley.long_backward(ctx, G)
 
     @staticmethod
     @full_precision
     def long_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients by torch, also of higher order."""
-        T, d, Z, Y, W = ctx.saved_tensors
+        T, d, W = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
             T, d = T.view_as(T), d.view_as(d)
             wanted = [t for t, needed in zip((T, d), ctx.needs_input_grad, strict=False) if needed]
             grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
             g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
-            return g_T, g_d, None, None, None
+            return g_T, g_d, None, None
         g_T = None
         if ctx.needs_input_grad[0]:
-            g_T = _gradient(T, d, Inverse(Z, Y), W, G, ctx.skew).to(T.dtype)
+            g_T = _gradient(T, d, ctx.found, W, G, ctx.skew).to(T.dtype)
         g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
-        return g_T, g_d, None, None, None
+        return g_T, g_d, None, None
+
+
+_transform_copy = applied_to_copies(_ScaledCayley)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor, skew: bool) -> Tensor:
@@ -385,7 +422,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor,
             P = P + (W[..., n:, :].to(Z.dtype).mH @ below) / d.conj()[..., :, None]
         else:
             P = P - Y.mH @ below
-    half = (P * (-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
+    half = P.mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
     g_T = half - half.mH if skew else 2 * half
     if not is_square:
         g_B = T[..., n:, :] @ (2 * (half + half.mH)) - below @ (d.conj()[..., :, None] * Z.mH)
@@ -432,14 +469,13 @@ def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
     """
     if found is None:
         return _scaled_cayley(T, d, skew=True)
-    W: Tensor = _ScaledCayley.apply(T, d, *found, True)  # type: ignore[no-untyped-call]
-    return W
+    return _transform_copy(T, d, found, True)
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_plain(T, d):
         found = inverse(T.detach(), skew)
-        W: Tensor = _ScaledCayley.apply(T, d, *found, skew)  # type: ignore[no-untyped-call]
+        W: Tensor = _ScaledCayley.apply(T, d, found, skew)  # type: ignore[no-untyped-call]
         return W
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.

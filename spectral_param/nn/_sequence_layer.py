@@ -191,7 +191,7 @@ class SequenceLayer(nn.Module, abc.ABC):
                 rows = _dropout(rows, self.dropout, self.training)
         if self.real_output:
             rows = torch.cat([rows.real, rows.imag], dim=-1)
-        return rows, torch.stack(last_states)
+        return rows, torch.stack(last_states) if count > 1 else last_states[0][None]
 
     def _check_states(self, hx: Tensor | None, batch: int, batched: bool = True) -> None:
         if hx is None:
