@@ -75,14 +75,19 @@ def registered(module: M, register: Callable[[M], object], repeats: int = 3) -> 
     return constrained, statistics.median(seconds[1:])
 
 
-def training(module: nn.Module, output: Callable[[], Tensor]) -> Run:
-    """Return a function that takes a step of SGD against the mean square of an output.
+def training(
+    module: nn.Module,
+    output: Callable[[], Tensor],
+    optimizer_kind: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+) -> Run:
+    """Return a function that takes a training step against the mean square of an output.
 
     Args:
         module: What is trained.
         output: Computes the output.
+        optimizer_kind: The class of the optimizer.
     """
-    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=1e-3)
+    optimizer = optimizer_kind([p for p in module.parameters() if p.requires_grad], lr=1e-3)
 
     def run() -> None:
         optimizer.zero_grad()

@@ -71,7 +71,9 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "any shape, blocks": lambda: (constraints.blocks_step(*each) for each in blocks),
         "any shape, very tall": lambda: [constraints.tall_step(*((90, 5) if quick else (30_000, 50)))],
         "bounded norm": lambda: (
-            constraints.norm_step(*each, gap=gap) for gap in (True, False) for each in norms
+            constraints.norm_step(*each, *kind)
+            for kind in ((True,), (False,), (True, True))
+            for each in norms
         ),
         "bounded norm, kernels": lambda: (
             constraints.kernel_norm_step(*((4, 5) if quick else (64, 16)), stride) for stride in (1, 2)

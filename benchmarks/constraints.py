@@ -258,7 +258,11 @@ NORM_STEPS = 8
 
 
 def _norm_case(
-    name: str, make: Callable[[], nn.Module], x: Tensor, norm_of: Callable[[Tensor], float]
+    name: str,
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    norm_of: Callable[[Tensor], float],
+    adam: bool = False,
 ) -> Case:
     """Return the case of a layer with SpectralNorm beside torch's spectral_norm, with both norms."""
 
@@ -266,7 +270,7 @@ def _norm_case(
         torch.manual_seed(0)
         layer = make()
         constrain(layer)
-        run = training(layer, lambda: layer(x))
+        run = training(layer, lambda: layer(x), torch.optim.Adam if adam else torch.optim.SGD)
         for _ in range(NORM_STEPS):
             run()
         return layer, run
@@ -286,7 +290,7 @@ def _norm_case(
     )
 
 
-def norm_step(m: int, n: int, gap: bool) -> Case:
+def norm_step(m: int, n: int, gap: bool, adam: bool = False) -> Case:
     """A training step of a Linear whose weight (m, n) has a bounded norm.
 
     Args:
@@ -294,6 +298,7 @@ def norm_step(m: int, n: int, gap: bool) -> Case:
         n: Columns.
         gap: Whether the largest singular value of the start is 3 % above the next one, as training makes it,
             or the start is torch's own.
+        adam: Whether the steps are those of Adam, which move the weight further than those of SGD.
 
     Returns:
         The case.
@@ -311,10 +316,11 @@ def norm_step(m: int, n: int, gap: bool) -> Case:
     start = "a gap of 3 %" if gap else "torch's own start"
     torch.manual_seed(1)
     return _norm_case(
-        f"bounded norm, a training step, {m} x {n}, {start}",
+        f"bounded norm, a training step, {m} x {n}, {start}{', Adam' if adam else ''}",
         make,
         torch.randn(8, n),
         lambda W: torch.linalg.svdvals(W.double())[0].item(),
+        adam,
     )
 
 
