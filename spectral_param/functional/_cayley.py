@@ -309,10 +309,12 @@ def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
     """Return W of one small real matrix."""
     m, n = T.shape
     signs = d.numpy()
-    W = np.empty((m, n), signs.dtype)
-    top, below = W[:n], W[n:]
-    np.multiply(Z.numpy(), signs, out=top)
-    if m > n:
+    if m == n:
+        W = Z.numpy() * signs
+    else:
+        W = np.empty((m, n), signs.dtype)
+        top, below = W[:n], W[n:]
+        np.multiply(Z.numpy(), signs, out=top)
         np.matmul(T.numpy()[n:], top, out=below)
         np.negative(below, out=below)
     W.reshape(-1)[: n * n : n + 1] -= signs
