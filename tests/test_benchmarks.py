@@ -48,7 +48,7 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     monkeypatch.setattr("sys.argv", arguments)
     runner.main()
     results = json.loads(output.read_text())
-    assert len(results) == 33
+    assert len(results) == 34
     facts = {"commit", "torch", "cores", "threads", "dtype"}
     assert all(set(r["environment"]) >= facts for r in results.values())
     rows = [row for result in results.values() for row in result["contenders"].values()]
