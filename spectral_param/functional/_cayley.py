@@ -59,6 +59,8 @@ LEAF_SIZE_IN_BATCH = 8
 # Below these sizes scipy's inverse is faster than torch's, and its OpenBLAS stays on one thread. Where it
 # wakes others, torch waits for them: that took ten times as long.
 INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
+# From this size on, a product with its own adjoint is taken by blocks.
+GRAM_SIZE = 256
 # Numpy's products are faster where they take fewer operations than those of matrices of this size.
 MULTIPLIED_BY_NUMPY = 64
 _FACTOR, _INVERT = (
@@ -88,9 +90,19 @@ def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, 
     plus = torch.eye(n, dtype=T.dtype, device=T.device)
     plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
     if m > n:
-        B = T[..., n:, :]
-        plus = plus + B.mH @ B
+        plus = plus + _gram(T[..., n:, :])
     return plus
+
+
+def _gram(B: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
+    """Return BᴴB. Of a large one, the blocks below the diagonal are not multiplied."""
+    n = B.shape[-1]
+    if n < GRAM_SIZE or not is_on_host(B):
+        return B.mH @ B
+    left, right = B[..., : n // 2], B[..., n // 2 :]
+    corner = left.mH @ right
+    upper, lower = [_gram(left), corner], [corner.mH, _gram(right)]
+    return torch.cat([torch.cat(upper, dim=-1), torch.cat(lower, dim=-1)], dim=-2)
 
 
 def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
@@ -427,7 +439,8 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor,
     half = P.mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
     g_T = half - half.mH if skew else 2 * half
     if not is_square:
-        g_B = T[..., n:, :] @ (2 * (half + half.mH)) - below @ (d.conj()[..., :, None] * Z.mH)
+        g_B = T[..., n:, :] @ (2 * (half + half.mH))
+        g_B -= below @ (d.conj()[..., :, None] * Z.mH)
         g_T = torch.cat([g_T, g_B], dim=-2)
     return g_T
 

@@ -375,3 +375,30 @@ def test_round_trip_of_orthonormal_columns(shape, dtype) -> None:
         assert (cayley_module.skew_cayley(T, d) - W).abs().max() <= 500 * torch.finfo(dtype).eps
         # Measured over many random matrices: at most 2.6.
         assert T.abs().max() <= 30
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_products_with_the_own_adjoint_are_the_same_by_blocks(dtype, monkeypatch) -> None:
+    B = torch.randn(3, 11, 7, dtype=dtype)
+    monkeypatch.setattr(cayley_module, "GRAM_SIZE", 2)
+    torch.testing.assert_close(cayley_module._gram(B), B.mH @ B)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("n", [1, 2, 7, 8])
+def test_small_inverses_by_elimination_are_those_of_lapack(n, dtype) -> None:
+    A = torch.randn(5, n, n, dtype=dtype)
+    M = torch.eye(n, dtype=dtype) + A - A.mH
+    before = M.clone()
+    torch.testing.assert_close(cayley_module._inverse_by_elimination(M), torch.linalg.inv(M))
+    assert torch.equal(M, before)
+
+
+def test_a_huge_matrix_of_a_batch_leaves_the_others_as_they_are(recwarn) -> None:
+    T = torch.randn(4, 32, 32)
+    alone = cayley(skew(T))
+    T[2] *= 1e30
+    W = cayley_module.skew_cayley(T, torch.ones(4, 32))
+    torch.testing.assert_close(W[[0, 1, 3]], alone[[0, 1, 3]], rtol=0, atol=1e-5)
+    torch.testing.assert_close(W.mT @ W, torch.eye(32).expand(4, -1, -1), rtol=0, atol=1e-5)
+    assert not recwarn.list
