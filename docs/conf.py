@@ -49,8 +49,8 @@ exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
-    ("py:class", r"spectral_param\.recurrence\..*"),  # Records that only layers see.
-    ("py:class", r"spectral_param\.parametrizations\.lyapunov_form\.Certificate"),  # Its method describes it.
+    ("py:class", r"spectral_param\._recurrence\..*"),  # Records that only layers see.
+    ("py:class", r"spectral_param\._parametrizations\.lyapunov_form\.Certificate"),  # Its method describes it.
     # Sphinx does not resolve names in the signatures of networks, which are made from a TypedDict.
     ("py:class", r"Angles|Form|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]
@@ -120,7 +120,7 @@ torch.manual_seed(0)
 doctest_default_flags = doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # The package imports it for type checkers only, and its annotations have to be resolved.
-spectral_param.analysis.plot.Axes = matplotlib.axes.Axes
+spectral_param.analysis._plot.Axes = matplotlib.axes.Axes
 
 # Pictures are drawn by the code beside them. One page shares its variables through :context:, and names
 # its files, since MyST numbers them anew in each block.
