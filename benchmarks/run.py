@@ -108,6 +108,14 @@ def main() -> None:
     # After some steps, gradients of torch's orthogonal(cayley) have subnormal entries, with which a processor
     # takes ten times as long: the time would depend on the number of steps.
     torch.set_flush_denormal(True)
+    try:
+        _run(arguments)
+    finally:
+        torch.set_flush_denormal(False)  # For what the process does next.
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Run the cases that are wanted, and write each result."""
     earlier = present(arguments.output) if arguments.only else {}
     results: dict[str, Any] = {}
     for case in cases(arguments.quick, arguments.only or ""):
