@@ -39,6 +39,7 @@ real square W flips of pairs of signs, each of which changes A by a matrix of ra
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -47,7 +48,14 @@ import torch
 from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
-from spectral_param._context import applied_to_copies, full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._context import (
+    applied_to_copies,
+    differentiated,
+    full_precision,
+    is_on_host,
+    is_plain,
+    is_wrapped,
+)
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -404,11 +412,9 @@ class _ScaledCayley(torch.autograd.Function):
         """Return the gradients by torch, also of higher order."""
         T, d, W = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # Derivatives of higher order. Aliases: autograd.grad finds only the paths through this node.
-            T, d = T.view_as(T), d.view_as(d)
-            wanted = [t for t, needed in zip((T, d), ctx.needs_input_grad, strict=False) if needed]
-            grads = iter(torch.autograd.grad(_reference(T, d, ctx.skew), wanted, G, create_graph=True))
-            g_T, g_d = (next(grads) if needed else None for needed in ctx.needs_input_grad[:2])
+            # Derivatives of higher order.
+            reference = functools.partial(_reference, skew=ctx.skew)
+            g_T, g_d = differentiated(reference, (T, d), [G], ctx.needs_input_grad[:2])
             return g_T, g_d, None, None
         g_T = None
         if ctx.needs_input_grad[0]:

@@ -61,6 +61,7 @@ The enlargement of H is left out here: it changes the diagonal of N by 2n eps, a
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ import torch
 from scipy.linalg import get_lapack_funcs, matrix_balance
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped
 from spectral_param.functional._checks import finfo_eps
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
@@ -219,21 +220,20 @@ class _Stable(torch.autograd.Function):
         return V
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor) -> Tensor:
+    def backward(ctx: Any, G: Tensor) -> Tensor | None:
         if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
             return _short_backward(G, *ctx.saved_tensors)
         return _Stable.long_backward(ctx, G)
 
     @staticmethod
     @full_precision
-    def long_backward(ctx: Any, G: Tensor) -> Tensor:
+    def long_backward(ctx: Any, G: Tensor) -> Tensor | None:
         """Return the gradient by torch, also of higher order."""
         X, V, Q, L, *divided = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # Derivatives of higher order. An alias: autograd.grad finds only the paths through this node.
-            X = X.view_as(X)
-            V = stable_rounded(X, finfo_eps(X.dtype))
-            g_X: Tensor = torch.autograd.grad(V, X, G, create_graph=True)[0]
+            # Derivatives of higher order.
+            rounded = functools.partial(stable_rounded, eps=finfo_eps(X.dtype))
+            (g_X,) = differentiated(rounded, [X], [G], [True])
             return g_X
         K, S = X.chunk(2, dim=-2)
         S, *divisors = divided or [S]
