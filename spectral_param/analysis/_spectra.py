@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from spectral_param._eigen import dense
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.analysis._matrices import square_matrices, without_nan
-from spectral_param.functional._checks import with_arrays
+from spectral_param.functional._checks import check_module, with_arrays
 
 
 @with_arrays
@@ -153,6 +153,7 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         spectral_radius/1.weight: 1.000
         departure_from_normality/1.weight: 0.000
     """
+    check_module(model, "model")
     found: dict[str, float] = {}
     for path, weight in model.named_modules():
         if not isinstance(weight, ParametrizationList):
