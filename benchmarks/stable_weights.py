@@ -146,7 +146,8 @@ def table(regressions: dict[str, Any]) -> str:
             "not measured" if cell is None else f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells
         )
         lines.append(f"| {radius} | {n} | {numbers} |")
-    return "\n".join(lines) + "\n"
+    # Narrow cells would break a number after "e-".
+    return "\n".join(lines).replace("e-", "e\N{NON-BREAKING HYPHEN}") + "\n"
 
 
 def main() -> None:
