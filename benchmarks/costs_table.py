@@ -206,11 +206,11 @@ matrices that an ENRNN passed through in training.
         """\
 A training step of a layer (SGD or Adam with a learning rate of 1e-3, eight vectors or images) with
 `SpectralNorm(1.0)`, with PyTorch's `spectral_norm` (one power iteration a step), and without a constraint.
-Eight steps are taken before the time is measured. Where steps move the weight little, as those of SGD here,
-most of them take over a bound from the step before; with Adam each step finds its own. "A gap of 3 %" means
-that the largest singular value starts 3 % above the next; torch's own start has no gap. "Norm" is the largest
-singular value before the timed steps, in double precision; of a kernel, the norm of the layer on images of
-size 32. In milliseconds:
+Eight steps are taken before the time is measured. The steps of SGD move the weight little here, and most of
+them reuse the bound of the step before; with Adam, each step finds a new one. "A gap of 3 %" means that the
+largest singular value starts 3 % above the next; torch's own start has no gap. "Norm" is the largest singular
+value before the timed steps, in double precision; of a kernel, the norm of the layer on images of size 32.
+In milliseconds:
 """,
         (Table("bounded norm, a training step, ", ""),),
     ),
@@ -269,8 +269,8 @@ fine-tuning, whose result is not orthogonal. In milliseconds:
         """\
 A training step of modules of public packages, as they are and with our transform in place of theirs, which
 changes one line: pyreft 0.1.0 `LoreftIntervention.rotate_layer`, spd-learn 0.2.1 `BiMap.weight`, and the
-rotations of PEFT's orthogonal fine-tuning. "Largest |σ - 1|" says how far singular values are from 1. Times
-in milliseconds, memory of a step in megabytes:
+rotations of PEFT's orthogonal fine-tuning. "As it is" names the package's own code. "Largest |σ - 1|" says
+how far singular values are from 1. Times in milliseconds, memory of a step in megabytes:
 """,
         (Table(elsewhere.NAME, ""),),
     ),

@@ -71,8 +71,8 @@ What to take:
 - **Recordings much shorter than the lead** (robot arm, the first hundreds of rows): look at "no change" in
   `forecast_error_` first.
 
-Median of the error, divided by the smallest error of all methods of the same problem; and how often a
-method was the best (within 0.1 %):
+The error of each method divided by the smallest error that any method has on the same problem: the median.
+After the semicolon: how often the method was the best (within 0.1 %).
 
 """
 
@@ -91,10 +91,9 @@ FOOTNOTE = """
 FAMILY_TEXT = """The families: **oscillators**, four hardly damped oscillations seen by eight sensors, new
 recordings forecast; **string**, 64 nodes projected on ten directions; **chain with inputs**, four masses on
 springs, pushed; **waves** that travel round a ring and steepen (Burgers); **driven by noise**, six states
-measured exactly; **public** data of statsmodels: US macroeconomic series, El Niño, sunspots and CO₂, the
-last three as twelve delays (scikit-learn brings no recordings in order of time); **textures**, coordinates
-of short synthetic videos; **robot arm**, the recordings of Mamakoukas et al. from the first 50 to 2,000
-pairs.
+measured exactly; **public** data of statsmodels: US macroeconomic series, El Niño, sunspots and CO₂, the last
+three as twelve delays; **textures**, coordinates of short synthetic videos; **robot arm**, the recordings of
+Mamakoukas et al. from the first 50 to 2,000 pairs.
 
 """
 
@@ -145,9 +144,9 @@ def page(results: dict[str, Result]) -> str:
         counts = ("problems", "bound_broken", "worse_than_start", "refused")
         drawn = {name: sum(result[name] for result in every) for name in counts}
         parts.append(
-            f"Also {drawn['problems']:,} random problems with n from 1 to 12, with and without inputs, one\n"
-            "to six recordings of 2 to 60 rows, units from 1e-4 to 1e4. Fits that broke the bound: "
-            f"{drawn['bound_broken']}. Fits with\na larger error than their start: "
+            f"In addition, {drawn['problems']:,} random problems were fitted: n from 1 to 12, with and "
+            "without\ninputs, one to six recordings of 2 to 60 rows, units from 1e-4 to 1e4. Fits that broke "
+            f"the\nbound: {drawn['bound_broken']}. Fits with a larger error than their start: "
             f"{drawn['worse_than_start']}. Refused, for too few rows: {drawn['refused']}.\n\n"
         )
     parts.append(

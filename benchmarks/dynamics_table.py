@@ -99,10 +99,10 @@ PROBLEMS_TEXT = """## The problems
 
 """
 
-RANDOM = """Also {problems:,} random problems of each kind of time, with n from 1 to 12, few and many samples,
-with and without inputs, well and badly scaled. Fits of `fit_stable` that broke the bound: {broken}. Fits with
-a larger error than rescaling (shifting) or clipping where these are stable: {lost}. The slowest took
-{slowest:.2g} CPU seconds.
+RANDOM = """In addition, {problems:,} random problems in discrete and as many in continuous time were fitted,
+with n from 1 to 12, few and many samples, with and without inputs, well and badly scaled. Fits of
+`fit_stable` that broke the bound: {broken}. Fits with a larger error than rescaling (shifting) or clipping
+where these are stable: {lost}. The slowest took {slowest:.2g} CPU seconds.
 
 """
 
@@ -140,8 +140,8 @@ def page(results: dict[str, Result]) -> str:
         READING,
         BY_KIND.format(what="Median of the excess error, in millionths"),
         _by_kind(kinds, lambda row, result: excess(row, result)),
-        "Median of the largest growth of stable fits, of $‖A^k‖$ for $k ≤ 1000$ or of $‖e^{At}‖$, up to 100 "
-        "states:\n\n",
+        "Median of the growth of stable fits with up to 100 states; the growth is the largest $‖A^k‖$ for\n"
+        "$k ≤ 1000$, or the largest $‖e^{At}‖$:\n\n",
         _by_kind(kinds, lambda row, _: row["growth"]),
         _smaller_bound(kinds),
         "Largest memory allocated at a time, in MiB (in the first second of a method that searches):\n\n",

@@ -102,7 +102,7 @@ SYSTEMS = {
         lambda n: sp.nn.ENRNN(INPUTS, long_size(n), n - long_size(n)),
         "$q(q-1)/2 + qs + s^2$, $q + s = n$",
         lambda n: (q := long_size(n)) * (q - 1) // 2 + q * (n - q) + (n - q) ** 2,
-        "$q^3$; ρ: $s^3$, followed $s^2$",
+        "$q^3$; ρ: $s^3$, tracked $s^2$",
         "$n^2$",
         "$q$ eigenvalues on the unit circle, $s$ in the disc",
         "Helfrich, Ye 2020",

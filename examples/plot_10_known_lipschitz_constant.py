@@ -25,9 +25,9 @@ torch.manual_seed(0)
 # -----------
 #
 # A linear layer or a convolution has its norm as Lipschitz constant; ReLU has the constant 1. If the branch
-# of a residual block has at most 1, so has the mean of the input and the branch. So if all norms are at most
-# 1, the network has the Lipschitz constant 1. The loss sees the outputs times 20, because the cross entropy
-# of small numbers teaches little.
+# of a residual block has a constant of at most 1, so has the mean of the input and the branch's output. So if
+# all norms are at most 1, the network has the Lipschitz constant 1. The loss sees the outputs times 20,
+# because the cross entropy of small numbers teaches little.
 
 
 class Residual(nn.Module):
@@ -99,7 +99,8 @@ assert accuracy["exact"] > 0.8
 # The norm of each layer
 # ----------------------
 #
-# Power steps with a layer and its transpose bound its norm from below, for images of a given size.
+# Power iteration with a layer and its transpose bounds the norm of the layer from below, for images of a
+# given size.
 
 
 def layer_norm(layer, shape):

@@ -226,6 +226,7 @@ assert torch.allclose(model(x_test), before, atol=1e-5)
 # - ``sp.SpectralRadiusNorm(0.95)`` in place of ``sp.ScaledCayley()`` sets the spectral radius of each gate
 #   and leaves its singular values free. :doc:`Choosing a constraint </choosing>` compares all constraints,
 #   and says what a radius means inside a gate.
-# - The same line works for ``nn.GRU`` (three gates), ``nn.RNN`` (one matrix), and any square ``nn.Linear``.
+# - The same line works for ``nn.GRU`` (three gates) and ``nn.RNN`` (one matrix); with ``"weight"``, for any
+#   ``nn.Linear``.
 # - Put a network with an orthogonal recurrence in the place of the LSTM: :doc:`plot_1_why_networks_forget`.
 # - Log the spectra while training, with Lightning and TensorBoard: :doc:`plot_8_train_log_deploy`.

@@ -120,7 +120,7 @@ def train(model, learning_rate, steps=300):
 # Both models start from the same functions, and from the :math:`A` that ``fit_stable`` finds for them before
 # they are trained. One is left free. The other one has a constraint, which first moves this :math:`A` into
 # its set: all eigenvalues in the unit disc, and the norm of no power of :math:`A` above 4. So no motion grows
-# by more than that before it decays; see :doc:`plot_7_radius_norm_growth`.
+# by more than a factor of 4 before it decays; see :doc:`plot_7_radius_norm_growth`.
 #
 # The free model gets a smaller learning rate. With 0.01 its first steps increase the loss more than a
 # hundredfold, and training does not recover from that.

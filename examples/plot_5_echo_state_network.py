@@ -201,8 +201,8 @@ assert errors[:, radii >= 1.4].min() > 3 * good.max()
 #
 # The attractor
 # -------------
-# Left to itself for 3,000 steps, the network cannot follow the truth point by point; nothing can, of a
-# chaotic series. But it should draw the same figure: x(t) against x(t - 17).
+# Left to itself for 3,000 steps, the network cannot follow the truth point by point. For a chaotic series,
+# nothing can. But it should draw the same figure: x(t) against x(t - 17).
 
 W, w_in, bias = reservoir(seed=0)
 scaled = (0.9 * W, w_in, bias)

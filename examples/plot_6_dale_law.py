@@ -37,8 +37,9 @@ torch.manual_seed(0)
 # the rate is 1 there, so small deviations from rest follow :math:`\dot x = Jx` with :math:`J = W -
 # \mathrm{diag}(\ell)`. We therefore train :math:`J`: connections off the diagonal, leaks on the diagonal.
 #
-# The connections start as a loop: excitatory neurons excite each other and the inhibitory ones, which silence
-# them. Activity rotates in such a loop. Each entry is random, between 0 and twice the mean of its block.
+# The connections start as a loop: excitatory neurons excite each other and the inhibitory neurons, and these
+# silence the excitatory ones. Activity rotates in such a loop. Each entry is random, between 0 and twice the
+# mean of its block.
 
 excitatory, inhibitory, dt = 40, 10, 0.1
 n = excitatory + inhibitory
@@ -170,8 +171,8 @@ plt.show()
 # ------------
 #
 # The picture shows the rates over the first four turns. Neurons are sorted by the time at which they fire
-# most. Most excitatory neurons
-# fire together. The inhibitory ones follow a moment later, and silence them.
+# most. Most of the excitatory neurons fire together. The inhibitory ones follow a moment later, and silence
+# them.
 
 with torch.no_grad():
     drawn, rates = net(20 * turn)
@@ -235,7 +236,7 @@ assert fading[-turn:].std(dim=0).max() < 0.05
 # - Missing connections: a 0 in the pattern. Take the sign of a connectome, or let only neighbours connect.
 # - ``SpectralAbscissa(-0.1, mode="at_most")``: a network whose rest state stays stable, for reflexes and
 #   filters. This is a statement about small activity; large activity may do something else.
-# - In discrete time ``[SignPattern(pattern), SpectralRadiusNorm(0.9)]`` has the signs and a spectral radius,
-#   the diagonal included. See :doc:`/choosing`.
+# - In discrete time ``[SignPattern(pattern), SpectralRadiusNorm(0.9)]`` gives a weight the signs, on the
+#   diagonal as well, and a spectral radius. See :doc:`/choosing`.
 # - Stable matrices with excitation and inhibition are far from normal and amplify before they decay:
 #   :doc:`plot_7_radius_norm_growth`.

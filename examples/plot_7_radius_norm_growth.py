@@ -47,7 +47,7 @@ for name, W in matrices.items():
 
 # %%
 # All three have the radius 0.9. The last two have almost the same norm as well, yet one grows to 6 times its
-# start and the other to almost 11 times. No two of the numbers give the third.
+# start and the other to almost 11 times. So two of the numbers do not determine the third.
 
 assert all(abs(radius - 0.9) < 1e-12 for radius, _, _ in numbers.values())
 assert abs(numbers["shear"][1] - numbers["stretched rotation"][1]) < 0.05

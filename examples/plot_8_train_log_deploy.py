@@ -169,8 +169,8 @@ plt.show()
 # Stop and resume
 # ---------------
 #
-# Six epochs, a checkpoint, and six more in a new model. What a constraint keeps besides its parameters is in
-# the checkpoint, so the weights are those of the run above to the last bit.
+# Six epochs, a checkpoint, and six more in a new model. The checkpoint also has what a constraint keeps
+# besides its parameters. So the weights are those of the run above, to the last bit.
 lightning.seed_everything(0, verbose=False)
 first = trainer(6, "first half")
 first.fit(Training(), training, validation)

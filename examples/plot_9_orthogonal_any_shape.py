@@ -7,8 +7,8 @@ orthonormal columns, a wide one orthonormal rows. Such a layer keeps the length 
 (tall), or projects without stretching (wide), and its transpose is its inverse on the subspace that it keeps.
 
 This tutorial trains an autoencoder whose decoder is the transpose of its encoder, and compares it with
-principal component analysis, whose error is the smallest that it can reach. Then it makes the feed-forward
-layers of a transformer orthogonal.
+principal component analysis, which has the smallest error that such an autoencoder can reach. Then it makes
+the feed-forward layers of a transformer orthogonal.
 """
 
 import matplotlib.pyplot as plt

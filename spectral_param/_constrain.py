@@ -23,7 +23,7 @@ from torch.nn.utils.parametrize import (
 from spectral_param._context import has_no_values
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
-from spectral_param.functional._checks import finfo_eps, whole_number
+from spectral_param.functional._checks import check_module, described, finfo_eps, whole_number
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -79,23 +79,24 @@ def constrain(
         The module.
 
     Raises:
-        ValueError: If no tensor has this name; if the tensor is also registered elsewhere in the module, has
-            no shape yet, holds kernels that are no matrices, or has a shape that the constraint does not
-            take; if its module is pruned, scripted, or an Embedding with sparse gradients or ``max_norm``; if
-            ``init`` or ``gates`` does not fit; or if the constraint raises it.
+        ValueError: If ``module`` is not a module; if no tensor has this name; if the tensor is also
+            registered elsewhere in the module, has no shape yet, holds kernels that are no matrices, or has a
+            shape that the constraint does not take; if its module is pruned, scripted, or an Embedding with
+            sparse gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; or if the constraint
+            raises it.
 
     The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
     of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
-    constraint on the layer. :class:`spectral_param.SpectralNorm` takes
-    every kernel, with zero or circular padding, and bounds the norm of the layer.
+    constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
+    padding, and bounds the norm of the layer.
     """
     # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
+    targets = _targets(module, tensor_name)
     _check_chain(chain, init)
     _check_gates(chain, gates)
-    targets = _targets(module, tensor_name)
     for owner, name in targets:
         with _naming(module, owner, name, tensor_name):
             _check_kind(owner, name, chain, gates)
@@ -135,7 +136,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
         The module.
 
     Raises:
-        ValueError: If no tensor has this name.
+        ValueError: If ``module`` is not a module, or no tensor has this name.
 
     Warns:
         UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
@@ -257,6 +258,13 @@ def _is_kernel(owner: nn.Module, name: str) -> bool:
 
 def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
     """Return the modules and names of the tensors that a pattern matches."""
+    check_module(module, "module")
+    if not isinstance(pattern, str):
+        raise ValueError(
+            "tensor_name: expected the name of a tensor, or a pattern of names, as a string, got "
+            f"{described(pattern)}. The name comes second, before a constraint: 'weight', not layer.weight. "
+            "For several tensors pass a pattern, such as '*.weight'."
+        )
     found, names = [], []
     for path, owner in module.named_modules():
         for name in _tensor_names(owner):

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
 from spectral_param._parametrizations.base import real_entries
 from spectral_param._parametrizations.foreign import adapted
+from spectral_param.functional._checks import check_module
 
 
 def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
@@ -26,6 +27,7 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 
     After another parametrization, these are computed from the matrix that the other one returns.
     """
+    check_module(model, "model")
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):
             first, *later = weight
@@ -89,6 +91,7 @@ def split_parameters(
     model: nn.Module, constrained: type[nn.Module] | tuple[type[nn.Module], ...]
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Return the parameters that parametrizations of the given classes read, and all others."""
+    check_module(model, "model")
     found: dict[int, nn.Parameter] = {}
     for weight in model.modules():
         if isinstance(weight, ParametrizationList):
@@ -115,6 +118,7 @@ def num_free_parameters(module: nn.Module) -> int:
         >>> spectral_param.num_free_parameters(layer)  # 15 for the weight, 6 for the bias
         21
     """
+    check_module(module, "module")
     total = 0
     counted: set[Tensor] = set()
     for part in module.modules():
@@ -180,6 +184,7 @@ def rebase(model: nn.Module) -> None:
         ...     if step % 5 == 0:
         ...         spectral_param.rebase(rnn)
     """
+    check_module(model, "model")
     # Not by import: torch.distributed takes a second to load.
     if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
         raise ValueError(

@@ -166,7 +166,7 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
     sparse weight keeps its pattern, and its entries are multiplied by one positive factor.
 
     The radius of a sparse weight is computed for each strongly connected component of its graph. It is exact,
-    or proven to a relative error of 1e-8, or computed by LAPACK from the dense component.
+    or proven to a relative error of 1e-8, or LAPACK computes it from the component as a dense matrix.
     (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
 
     Args:

@@ -55,6 +55,64 @@ def test_arguments_that_do_not_fit_are_named(arguments, match) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        (torch.eye(4), r"type Tensor of shape \(4, 4\)\. .* layer, not layer\.weight"),
+        (torch.nn.Parameter(torch.eye(4)), r"type Parameter of shape \(4, 4\)\. .*Parameter\(tensor\)"),
+        (np.eye(4), r"type ndarray of shape \(4, 4\)\. .* layer, not layer\.weight"),
+        (None, r"None\. Pass the module itself"),
+        ([torch.nn.Linear(4, 4)], r"type list\. .* torch\.nn\.ModuleList"),
+        (torch.nn.Linear, r"the class Linear\. Pass an instance"),
+    ],
+)
+def test_what_is_no_module_is_named(module, match) -> None:
+    functions = (
+        lambda: sp.constrain(module, "weight", sp.ScaledCayley()),
+        lambda: sp.analysis.displacement(module, "weight", sp.ScaledCayley()),
+        lambda: sp.analysis.spectral_summary(module),
+        lambda: sp.remove(module),
+        lambda: sp.param_groups(module, lr=1e-3),
+        lambda: sp.num_free_parameters(module),
+        lambda: sp.penalty(module),
+        lambda: sp.rebase(module),
+    )
+    for function in functions:
+        with pytest.raises(
+            ValueError, match=rf"^(module|model): expected a torch\.nn\.Module, got .*{match}"
+        ):
+            function()
+
+
+def test_a_tensor_without_a_module_gets_one() -> None:
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.randn(4, 4))
+    sp.constrain(module, "weight", sp.ScaledCayley())
+    torch.testing.assert_close(module.weight.mT @ module.weight, torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (torch.nn.Parameter(torch.eye(4)), r"Parameter of shape \(4, 4\)\. .* not layer\.weight"),
+        (torch.nn.Linear(4, 4), "type Linear"),
+        (sp.ScaledCayley(), r"type ScaledCayley\. The name comes second, before a constraint"),
+        (["weight"], "type list.* pass a pattern"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_name_is_named(name, match) -> None:
+    layer = torch.nn.Linear(4, 4)
+    expected = (
+        f"^tensor_name: expected the name of a tensor, or a pattern of names, as a string, got .*{match}"
+    )
+    with pytest.raises(ValueError, match=expected):
+        sp.constrain(layer, name, "weight")
+    with pytest.raises(ValueError, match=expected):
+        sp.remove(layer, name)
+    assert not parametrize.is_parametrized(layer)
+
+
+@pytest.mark.parametrize(
     ("module", "tensor_name", "match"),
     [
         (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a kernel that acts as a matrix.*orthogonium"),

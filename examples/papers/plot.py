@@ -13,7 +13,10 @@ from examples.papers.sections import SECTIONS
 from examples.papers.table import judged, rows_of
 
 LOGARITHMIC = ("MSE", "cross-entropy")
+# Narrow, for telephones; grey on a transparent ground, for dark pages.
 GREY = "#808080"  # Legible on white and on black.
+PARTS = ("axes.edge", "axes.label", "axes.title", "text.", "xtick.", "ytick.")
+STYLE = {**{f"{part}color": GREY for part in PARTS}, "font.size": 10}
 
 
 def overview() -> Figure:
@@ -28,10 +31,9 @@ def overview() -> Figure:
         for name, section in SECTIONS.items()
         if section.overview and (done := [r for r in rows if r.section == name and results.get(r.name)])
     }
-    # Narrow, with labels inside, for telephones; grey on a transparent ground, for dark pages.
+    # Labels inside save width.
     heights = [len(done) + 1.7 for done in panels.values()]
-    parts = ("axes.edge", "axes.label", "axes.title", "text.", "xtick.")
-    with plt.rc_context({**{f"{part}color": GREY for part in parts}, "font.size": 10}):
+    with plt.rc_context(STYLE):
         figure, grid = plt.subplots(
             len(panels),
             squeeze=False,
@@ -87,7 +89,10 @@ def curves(name: str) -> Axes:
     Returns:
         The axes.
     """
-    _, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes.patch.set_alpha(0)
     section, results = SECTIONS[name], record.read_all(record.RESULTS)
     metric, baseline = "", 0.0
     for row in rows_of(name, config.load_all()):
@@ -105,5 +110,7 @@ def curves(name: str) -> Axes:
         axes.axhline(baseline, color="0.5", linestyle="--", linewidth=1)
     axes.set(xlabel="epoch", ylabel=f"{section.draws} {metric}")
     axes.grid(alpha=0.3)
-    axes.legend()
+    # Below the axes, for which the figure grows: inside, it would lie over curves.
+    legend = figure.legend(loc="outside lower left", frameon=False, labelcolor=GREY, fontsize=8.5)
+    figure.set_figheight(3.2 + 0.18 * len(legend.get_texts()))
     return axes

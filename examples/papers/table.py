@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,9 @@ The papers' experiments, trained with this library. [Experiments](experiments.md
    plot.overview()
 ```
 
-A dot is the score of one run; where there are validation data, at the best validation score. A diamond is the
-number that a paper prints for the same network. Arrows point to where scores are better.
+A dot is the score of one run; where there are validation data, that of the epoch with the best validation
+score. A diamond is the number that a paper prints for the same network. Arrows point to where scores are
+better.
 """
 
 COLUMNS = """| task | network | ours | best test | target |
@@ -82,6 +84,7 @@ FIGURE = """### {title}
 .. plot::
    :filename-prefix: results-{section}
    :include-source: false
+   :width: 500px
    :alt: Learning curves. {title}.
 
    from examples.papers import plot

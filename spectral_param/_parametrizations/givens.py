@@ -65,10 +65,10 @@ class Givens(Parametrization):
       ``original1`` and ``original2``, all real.
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
-    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then the
-    angles of a weight of the set are found again, and *every other weight is replaced by the paper's start*,
-    which is random. The angles are always found for L ≤ 2 and for ``"fft"``; from about L = 8 on, rounding
-    errors often prevent it.
+    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then
+    registration finds the angles of a weight of the set, and *replaces every other weight by the paper's
+    start*, which is random. It always finds the angles for L ≤ 2 and for ``"fft"``; from about L = 8 on,
+    rounding errors often prevent that.
     """
 
     signs: Tensor | None

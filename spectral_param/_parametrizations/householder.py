@@ -49,7 +49,7 @@ class Householder(Parametrization):
 
     Args:
         reflections: Number k of reflections. ``None``, the default, is n, which reaches every orthogonal
-            weight. Fewer reflections take fewer parameters and less time; the paper compares several k.
+            weight. Fewer reflections have fewer parameters and take less time; the paper compares several k.
 
     Raises:
         ValueError: If ``reflections`` is not a positive integer.

@@ -65,7 +65,7 @@ class LyapunovForm(Parametrization):
             otherwise as ``radius``, and not together with it.
         growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
             continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction, and the original K alone. ``None``, the default: no bound.
+            contraction; the original is then K alone. ``None``, the default: no bound.
 
     Raises:
         ValueError: If an argument is outside its range.

@@ -69,9 +69,9 @@ class ScaledCayley(Parametrization):
     inverse and products, O(mn²) in time and O(mn) in memory.
 
     W is orthonormal to rounding for every T, although in training ‖T‖ grows without bound as an eigenvalue of
-    WD tends to -1. A large T costs an inverse in double precision, or eigenvalues. (In torch.compile and in
-    transforms of torch.func, where no value may be looked at, it is the inverse in double precision for every
-    single-precision T.)
+    WD tends to -1. A large T takes an inverse in double precision, or eigenvalues. (In torch.compile and in
+    transforms of torch.func no value may be looked at. There every single-precision T takes the inverse in
+    double precision.)
     """
 
     shapes = "tall"

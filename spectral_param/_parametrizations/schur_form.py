@@ -64,9 +64,9 @@ class SchurForm(Parametrization):
             pair for ``low ≤ |λ| ≤ high``. γ is the trained number, reflected at the bounds. So eigenvalues
             can reach a bound and leave it, because the derivative does not vanish there. With a pair, real
             eigenvalues keep their sign (buffer ``negative``). ``None``, the default: no bound. The bound
-            holds up to rounding, but rounding changes the eigenvalues of a matrix far from normal strongly:
-            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
-            bound must hold, bound the departure, too.
+            holds up to rounding, but far from normal a rounding error changes the eigenvalues strongly: in
+            training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound
+            must hold, bound the departure, too.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
             dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
             imaginary part of an eigenvalue.

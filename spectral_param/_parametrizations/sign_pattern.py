@@ -47,8 +47,8 @@ class SignPattern(Parametrization):
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
     :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
     does not keep the spectral radius: changed signs change the eigenvalues.
-    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. Before it, the diagonal of the pattern has
-    to be NaN, or -1 with ``mode="at_most"``, which only makes the diagonal smaller.
+    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If it follows, the diagonal of the pattern
+    has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal smaller).
     :func:`spectral_param.constrain` checks that.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0

@@ -43,9 +43,9 @@ class SpectralNorm(Parametrization):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
-    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Unlike theirs, and
-    unlike ``torch.nn.utils.parametrizations.spectral_norm``, which takes one power iteration a step and lets
-    the norm exceed the bound, the norm here never exceeds the bound, to rounding.
+    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Their method, which is
+    also that of ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration a step and lets
+    the norm exceed the bound. Here the norm never exceeds the bound, up to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -58,32 +58,31 @@ class SpectralNorm(Parametrization):
     Args:
         norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
-        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. If c is
-            between ‖T‖ and its bound, T may be scaled by as much as these differ. ``"equal"``: ‖W‖ = c
-            always.
-        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows it from step to
-            step by products with thin matrices, with a bound from above that holds for every matrix: proven
-            by random vectors, which are wrong with a probability below 1e-10, or where singular values lie
-            too close by a Cholesky factorisation; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the
-            default, is ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are
-            never tracked.
+        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
+            compared with a bound slightly above ‖T‖, see below. If c lies between the two, T is scaled
+            although ‖T‖ ≤ c, by no more than the two differ.) ``"equal"``: ‖W‖ = c always.
+        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
+            step by products with thin matrices, and proves a bound from above in each step: by random
+            vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
+            values lie too close together; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the default, is
+            ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are never tracked.
 
     Raises:
         ValueError: If an argument is outside its range.
 
     The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
-    above, and T is divided by the bound from above: both are equal where LAPACK computes σ, and within 5e-7
-    (1e-10 in double precision) where it is followed from step to step. The gradient is u vᴴ for the singular
-    vectors of σ; where several singular values are largest, of one of them. Where σ is tracked, the error of
+    above, and T is divided by the bound from above. The two are equal where LAPACK computes σ, and within
+    5e-7 (1e-10 in double precision) where σ is tracked. The gradient of σ is u vᴴ for its singular vectors u
+    and v; if several singular values are largest, for those of one of them. Where σ is tracked, the error of
     the gradient is about the square root of the rounding error.
 
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
-    It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. The bound that W
-    is divided by is at most 2.3 % above the largest norm of an image of any size. (With circular padding
-    *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of stride
-    1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 231 for a kernel of size 3 x 3
-    and stride 1.
+    It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. T is divided by
+    a bound that is at most 2.3 % above the largest norm of the layer over images of all sizes. (With circular
+    padding *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of
+    stride 1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 231 for a kernel of
+    size 3 x 3 and stride 1.
 
     Matrices without a derivative have defined results:
 

@@ -1,7 +1,8 @@
 """Analyses of recurrent networks and their weights: spectra, gradients, memory, transient growth.
 
 Functions of tensors that return tensors, in double precision and without a graph. The functions ``plot_...``
-draw what they return. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without it.
+draw the results of the others. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without
+it.
 """
 
 from spectral_param.analysis._displacement import displacement

@@ -35,8 +35,8 @@ def lyapunov_certificate(W: Tensor, radius: float = 1.0) -> LyapunovCertificate:
     :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare the bound with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
     edge and semisimple. The form is not the one of least condition, so the bound may be too large. A weight
-    of :class:`spectral_param.LyapunovForm` carries its own, which
-    :meth:`spectral_param.LyapunovForm.certificate` returns.
+    of :class:`spectral_param.LyapunovForm` already has a form:
+    :meth:`spectral_param.LyapunovForm.certificate` returns it.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.

@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from spectral_param._eigen import dense
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.analysis._matrices import square_matrices, without_nan
-from spectral_param.functional._checks import with_arrays
+from spectral_param.functional._checks import check_module, with_arrays
 
 
 @with_arrays
@@ -132,18 +132,18 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
     A weight is constrained if it has a parametrization, of this library or another one. Weights that are
     neither square nor stacks of square blocks are left out.
 
-    Each weight costs two decompositions in double precision: log once in an epoch, not in each step. Training
-    goes on to the same bits as without.
+    Each weight costs two decompositions in double precision: log once in an epoch, not in each step. The
+    call does not change training, not even in the last bit.
 
     Args:
         model: Any model. Where its parameters are sharded, they have to be gathered first.
 
     Returns:
-        Numbers by names such as ``spectral_radius/lstm.weight_hh_l0`` and
-        ``departure_from_normality/lstm.weight_hh_l0``: TensorBoard draws a section for what stands before
-        the slash. Of a weight of several matrices, such as the gates of an LSTM, the largest number; NaN
-        where a weight is not finite. For ``self.log_dict`` of Lightning, for ``add_scalar`` of TensorBoard,
-        or to print.
+        A dictionary of numbers with names such as ``spectral_radius/lstm.weight_hh_l0`` and
+        ``departure_from_normality/lstm.weight_hh_l0``; TensorBoard makes a section of each prefix. A weight
+        of several matrices, such as the gates of an LSTM, has the largest of their numbers, and a weight that
+        is not finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
+        ``add_scalar`` of TensorBoard.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 4))
@@ -153,6 +153,7 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         spectral_radius/1.weight: 1.000
         departure_from_normality/1.weight: 0.000
     """
+    check_module(model, "model")
     found: dict[str, float] = {}
     for path, weight in model.named_modules():
         if not isinstance(weight, ParametrizationList):

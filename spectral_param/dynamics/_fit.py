@@ -87,8 +87,8 @@ def fit_stable(
     The problem is not convex. The result is a local minimum, or close to one. Its error is never larger than
     that of two simple repairs of the least-squares A: divide it by its radius (in continuous time, shift it),
     or clip its eigenvalues. If the least-squares A satisfies the bound, it is returned. LAPACK's float64
-    eigenvalues of the returned A keep the bound to a relative 1e-12. Relative means: to the radius, or in
-    continuous time to the larger of \|abscissa\| and min(1, max\|Y − abscissa·X\| / max\|X\|).
+    eigenvalues of the returned A keep the bound to 1e-12, relative to the radius; in continuous time,
+    relative to the larger of \|abscissa\| and min(1, max\|Y − abscissa·X\| / max\|X\|).
 
     If the least-squares A violates the bound, the best fit lies on the bound, often next to a Jordan block.
     Then ‖Aᵏ‖ may grow large before it decays; see :attr:`StableFit.growth`. With few, noisy samples a radius

@@ -38,12 +38,12 @@ class StableLinearModel:
         horizon: Number of steps over which forecasts have the least error. None, the default, is the one step
             of :func:`fit_stable`, best if the states are measured without noise. ``"cv"`` chooses horizon,
             start, shrinkage and radius by forecasts of ``lead`` steps on rows that it holds out; take it for
-            forecasts. A number is :func:`fit_forecast`; one as large as the number of rows means whole
-            recordings. A horizon needs recordings, not pairs. In continuous time only ``"cv"`` is allowed,
-            and chooses the shrinkage.
+            forecasts. A number takes :func:`fit_forecast` with this horizon; one as large as the number of
+            rows means whole recordings. A horizon needs recordings, not pairs. In continuous time only
+            ``"cv"`` is allowed, and chooses the shrinkage.
         start: Where the forecasts of the fit begin, with a horizon. ``"measured"``: at a measured row, for
-            noise that drives the system. ``"estimated"``: where they fit best, for noise of the
-            measurements. None, the default, means ``"measured"``, and both for ``"cv"``.
+            noise that drives the system. ``"estimated"``: where they fit best, for noise of the measurements.
+            None, the default, means ``"measured"``; with ``"cv"``, both are tried.
         lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
             means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording.
         towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
@@ -171,7 +171,8 @@ class StableLinearModel:
         ``GridSearchCV(model, ...).fit(X, Y, U=U)`` splits U as it splits X.
 
         Args:
-            U: True to pass it, False not to, a name to pass what has another name; None refuses it.
+            U: True passes U; False does not; a name passes the argument of this name as U; None raises an
+                error if U is given.
 
         Returns:
             This model.
@@ -294,7 +295,8 @@ class StableLinearModel:
                 of the measurements. The start is the one that fits the window best.
 
         Returns:
-            Array ``(N − delays − window + 2, n)``: what follows the last of the rows that each one needs.
+            Array ``(N − delays − window + 2, n)``. Each prediction needs delays + window − 1 successive rows
+            of X, and is what follows the last of them.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
@@ -318,8 +320,9 @@ class StableLinearModel:
             x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
                 to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
             steps: Number of states to return.
-            U: Inputs ``(rows - 1 + steps, m)``, where x0 is one row; further rows are ignored. The first row
-                acts on the first of x0. In continuous time each row is held for ``dt``.
+            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
+                ignored. The first row acts on the first of x0. In continuous time each row is held for
+                ``dt``.
 
         Returns:
             Array ``(steps, n)``, without x0.

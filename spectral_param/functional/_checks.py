@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param.errors import NotAMatrixError, NotFiniteError, NotSquareError, UnsupportedDtypeError
 
@@ -44,6 +44,31 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name}: expected an integer >= {least}{otherwise}, got {value!r}.")
     return int(value)
+
+
+def described(value: object) -> str:
+    """Return what ``value`` is, in few words, whatever its size."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    shape = f" of shape {tuple(value.shape)}" if isinstance(value, (Tensor, np.ndarray)) else ""
+    return "None" if value is None else f"a value of type {type(value).__name__}{shape}"
+
+
+def check_module(module: object, name: str) -> None:
+    """Raise unless ``module`` is a module."""
+    if isinstance(module, nn.Module):
+        return
+    remedy = "Pass the module itself."
+    if isinstance(module, (Tensor, np.ndarray)):
+        remedy = (
+            "Pass the module that has the tensor: layer, not layer.weight. A tensor without a module needs "
+            "one: module = torch.nn.Module(), then module.weight = torch.nn.Parameter(tensor)."
+        )
+    elif isinstance(module, type):
+        remedy = "Pass an instance."
+    elif isinstance(module, Iterable):
+        remedy = "Pass the model that has the parts, or torch.nn.ModuleList(modules)."
+    raise ValueError(f"{name}: expected a torch.nn.Module, got {described(module)}. {remedy}")
 
 
 def check_matrix(X: Tensor, name: str) -> None:

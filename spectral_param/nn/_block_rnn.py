@@ -74,9 +74,9 @@ class BlockRNNCell(ConstrainedCell):
         bias: Whether to train b, which is zero at the start. With modReLU it is added to the modulus.
         input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
             U is the identity and not trained; m must be the hidden size.
-        init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations,
-            which blocks of other libraries and unconstrained blocks have in any case. Or a tensor, or a
-            function that fills W in place.
+        init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations.
+            (Unconstrained blocks and those of other libraries start as random rotations with ``"paper"``,
+            too.) Or a tensor, or a function that fills W in place.
         device: Device of the parameters.
         dtype: Dtype of the parameters. With a complex dtype the state is complex, and real input is
             converted.
@@ -228,8 +228,8 @@ class BlockRNN(SequenceLayer):
             default: none. ``True``: all, as in :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)``
             of block numbers.
         nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
-            or any callable. The names are several times faster than callables. Each layer and direction has
-            its own copy of a module.
+            or any callable. An activation given by name is several times faster than a callable. Each layer
+            and direction has its own copy of a module.
         bias: Whether to train a bias.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.

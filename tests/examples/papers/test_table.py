@@ -288,7 +288,7 @@ def test_figure_has_a_line_for_each_seed_and_one_entry_for_each_row(tmp_path, mo
         record.write(record.path(tmp_path, run["row"], run["seed"]), run)
     axes = plot.curves("mnist")
     assert len(axes.lines) == 3
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["LSTM 128", "scoRNN 170"]
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["LSTM 128", "scoRNN 170"]
     mse = copy.deepcopy(result(config.load("adding-750-lstm-60")))
     mse.update(metric="MSE", baseline=1 / 6)
     record.write(record.path(tmp_path, mse["row"], 0), mse)
