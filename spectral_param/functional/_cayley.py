@@ -69,7 +69,8 @@ LEAF_SIZE_IN_BATCH = 8
 INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
 # From this size on, a product with its own adjoint is taken by blocks.
 GRAM_SIZE = 256
-# Numpy's products are faster where they take fewer operations than those of matrices of this size.
+# Numpy's products are faster where they take no more operations than those of matrices of this size, the most
+# that its OpenBLAS takes on one thread.
 MULTIPLIED_BY_NUMPY = 64
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
@@ -161,7 +162,7 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
 
 def _is_short(T: Tensor) -> bool:
     """Return whether T is one real matrix on the host for which numpy is faster."""
-    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 < MULTIPLIED_BY_NUMPY**3
+    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 <= MULTIPLIED_BY_NUMPY**3
 
 
 def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
@@ -286,11 +287,18 @@ def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
-    """Return the inverse for T of any size, in double precision; NaN for a T that is not finite."""
+    """Return the inverse for T of any size, in double precision; NaN for each matrix that is not finite."""
     exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
     n = T.shape[-1]
-    if not bool(T.isfinite().all()):
-        return Inverse(torch.full_like(exact[..., :n, :], torch.nan), None)
+    lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    if bool(lost.any()):
+        if T.ndim == 2:
+            return Inverse(torch.full_like(exact[:n], torch.nan), None)
+        # With zeros in their place, the other matrices decide by which way the batch is inverted.
+        found = inverse(T.masked_fill(lost, 0))
+        assert isinstance(found, Inverse)
+        Z, Y = found
+        return Inverse(Z.masked_fill(lost, torch.nan), None if Y is None else Y.masked_fill(lost, torch.nan))
     if exact.dtype != T.dtype:
         plus = _plus_identity(exact, skew=True)
         Z = 2 * torch.linalg.inv_ex(plus).inverse

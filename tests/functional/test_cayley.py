@@ -247,6 +247,9 @@ def in_double_precision(T, d):
         ),
         *(((199, 199), torch.float32, scale) for scale in (1e-6, 0.1, 100.0)),
         *(((300, 150), torch.float32, scale) for scale in (1e-6, 0.1, 100.0)),
+        *(
+            (shape, torch.float32, 1.0) for shape in [(64, 64), (65, 65), (256, 32), (257, 32)]
+        ),  # By numpy, or not.
         *(((2, 9, 4), dtype, 1.0) for dtype in (torch.float64, torch.complex128, torch.complex64)),
         ((200, 140), torch.complex128, 1.0),
     ],
