@@ -463,15 +463,14 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Te
     n = T.shape[-1]
     if Z.dtype != T.dtype:
         T, G, d = (t.to(Z.dtype) for t in (T, G, d))
-    K = G @ (d.conj()[..., :, None] * Z.mH)
+    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
     if T.shape[-2] == n:
-        half = (Z.mH @ K).mul_(-0.25)  # ½ g_M
+        half = Z.mH @ K
         return half - half.mH if skew else 2 * half
     B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
     half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
-    half *= -0.25
     g_B = B @ (2 * (half + half.mH))
-    g_B -= below
+    g_B.add_(below, alpha=4)
     return torch.cat([half - half.mH, g_B], dim=-2)
 
 
