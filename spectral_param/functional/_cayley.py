@@ -463,10 +463,10 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Te
     n = T.shape[-1]
     if Z.dtype != T.dtype:
         T, G, d = (t.to(Z.dtype) for t in (T, G, d))
-    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
     if T.shape[-2] == n:
-        half = Z.mH @ K
+        half = (Z.mH @ G).mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
         return half - half.mH if skew else 2 * half
+    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
     B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
     half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
     g_B = B @ (2 * (half + half.mH))
