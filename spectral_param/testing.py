@@ -84,6 +84,7 @@ __all__ = [
     "check_half_and_back",
     "check_large_originals",
     "check_nan",
+    "check_nan_in_a_batch",
     "check_paper_start",
     "check_projection",
     "check_random_state",
@@ -575,6 +576,29 @@ def check_nan(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert any(bool(g.isnan().any()) for g in gradients), "expected NaN in the gradient"
 
 
+def check_nan_in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """NaN in the originals of one matrix leaves the others of its batch, and their gradients.
+
+    The batch is the first dimension of each original.
+    """
+    module = holder(case, case.member(shape, dtype))
+    G = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+    def others() -> list[Tensor]:
+        """Return the weight and the gradients without those of the first matrix."""
+        W = module.weight
+        gradients = torch.autograd.grad(_varied(W, G), originals(module))
+        return [t.detach()[1:].clone() for t in (W, *gradients)]
+
+    expected = others()
+    for tensor in originals(module):
+        tensor.data[0] = torch.nan
+    assert bool(module.weight[0].isnan().any()), "expected NaN in the weight"
+    for one, other in zip(others(), expected, strict=True):
+        limit = tolerance(dtype, max(shape[-2:])) * max(1.0, _largest(other))
+        _assert_close(one, other, limit, "beside NaN")
+
+
 def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``."""
     n = shape[-1]
@@ -752,6 +776,10 @@ def _in_single_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return dtype in (torch.float32, torch.complex64)
 
 
+def _in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return len(shape) > 2
+
+
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     fits = len(shape) == 2 and not dtype.is_complex and shape not in case.rectangles
     fits = fits and shape[0] // shape[1] in LAYERS
@@ -841,6 +869,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_autocast, ""),
     _check(check_bfloat16, "gates", _in_float32),
     _check(check_nan, "dtype mode"),
+    _check(check_nan_in_a_batch, "shape dtype mode", _in_a_batch),
     _check(check_bad_input, ""),
     _check(check_random_state, ""),
 )

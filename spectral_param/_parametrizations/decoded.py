@@ -8,6 +8,9 @@ are, it gets signs, flags, a permutation or an orthogonal matrix, and from the m
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +25,14 @@ def signs(x: Tensor, like: Tensor) -> Tensor:
     if x.dtype != like.dtype or x.device != like.device:
         x = x.real.to(like)
     return torch.copysign(torch.ones_like(x), x)
+
+
+def sign_array(x: Tensor, like: Tensor) -> np.ndarray[Any, Any]:
+    """Return :func:`signs` as an array, for a real tensor ``like`` on the host."""
+    if x.dtype != like.dtype or x.device != like.device:
+        x = x.real.to(like)
+    signs: np.ndarray[Any, Any] = np.copysign(1, x.numpy())
+    return signs
 
 
 def flags(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
-from spectral_param._parametrizations.decoded import signs
+from spectral_param._parametrizations.decoded import sign_array, signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._cayley import (
+    Array,
     Inverse,
+    ShortInverse,
     cayley_inverse,
     choose_signs,
     inverse,
@@ -23,6 +26,8 @@ from spectral_param.functional._cayley import (
     tall_inverse,
 )
 from spectral_param.functional._checks import check_finite, finfo_eps, whole_number
+
+Found: TypeAlias = tuple[Inverse | ShortInverse, Tensor | Array | None]
 
 
 class ScaledCayley(Parametrization):
@@ -89,15 +94,19 @@ class ScaledCayley(Parametrization):
 
     def find(  # type: ignore[override]
         self, T: Tensor, theta: Tensor | None = None
-    ) -> tuple[Inverse, Tensor | None]:
+    ) -> Found:
         """Return the inverse, from which W and its gradient follow by products, and the diagonal of D."""
-        return inverse(T), self._diagonal(T, None) if theta is None else None
+        known = inverse(T)
+        if isinstance(known, ShortInverse):
+            d = self.signs
+            return known, self._diagonal(T, None).numpy() if d is None else sign_array(d, T)
+        return known, self._diagonal(T, None) if theta is None else None
 
     def constrain(  # type: ignore[override]
         self,
         T: Tensor,
         theta: Tensor | None = None,
-        found: tuple[Inverse, Tensor | None] | None = None,
+        found: Found | None = None,
     ) -> Tensor:
         """Return W for T ``(..., m, n)`` and, if complex, the phases θ ``(..., n)``."""
         known, d = (None, None) if found is None else found

@@ -13,10 +13,10 @@ Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see T
 "Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester (2023), "Direct
 Parameterization of Lipschitz-Bounded Deep Networks".
 
-The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [G₁; G₂] = G D̄,
+The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [K₁; K₂] = G D̄ Zᴴ,
 
-.. math:: g_M = -\tfrac12\, P\, Z^H, \quad P = Z^H G_1 - (B Z)^H G_2, \qquad
-          g_B = -G_2 Z^H + B (g_M + g_M^H).
+.. math:: g_M = -\tfrac12\, (Z^H K_1 - (B Z)^H K_2) = -\tfrac12\, Z^H (K_1 - B^H K_2), \qquad
+          g_B = B (g_M + g_M^H) - K_2.
 
 The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V of the paper's Theorem 3.2, up to
 the factor 2 between a skew matrix and its lower triangle. Z is kept for it. Computed from W as WD⁻¹ + I, it
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -69,7 +69,8 @@ LEAF_SIZE_IN_BATCH = 8
 INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
 # From this size on, a product with its own adjoint is taken by blocks.
 GRAM_SIZE = 256
-# Numpy's products are faster where they take fewer operations than those of matrices of this size.
+# Numpy's products are faster where they take no more operations than those of matrices of this size, the most
+# that its OpenBLAS takes on one thread.
 MULTIPLIED_BY_NUMPY = 64
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
@@ -83,12 +84,21 @@ _SQUARES = 1e30
 _TAME_IN_DOUBLE = 1e8
 _DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
 
 class Inverse(NamedTuple):
     """What the transform of (T₁ − T₁ᴴ)/2 and B takes and its gradient, in single or double precision."""
 
     Z: Tensor  # 2(I + M)⁻¹
     Y: Tensor | None  # BZ, where it is known more precisely than as a product
+
+
+class ShortInverse(NamedTuple):
+    """The same of one small real matrix, whose products numpy takes, and what they need beside it."""
+
+    Z: Array
+    B: Array | None  # None if T is square.
 
 
 def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, n)
@@ -127,7 +137,7 @@ def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     return W
 
 
-def inverse(T: Tensor, skew: bool = True) -> Inverse:
+def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
     """Return the inverse that the transform takes, for ordinary tensors without a graph."""
     if not is_on_host(T):
         # Without a look at the values, which would wait for the device.
@@ -152,31 +162,33 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse:
 
 def _is_short(T: Tensor) -> bool:
     """Return whether T is one real matrix on the host for which numpy is faster."""
-    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 < MULTIPLIED_BY_NUMPY**3
+    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 <= MULTIPLIED_BY_NUMPY**3
 
 
-def _short_inverse(T: Tensor, limit: float) -> Inverse | None:
+def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
     """Return the inverse of one small matrix, or None if its condition may be above the limit."""
     entries = T.numpy()
     m, n = entries.shape
     # Beyond, numpy would warn of what overflows. Not `>`, which is false for NaN; vdot does not warn.
     if not np.vdot(entries, entries) < _SQUARES:
         return None
-    top = entries[:n]
+    top, B = (entries[:n], entries[n:]) if m > n else (entries, None)
     half = top - top.T  # (I + M)/2
     half *= 0.25
-    if m > n:
-        half += 0.5 * (entries[n:].T @ entries[n:])
+    if B is not None:
+        gram = B.T.dot(B)
+        gram *= 0.5
+        half += gram
     half.reshape(-1)[:: n + 1] += 0.5
     norm = math.sqrt(np.vdot(half, half))
     Z = _inverse_by_scipy(half)
     # ‖Z/2‖ ≤ 1. Not `norm > limit / 2`, which is false for NaN.
     if Z is None or not (2 * norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= limit):
         return None
-    return Inverse(torch.from_numpy(Z), None)
+    return ShortInverse(Z, B) if _is_short(T) else Inverse(torch.from_numpy(Z), None)
 
 
-def _inverse_by_scipy(A: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+def _inverse_by_scipy(A: Array) -> Array | None:
     """Return the inverse of A, which is overwritten; None if LAPACK finds it singular."""
     # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
     kind = A.dtype.type
@@ -184,7 +196,7 @@ def _inverse_by_scipy(A: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     if failed:
         return None
     columns, _ = _INVERT[kind](factors, pivots, overwrite_lu=True)
-    rows: np.ndarray[Any, Any] = columns.T
+    rows: Array = columns.T
     return rows
 
 
@@ -275,11 +287,18 @@ def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
-    """Return the inverse for T of any size, in double precision; NaN for a T that is not finite."""
+    """Return the inverse for T of any size, in double precision; NaN for each matrix that is not finite."""
     exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
     n = T.shape[-1]
-    if not bool(T.isfinite().all()):
-        return Inverse(torch.full_like(exact[..., :n, :], torch.nan), None)
+    lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    if bool(lost.any()):
+        if T.ndim == 2:
+            return Inverse(torch.full_like(exact[:n], torch.nan), None)
+        # With zeros in their place, the other matrices decide by which way the batch is inverted.
+        found = inverse(T.masked_fill(lost, 0))
+        assert isinstance(found, Inverse)
+        Z, Y = found
+        return Inverse(Z.masked_fill(lost, torch.nan), None if Y is None else Y.masked_fill(lost, torch.nan))
     if exact.dtype != T.dtype:
         plus = _plus_identity(exact, skew=True)
         Z = 2 * torch.linalg.inv_ex(plus).inverse
@@ -306,7 +325,7 @@ def _twice_inverse_of_skew(S: Tensor) -> Tensor:
 
 
 @np.errstate(over="ignore", divide="ignore")
-def _of_real_skew(S: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _of_real_skew(S: Array) -> Array:
     """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
 
     Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
@@ -321,21 +340,21 @@ def _of_real_skew(S: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     product = Q * diagonal
     product[:, 1:] += Q[:, :-1] * turned
     product[:, :-1] -= Q[:, 1:] * turned
-    inverse: np.ndarray[Any, Any] = product @ Q.T
+    inverse: Array = product @ Q.T
     return inverse
 
 
-def _short_transform(T: Tensor, d: Tensor, Z: Tensor) -> Tensor:
+def _short_transform(signs: Array, found: ShortInverse) -> Tensor:
     """Return W of one small real matrix."""
-    m, n = T.shape
-    signs = d.numpy()
-    if m == n:
-        W = Z.numpy() * signs
+    Z, B = found
+    n = len(Z)
+    if B is None:
+        W = Z * signs
     else:
-        W = np.empty((m, n), signs.dtype)
+        W = np.empty((n + len(B), n), Z.dtype)
         top, below = W[:n], W[n:]
-        np.multiply(Z.numpy(), signs, out=top)
-        np.matmul(T.numpy()[n:], top, out=below)
+        np.multiply(Z, signs, out=top)
+        np.dot(B, top, out=below)
         np.negative(below, out=below)
     W.reshape(-1)[: n * n : n + 1] -= signs
     return torch.from_numpy(W)
@@ -362,24 +381,21 @@ def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
 
 
 @np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
-def _short_gradient(T: Tensor, d: Tensor, Z: Tensor, W: Tensor | None, G: Tensor) -> Tensor:
+def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
     """Return the gradient with respect to T of one small real matrix, as the formulas at the top."""
-    n = T.shape[1]
-    signs, z, g = d.numpy(), Z.numpy().T, G.resolve_neg().numpy()
-    P = z @ g[:n]
-    if W is not None:
-        P += (W.numpy()[n:].T @ g[n:]) * signs[:, None]  # BZ = -W₂D⁻¹
-    P *= -0.25 * signs
-    half = P @ z
-    if len(g) == n:
-        return torch.from_numpy(half - half.T)
-    g_T = np.empty_like(g)
-    np.subtract(half, half.T, out=g_T[:n])
-    half += half.T
-    half *= 2
-    np.matmul(T.numpy()[n:], half, out=g_T[n:])
-    g_T[n:] -= g[n:] @ (signs[:, None] * z)
-    return torch.from_numpy(g_T)
+    Z, B = found
+    n, adjoint = len(Z), Z.T
+    K = (G.resolve_neg().numpy() * signs).dot(adjoint)
+    above, below = K[:n], K[n:]
+    half = adjoint.dot(above if B is None else above - B.T.dot(below))
+    half *= -0.25  # ½ g_M
+    transposed = half.T
+    np.subtract(half, transposed, out=above)
+    if B is not None:
+        half = half + transposed
+        half *= 2
+        np.subtract(B.dot(half), below, out=below)
+    return torch.from_numpy(K)
 
 
 class _ScaledCayley(torch.autograd.Function):
@@ -391,64 +407,71 @@ class _ScaledCayley(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, d: Tensor, found: Inverse, skew: bool) -> Tensor:
-        Z = found.Z
-        ctx.is_short = skew and Z.dtype == T.dtype and not d.requires_grad and is_on_host(T) and _is_short(T)
-        W = _short_transform(T, d, Z) if ctx.is_short else _transform(T, d, found)
+        W = _transform(T, d, found)
         ctx.found, ctx.skew = found, skew
-        # Of a square W nothing but phases needs it.
-        ctx.save_for_backward(T, d, W if T.shape[-2] > T.shape[-1] or d.requires_grad else None)
+        # Nothing but the gradient of phases needs W.
+        ctx.save_for_backward(T, d, W if d.requires_grad else None)
         return W
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            T, d, W = ctx.saved_tensors
-            return _short_gradient(T, d, ctx.found.Z, W, G), None, None, None
-        return _ScaledCayley.long_backward(ctx, G)
-
-    @staticmethod
     @full_precision
-    def long_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients by torch, also of higher order."""
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         T, d, W = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Derivatives of higher order.
             reference = functools.partial(_reference, skew=ctx.skew)
             g_T, g_d = differentiated(reference, (T, d), [G], ctx.needs_input_grad[:2])
             return g_T, g_d, None, None
-        g_T = None
-        if ctx.needs_input_grad[0]:
-            g_T = _gradient(T, d, ctx.found, W, G, ctx.skew).to(T.dtype)
+        g_T = _gradient(T, d, ctx.found, G, ctx.skew).to(T.dtype) if ctx.needs_input_grad[0] else None
         g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
         return g_T, g_d, None, None
 
 
+class _ShortCayley(torch.autograd.Function):
+    """(T, signs, inverse) -> W for one small real T, as one node of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, signs: Array, found: ShortInverse) -> Tensor:
+        ctx.signs, ctx.found = signs, found
+        ctx.save_for_backward(T)
+        return _short_transform(signs, found)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        (T,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or is_wrapped(G):
+            return _ShortCayley.long_backward(T, ctx.signs, ctx.found, G), None, None
+        return _short_gradient(ctx.signs, ctx.found, G), None, None
+
+    @staticmethod
+    @full_precision
+    def long_backward(T: Tensor, signs: Array, found: ShortInverse, G: Tensor) -> Tensor | None:
+        """Return the gradient by torch, also of higher order."""
+        d = torch.from_numpy(signs)
+        if torch.is_grad_enabled():
+            return differentiated(functools.partial(_reference, d=d, skew=True), (T,), [G], (True,))[0]
+        return _gradient(T, d, Inverse(torch.from_numpy(found.Z), None), G, skew=True)
+
+
 _transform_copy = applied_to_copies(_ScaledCayley)
+_transform_short_copy = applied_to_copies(_ShortCayley)
 
 
-def _gradient(T: Tensor, d: Tensor, found: Inverse, W: Tensor | None, G: Tensor, skew: bool) -> Tensor:
-    """Return the gradient with respect to T, by the formulas at the top; W only for a tall T."""
+def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Tensor:
+    """Return the gradient with respect to T, by the formulas at the top."""
     Z, Y = found
     n = T.shape[-1]
     if Z.dtype != T.dtype:
         T, G, d = (t.to(Z.dtype) for t in (T, G, d))
-    is_square = T.shape[-2] == n  # autograd's older vmap cannot slice the whole of G.
-    P = Z.mH @ (G if is_square else G[..., :n, :])
-    if not is_square:
-        below = G[..., n:, :]
-        # BZ = -W₂D⁻¹.
-        if Y is None:
-            assert W is not None
-            P = P + (W[..., n:, :].to(Z.dtype).mH @ below) / d.conj()[..., :, None]
-        else:
-            P = P - Y.mH @ below
-    half = P.mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
-    g_T = half - half.mH if skew else 2 * half
-    if not is_square:
-        g_B = T[..., n:, :] @ (2 * (half + half.mH))
-        g_B -= below @ (d.conj()[..., :, None] * Z.mH)
-        g_T = torch.cat([g_T, g_B], dim=-2)
-    return g_T
+    if T.shape[-2] == n:
+        half = (Z.mH @ G).mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
+        return half - half.mH if skew else 2 * half
+    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
+    B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
+    half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
+    g_B = B @ (2 * (half + half.mH))
+    g_B.add_(below, alpha=4)
+    return torch.cat([half - half.mH, g_B], dim=-2)
 
 
 @with_arrays
@@ -483,20 +506,26 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     return _scaled_cayley(A, d, skew=False)
 
 
-def skew_cayley(T: Tensor, d: Tensor, found: Inverse | None = None) -> Tensor:
+def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | None = None) -> Tensor:
     """Return the transform of (T₁ − T₁ᴴ)/2 and B for T = [T₁; B] of shape (..., m, n), m ≥ n.
 
-    ``found`` is the :func:`inverse` of an ordinary T.
+    ``found`` is the :func:`inverse` of an ordinary T, and d an array for a :class:`ShortInverse`.
     """
-    if found is None:
-        return _scaled_cayley(T, d, skew=True)
-    return _transform_copy(T, d, found, True)
+    if isinstance(d, np.ndarray):
+        return _transform_short_copy(T, d, found)
+    if found is not None:
+        return _transform_copy(T, d, found, True)
+    return _scaled_cayley(T, d, skew=True)
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_plain(T, d):
         found = inverse(T.detach(), skew)
-        W: Tensor = _ScaledCayley.apply(T, d, found, skew)  # type: ignore[no-untyped-call]
+        W: Tensor
+        if isinstance(found, ShortInverse):
+            W = _ShortCayley.apply(T, d.numpy(), found)  # type: ignore[no-untyped-call]
+        else:
+            W = _ScaledCayley.apply(T, d, found, skew)  # type: ignore[no-untyped-call]
         return W
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.
