@@ -205,7 +205,10 @@ def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
     )
     state = state._replace(outside=outside, second=second)
     sizes = last.pair.value.reshape(-1).tolist()
-    if all(0 < b < sigma for b, sigma in zip(second, sizes, strict=True)):
+    V = state.block
+    # Where the block is the whole space, its Ritz pairs are exact.
+    is_part = V.shape[-1] < T.shape[-1]
+    if is_part and all(0 < b < sigma for b, sigma in zip(second, sizes, strict=True)):
         norms = _by_powers(T, last.pair.vector, second)
         if norms is not None:
             return norms, state
@@ -215,7 +218,6 @@ def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
     for b, sigma, a in zip(outside, sizes, state.edges, strict=True):
         if not 0 < b**2 < sigma**2 - 0.1 * (sigma**2 - a):
             return None, state
-    V = state.block
     found = _ritz(T, V, None, state.edges)
     if found is None or not all(ritz.is_orthonormal for ritz in found):
         return None, state
@@ -535,7 +537,7 @@ class NormFollower(nn.Module):
         # The last T with its norms, for a checkpoint. T is that of the weight's memory and does not change.
         self._last: tuple[Tensor, Norm] | None = None
         self._is_loaded = False
-        # The state in ``numbers`` and ``block``, and their versions when it was read or written.
+        # The state in ``numbers`` and ``block``, and their versions when it was written; none after a checkpoint.
         self._copy: tuple[State | None, tuple[int, int]] = _NO_COPY
 
     def tracks(self, n: int) -> bool:
@@ -622,14 +624,15 @@ class NormFollower(nn.Module):
         assert numbers is not None
         if not torch.equal(digest.cpu(), _digest(T, vector, sizes, block, numbers)):
             return None
-        state = state_of(block, numbers.tolist())
-        vars(self)["_copy"] = state, (numbers._version, block._version)
         shape = T.shape[:-2]
         sigma, bound = sizes.cpu().clone().reshape(2, *shape)
         return Norm(Pair(sigma, vector.clone().reshape(*shape, -1)), bound)
 
     def _save(self) -> None:
         """Write the last norms and their digest into the buffers."""
+        # A checkpoint does not have the last T, so the next one is not compared with it here, either: the run
+        # that goes on and one that is resumed have the same bits.
+        vars(self)["_copy"] = _NO_COPY
         if self._last is None or self.vector is None or self.sizes is None or self.digest is None:
             return
         assert self.numbers is not None
