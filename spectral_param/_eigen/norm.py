@@ -537,7 +537,7 @@ class NormFollower(nn.Module):
         # The last T with its norms, for a checkpoint. T is that of the weight's memory and does not change.
         self._last: tuple[Tensor, Norm] | None = None
         self._is_loaded = False
-        # The state in ``numbers`` and ``block``, and their versions when it was written; none after a checkpoint.
+        # The state in ``numbers`` and ``block``, and their versions when it was written. None after saving.
         self._copy: tuple[State | None, tuple[int, int]] = _NO_COPY
 
     def tracks(self, n: int) -> bool:
