@@ -10,8 +10,10 @@ e^(2j √(1 - a/θ₁))/2, and nothing else. One step is
 3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.proof` with p(G) Z. It is within
    ``tolerance`` of that value, or the result is not used.
 
-While T moves little, 1 and the random vectors are left out: ‖T - T'‖_F bounds by how much ‖T (I - VVᴴ)‖ has
-grown since the last step, whose matrix was T'.
+Most steps skip all of that. ‖T - T'‖_F bounds by how much σ₂, the second largest singular value, has grown
+since the last step, whose matrix was T'. With a bound of σ₂, a few power steps prove σ by (6) of that file.
+Where that is not enough, as between close singular values, the bound of ‖T (I - VVᴴ)‖, which grows as little,
+serves for 2 and 3 without new random vectors, and (5) of that file gives a new bound of σ₂.
 
 Most of the time goes into products of T with thin matrices, so each of them counts: the degree and whether V
 is filtered are chosen by what the last step found.
@@ -24,7 +26,6 @@ All random numbers come from generators seeded by the step's number, which is pa
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -48,6 +49,8 @@ CUT = 12
 COLD_SWEEPS, ROUNDS, DEGREES = 3, 4, 80
 # What lies outside is to be bounded by a + REACH (θ₁ - a), and a is at least LOWEST θ₁.
 REACH, LOWEST = 0.75, 0.25
+# Power steps of a read, before the block is asked.
+POWERS = 4
 # Part of the tolerance that a bound may use up before the block is filtered.
 WORN = 0.4
 # For σ in this range nothing overflows or underflows in single precision. Outside LAPACK computes it.
@@ -71,8 +74,7 @@ def tolerance(dtype: torch.dtype) -> float:
     return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What is kept between calls, for a batch of matrices.
 
     Attributes:
@@ -82,6 +84,7 @@ class State:
         is_stale: Whether it is to be applied to the block, too.
         edges: a for each matrix; 0 if the block means nothing.
         outside: A bound of ‖T (I - VVᴴ)‖ for each matrix and the block V; 0 if none is known.
+        second: A bound of the second largest singular value of each matrix; 0 if none is known.
     """
 
     block: Tensor
@@ -90,35 +93,43 @@ class State:
     is_stale: bool
     edges: list[float]
     outside: list[float]
+    second: list[float]
 
     def numbers(self) -> list[float]:
         """Return all but the block."""
-        return [self.step, self.degree, self.is_stale, *self.edges, *self.outside]
+        return [self.step, self.degree, self.is_stale, *self.edges, *self.outside, *self.second]
 
 
 def state_of(block: Tensor, numbers: list[float]) -> State:
     """Return the state with these numbers, which may have been averaged or lost in the meantime."""
     step, degree, is_stale, *rest = numbers
-    edges, outside = rest[: len(block)], rest[len(block) :]
+    count = len(block)
     if not all(0 <= x < math.inf for x in numbers):
-        return State(block, 0, 0, False, [0.0] * len(block), [0.0] * len(block))
-    return State(block, int(step), min(int(degree), DEGREES), is_stale > 0, edges, outside)
+        return _lost(State(block, 0, 0, False, [], [], []), count)
+    edges, outside, second = (rest[i * count : (i + 1) * count] for i in range(3))
+    return State(block, int(step), min(int(degree), DEGREES), is_stale > 0, edges, outside, second)
+
+
+def _lost(state: State, count: int) -> State:
+    """Return the state without all that is known of ``count`` matrices."""
+    none = [0.0] * count
+    return state._replace(degree=0, is_stale=False, edges=none, outside=none, second=none)
 
 
 class Last(NamedTuple):
     """The matrices of the last call, and their norms."""
 
     T: Tensor
-    sigma: Tensor
+    pair: Pair
 
 
 def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, State]:  # T: (b, m, n), m ≥ n
     """Return the norms, and the state for the next call. ``last`` is given if nothing has changed since."""
     T = T.detach().resolve_conj()
-    state = dataclasses.replace(state, step=state.step + 1)
+    state = state._replace(step=state.step + 1)
     # Products of matrices alone are faster than those of a batch of one.
     one = len(T) == 1
-    inner, single = (dataclasses.replace(state, block=state.block[0]), T[0]) if one else (state, T)
+    inner, single = (state._replace(block=state.block[0]), T[0]) if one else (state, T)
     best = None
     norms, found = _reused(single, inner, last) if last is not None else (None, inner)
     if norms is None:
@@ -126,7 +137,7 @@ def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, Sta
     block = state.block if found.block is inner.block else found.block[None] if one else found.block
     if norms is None:
         norms, block = _without_gap(T, block, best)
-    return norms, dataclasses.replace(found, block=block)
+    return norms, found._replace(block=block)
 
 
 def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_Ritz]] | None, State]:
@@ -137,7 +148,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
     """
     generator = torch.Generator().manual_seed(state.step)
     V, degree, is_stale, edges = state.block, state.degree, state.is_stale, state.edges
-    lost = dataclasses.replace(state, degree=0, edges=[0.0] * len(edges), outside=[0.0] * len(edges))
+    lost = _lost(state, len(edges))
     start, found = V, None
     if not all(edges):
         V, edges = _cold(T, _normal(V, V.shape[-1], generator))
@@ -157,7 +168,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
             degree, is_stale = 0, False
             continue
         audits = [_audit(ritz, a, degree, T) for ritz, a in zip(found, edges, strict=True)]
-        worn = max(_worn(audit.upper, ritz, T) for audit, ritz in zip(audits, found, strict=True))
+        worn = max(_worn(audit.upper, ritz.theta[0], T) for audit, ritz in zip(audits, found, strict=True))
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
         factors = [1.0 if is_stale or worn > WORN else 0.0] * len(found)
         if is_stale and worn <= 1:
@@ -167,46 +178,98 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
         degree = max(degree for degree, _ in plans)
         is_stale = worn > WORN or any(is_stale for _, is_stale in plans)
         if worn <= 1:
-            kept = dataclasses.replace(
-                state,
+            kept = state._replace(
                 block=V,
                 degree=min(degree, DEGREES),
                 is_stale=is_stale,
                 edges=edges,
                 outside=[audit.outside for audit in audits],
+                second=[audit.second for audit in audits],
             )
-            return _norms(_leading(V, found), found, [audit.upper for audit in audits]), None, kept
+            return _norms(_leading(V, found), _tops(found), [audit.upper for audit in audits]), None, kept
         if degree > DEGREES:
             break
         start, is_stale = _refreshed(V, found, S), True
     assert found is not None
     best = _leading(V, found), found
-    nothing = [0.0] * len(edges)
-    return (
-        None,
-        best,
-        dataclasses.replace(state, block=V, degree=0, is_stale=False, edges=edges, outside=nothing),
-    )
+    return None, best, _lost(state, len(edges))._replace(block=V, edges=edges)
 
 
 def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
-    """Return the norms by the old block and its old bound, or None, and the state."""
-    if state.is_stale or not all(state.outside):
-        return None, state
+    """Return the norms by what the last step knew, or None, and the state."""
     # The factor covers the rounding errors of the norm.
     moves = torch.linalg.vector_norm(T - last.T.reshape(T.shape), dim=(-2, -1)).reshape(-1).tolist()
-    outside = [old + 1.001 * move for old, move in zip(state.outside, moves, strict=True)]
-    for b, sigma, a in zip(outside, last.sigma.reshape(-1).tolist(), state.edges, strict=True):
-        if not b**2 < sigma**2 - 0.1 * (sigma**2 - a):
-            return None, state
+    outside, second = (
+        [old and old + 1.001 * move for old, move in zip(bounds, moves, strict=True)]
+        for bounds in (state.outside, state.second)
+    )
+    state = state._replace(outside=outside, second=second)
+    sizes = last.pair.value.reshape(-1).tolist()
     V = state.block
+    # Where the block is the whole space, its Ritz pairs are exact.
+    is_part = V.shape[-1] < T.shape[-1]
+    if is_part and all(0 < b < sigma for b, sigma in zip(second, sizes, strict=True)):
+        norms = _by_powers(T, last.pair.vector, second)
+        if norms is not None:
+            return norms, state
+    if state.is_stale:
+        return None, state
+    state = state._replace(is_stale=True)
+    for b, sigma, a in zip(outside, sizes, state.edges, strict=True):
+        if not 0 < b**2 < sigma**2 - 0.1 * (sigma**2 - a):
+            return None, state
     found = _ritz(T, V, None, state.edges)
     if found is None or not all(ritz.is_orthonormal for ritz in found):
         return None, state
-    upper = [proof.block_bound(r.theta, r.defect, b**2) for r, b in zip(found, outside, strict=True)]
-    worn = max(map(_worn, upper, found, [T] * len(found)))
-    state = dataclasses.replace(state, outside=outside, is_stale=worn > WORN)
-    return (_norms(_leading(V, found), found, upper) if worn <= 1 else None), state
+    upper, second = [], []
+    for (theta, _, defect, *_), b in zip(found, outside, strict=True):
+        upper.append(proof.block_bound(theta, defect, b**2))
+        second.append(_second(theta, defect, b**2))
+    tops = _tops(found)
+    worn = max(map(_worn, upper, tops, [T] * len(tops)))
+    state = state._replace(second=second, is_stale=worn > WORN)
+    return (_norms(_leading(V, found), tops, upper) if worn <= 1 else None), state
+
+
+def _by_powers(T: Tensor, v: Tensor, second: list[float]) -> Norm | None:
+    """Return the norms by power steps from v and bounds of the second largest singular values, or None."""
+    v = v.reshape(*T.shape[:-2], -1)
+    before = math.inf
+    for left in reversed(range(POWERS)):
+        u = _image(T, v)
+        z = _image(T.mH, u)
+        length = _length(v)
+        theta = (_length(u) / length) ** 2
+        r = z - theta.to(T.dtype) * v
+        v = z / _length(z).to(T.dtype)
+        squares, defects = torch.stack([theta, (_length(r) / length) ** 2]).reshape(2, -1).tolist()
+        if not all(map(_is_ordinary, squares)):
+            break
+        upper = list(map(proof.temple_bound, squares, defects, [b**2 for b in second]))
+        worn = max(map(_worn, upper, squares, [T] * len(squares)))
+        if worn <= 1:
+            return _norms(v.reshape(len(second), -1), squares, upper)
+        if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
+            break
+        before = worn
+    return None
+
+
+def _image(T: Tensor, v: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m)
+    return T @ v if T.ndim == 2 else (T @ v[..., None])[..., 0]
+
+
+def _length(x: Tensor) -> Tensor:  # (..., n) -> (..., 1)
+    """Return the norm of vectors, summed in double precision."""
+    double = torch.complex128 if x.is_complex() else torch.float64
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=double)
+    return length
+
+
+def _second(theta: list[float], defect: Array, b: float) -> float:
+    """Return a bound of the second largest singular value by (5), 0 if none is proven."""
+    rest = max([b, *theta[1:2]])
+    return math.sqrt(proof.second_bound(theta, defect, b, rest + (theta[0] - rest) / 8))
 
 
 class _Ritz(NamedTuple):
@@ -231,18 +294,20 @@ class _Audit(NamedTuple):
 
     Attributes:
         outside: The root of b of (2).
+        second: The bound of :func:`_second`.
         upper: The bound of (3).
         edge: a for the next polynomial.
     """
 
     outside: float
+    second: float
     upper: float
     edge: float
 
 
-def _worn(upper: float, ritz: _Ritz, T: Tensor) -> float:
+def _worn(upper: float, top: float, T: Tensor) -> float:
     """Return the distance of a bound from θ₁ relative to the allowed one."""
-    return (upper / ritz.theta[0] - 1) / (2 * tolerance(T.dtype))
+    return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
 def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
@@ -259,13 +324,15 @@ def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
     # p amplifies rounding errors as it does the leading vectors.
     error = degree**2 * torch.finfo(T.dtype).eps * proof.chebyshev(top / a, degree) * _size(n)
     b, edge = proof.chebyshev_bound(ritz.rest(cut), a, degree, n, error)
-    upper = proof.block_bound(theta[:cut], ritz.defect[:cut, :cut], b)
+    leading, defect = theta[:cut], ritz.defect[:cut, :cut]
+    upper = proof.block_bound(leading, defect, b)
+    second = _second(leading, defect, b)
     if cut < most:
         _, edge = proof.chebyshev_bound(ritz.rest(most), a, degree, n, error)
     if not edge < math.inf:
         edge = 0.0
     edge = min(max(edge, theta[min(CUT, len(theta) - 1)], LOWEST * top), top)
-    return _Audit(math.sqrt(b), upper, edge)
+    return _Audit(math.sqrt(b), second, upper, edge)
 
 
 def _size(n: int) -> float:
@@ -301,23 +368,20 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, list[_Ritz]] | No
     """Return the norms by Cholesky or LAPACK, and the block with the vectors found."""
     if best is not None:
         G = to_double(T)
-        upper = [ritz.theta[0] * (1 + 2 * tolerance(T.dtype)) for ritz in best[1]]
+        v, tops = best[0], _tops(best[1])
+        upper = [top * (1 + 2 * tolerance(T.dtype)) for top in tops]
         s = torch.tensor(upper, dtype=torch.float64, device="cpu").to(T.device)
         if bool(proof.is_below(G.mH @ G, s).all()):
-            return _norms(*best, upper), block
+            return _norms(v, tops, upper), block
     pair = leading_pair(T)
     v = torch.where(pair.vector.isfinite(), pair.vector, 0)
     return Norm(pair, pair.value), _orthonormal(_beside(v[..., None], block[..., :-1]))
 
 
-def _norms(v: Tensor, found: list[_Ritz], upper: list[float]) -> Norm:
-    """Return the norms for vectors, Ritz values, and bounds of σ²."""
-    tops = [ritz.theta[0] for ritz in found]
-    bounds = map(max, tops, upper)
-    sigma, bound = (
-        torch.tensor(list(map(math.sqrt, squares)), dtype=torch.float64, device="cpu")
-        for squares in (tops, bounds)
-    )
+def _norms(v: Tensor, tops: list[float], upper: list[float]) -> Norm:
+    """Return the norms for vectors, values of σ², and bounds of σ²."""
+    roots = [list(map(math.sqrt, squares)) for squares in (tops, map(max, tops, upper))]
+    sigma, bound = torch.tensor(roots, dtype=torch.float64, device="cpu").unbind()
     return Norm(Pair(sigma, v), bound)
 
 
@@ -388,14 +452,16 @@ def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edges: list[float]) -> list[_R
     k = V.shape[-1]
     three = _beside(V, image) if S is None else _beside(V, image, S)
     B = V.mH @ three  # VᴴV, H, and S along V
-    rest = (three.mT[..., k:, :] - B[..., k:].mT @ V.mT).mT  # E, and S outside
-    parts = [x.reshape(len(units), -1) for x in (B, rest.mH @ rest)]
+    size = B.shape[-1]
+    # E, and S outside, as rows: in one call.
+    minus = torch.baddbmm if V.ndim == 3 else torch.addmm
+    rest = minus(three.mT[..., k:, :], B[..., k:].mT, V.mT, alpha=-1)
+    parts = [x.reshape(len(units), -1) for x in (B, rest.conj() @ rest.mT)]
     numbers = to_double(torch.cat(parts, dim=-1)).cpu().numpy()
     if not np.isfinite(numbers).all():
         return None
     found = []
     for row, unit in zip(numbers, units, strict=True):
-        size = B.shape[-1]
         small, grams = row[: k * size].reshape(k, size), row[k * size :].reshape(size - k, size - k)
         H = small[:, k : 2 * k]
         theta, q = np.linalg.eigh((H + H.conj().T) / 2)
@@ -415,6 +481,10 @@ def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edges: list[float]) -> list[_R
     return found
 
 
+def _tops(found: list[_Ritz]) -> list[float]:
+    return [ritz.theta[0] for ritz in found]
+
+
 def _beside(*blocks: Tensor) -> Tensor:
     return torch.cat([X.mT for X in blocks], dim=-2).mT
 
@@ -422,7 +492,7 @@ def _beside(*blocks: Tensor) -> Tensor:
 def _turned(V: Tensor, found: list[_Ritz], count: int) -> Tensor:
     """Return the first Ritz vectors."""
     q = np.stack([ritz.q[:, :count] for ritz in found]) if V.ndim == 3 else found[0].q[:, :count].copy()
-    return V @ torch.from_numpy(q).to(V.dtype).to(V.device, non_blocking=True)
+    return V @ torch.from_numpy(q).to(V.device, V.dtype, non_blocking=True)
 
 
 def _leading(V: Tensor, found: list[_Ritz]) -> Tensor:
@@ -442,7 +512,7 @@ class NormFollower(nn.Module):
     The state of the tracking is in buffers, so that checkpoints and copies include it. With b matrices:
 
     - ``block``: :attr:`State.block`.
-    - ``numbers``: the other fields of :class:`State`, float64 ``(3 + 2b,)``.
+    - ``numbers``: the other fields of :class:`State`, float64 ``(3 + 3b,)``.
     - ``vector``, ``sizes``, ``digest``: v, σ and its bound at the last read before the checkpoint, and the
       SHA-256 of their bits, those of T, of the block and of ``numbers``. If all still have these bits after
       loading, the norms are used, so that an interrupted run continues to the same bits.
@@ -467,8 +537,8 @@ class NormFollower(nn.Module):
         # The last T with its norms, for a checkpoint. T is that of the weight's memory and does not change.
         self._last: tuple[Tensor, Norm] | None = None
         self._is_loaded = False
-        # The host's copy of ``numbers``, and the versions of that buffer and the block when it was copied.
-        self._copy: tuple[list[float], tuple[int, int]] = _NO_COPY
+        # The state in ``numbers`` and ``block``, and their versions when it was written. None after saving.
+        self._copy: tuple[State | None, tuple[int, int]] = _NO_COPY
 
     def tracks(self, n: int) -> bool:
         """Return whether matrices whose smaller side is n are tracked."""
@@ -483,8 +553,8 @@ class NormFollower(nn.Module):
                 setattr(self, name, None)
             if self.tracks(n):
                 count = T[..., 0, 0].numel()
-                self.block = T.new_zeros(count, n, min(COLUMNS, n))
-                self.numbers = torch.zeros(3 + 2 * count, dtype=torch.float64, device=T.device)
+                self.block = T.new_zeros(count, min(COLUMNS, n), n).mT  # Columns are read as a whole.
+                self.numbers = torch.zeros(3 + 3 * count, dtype=torch.float64, device=T.device)
                 self.vector = T.new_zeros(count, n)
                 self.sizes = torch.zeros(2, count, dtype=torch.float64, device=T.device)
                 self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
@@ -508,20 +578,20 @@ class NormFollower(nn.Module):
             assert numbers is not None
             shape, last = T.shape[:-2], None
             versions = numbers._version, block._version
-            if self._copy[1] != versions:
-                vars(self)["_copy"] = numbers.tolist(), versions
+            state, known = self._copy
+            if state is None or known != versions:
+                state = state_of(block, numbers.tolist())
             elif self._last is not None and self._last[0].shape == T.shape:
-                before, ((sigma, _), _) = self._last
-                last = Last(before, sigma)
-            found, state = follow(
-                T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:]), state_of(block, self._copy[0]), last
-            )
-            known = state.numbers()
+                before, (pair, _) = self._last
+                last = Last(before, pair)
+            matrices = T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:])
+            found, state = follow(matrices, state._replace(block=block), last)
             with torch.no_grad():
                 if state.block is not block:
                     block.copy_(state.block)
-                numbers.copy_(torch.tensor(known, dtype=torch.float64, device="cpu"), non_blocking=True)
-                vars(self)["_copy"] = known, (numbers._version, block._version)
+                written = torch.tensor(state.numbers(), dtype=torch.float64, device="cpu")
+                numbers.copy_(written, non_blocking=True)
+            vars(self)["_copy"] = state._replace(block=block), (numbers._version, block._version)
             if len(shape) != 1:
                 (sigma, v), bound = found
                 found = Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
@@ -536,7 +606,7 @@ class NormFollower(nn.Module):
             and self.numbers is not None
             and self.block.shape == (count, n, min(COLUMNS, n))
             and (self.block.dtype, self.block.device) == (T.dtype, T.device)
-            and self.numbers.shape == (3 + 2 * count,)
+            and self.numbers.shape == (3 + 3 * count,)
             and not self.numbers.is_complex()  # Module.to(complex) converts all buffers.
             and not self.numbers.is_inference()
         )
@@ -554,13 +624,15 @@ class NormFollower(nn.Module):
         assert numbers is not None
         if not torch.equal(digest.cpu(), _digest(T, vector, sizes, block, numbers)):
             return None
-        vars(self)["_copy"] = numbers.tolist(), (numbers._version, block._version)
         shape = T.shape[:-2]
         sigma, bound = sizes.cpu().clone().reshape(2, *shape)
         return Norm(Pair(sigma, vector.clone().reshape(*shape, -1)), bound)
 
     def _save(self) -> None:
         """Write the last norms and their digest into the buffers."""
+        # A checkpoint does not have the last T, so the next one is not compared with it here, either: the run
+        # that goes on and one that is resumed have the same bits.
+        vars(self)["_copy"] = _NO_COPY
         if self._last is None or self.vector is None or self.sizes is None or self.digest is None:
             return
         assert self.numbers is not None
@@ -596,4 +668,4 @@ class NormFollower(nn.Module):
 
 
 _BUFFERS = ("block", "numbers", "vector", "sizes", "digest")
-_NO_COPY: tuple[list[float], tuple[int, int]] = ([], (-1, -1))
+_NO_COPY: tuple[State | None, tuple[int, int]] = (None, (-1, -1))

@@ -36,6 +36,16 @@ An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at mo
 
     θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
 
+By Sylvester's law of inertia G has as many eigenvalues above s > b as H + Eᴴ(s - A)⁻¹E. So
+
+    λ₂(G) ≤ s  if  λ₂(H + EᴴE/(s - b)) ≤ s.                                                       (5)
+
+Let β ≥ λ₂(G), v be a unit vector, θ = vᴴGv > β, and r = Gv - θv. No eigenvalue lies between β and the largest
+one, λ₁, so (G - λ₁)(G - β) ≥ 0, and vᴴ(G - λ₁)(G - β)v = ‖r‖² + (θ - λ₁)(θ - β). This gives the inequality of
+Temple and Kato (T. Kato, "On the upper and lower bounds of eigenvalues", J. Phys. Soc. Japan 4, 1949):
+
+    θ ≤ λ_max(G) ≤ θ + ‖r‖²/(θ - β).                                                              (6)
+
 Cholesky
 --------
 sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This needs no gap and no chance. In double
@@ -84,6 +94,21 @@ def block_bound(theta: list[float], defect: Array, outside: float) -> float:
     if not outside < theta[0]:
         return math.inf
     return _largest(np.diag(theta) + defect / (theta[0] - outside))
+
+
+def second_bound(theta: list[float], defect: Array, outside: float, s: float) -> float:
+    """Return s if (5) proves λ₂(G) ≤ s for H = diag(``theta``), else 0."""
+    if not outside < s < theta[0]:
+        return 0.0
+    H = np.diag(theta) + defect / (s - outside)
+    if len(theta) > 1 and not (np.isfinite(H).all() and np.linalg.eigvalsh(H)[-2] <= s):
+        return 0.0
+    return s
+
+
+def temple_bound(theta: float, defect: float, second: float) -> float:
+    """Return the upper bound of (6) for ‖r‖² = ``defect`` and β = ``second``; infinite unless β < θ."""
+    return theta + defect / (theta - second) if second < theta else math.inf
 
 
 def _largest(H: Array) -> float:

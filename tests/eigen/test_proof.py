@@ -71,6 +71,47 @@ def test_the_probability_of_a_wrong_bound() -> None:
     assert chi2.cdf(proof.TAU**2, proof.VECTORS) <= bound < 1e-10
 
 
+def test_a_block_with_its_residual_bounds_the_second_eigenvalue() -> None:
+    """For every s: the block may lack the second eigenvector, have both of a tie, or be anything."""
+    proven = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        values = np.sort(rng.random(40))[::-1]
+        values[1] = values[0] if seed % 4 == 0 else values[1]
+        G, Q = hermitian(40, values, seed)
+        kept = Q[:, [0, *range(2, 9)]] if seed % 3 == 0 else Q[:, :8]
+        V = np.linalg.qr(kept + 10.0 ** rng.uniform(-6, -1) * rng.standard_normal((40, 8)))[0]
+        theta, q = np.linalg.eigh(V.T @ G @ V)
+        theta, V = theta[::-1].tolist(), V @ q[:, ::-1]
+        E = G @ V - V @ (V.T @ G @ V)
+        P = np.eye(40) - V @ V.T
+        outside = np.linalg.eigvalsh(P @ G @ P)[-1]
+        for s in np.linspace(outside, theta[0], 12):
+            second = proof.second_bound(theta, E.T @ E, outside, s)
+            assert second in (0.0, s)
+            if second:
+                proven += 1
+                assert np.linalg.eigvalsh(G)[-2] <= second + 1e-12
+    assert proven > 300
+    assert proof.second_bound([2.0], np.ones((1, 1)), 1.0, 1.5) == 1.5
+    assert proof.second_bound([2.0, 1.0], np.full((2, 2), np.nan), 0.5, 1.5) == 0.0
+
+
+def test_temple_and_kato() -> None:
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        values = np.sort(rng.random(40))[::-1]
+        G, Q = hermitian(40, values, seed)
+        v = Q[:, 0] + 10.0 ** rng.uniform(-6, 0) * rng.standard_normal(40)
+        v /= np.linalg.norm(v)
+        theta = v @ G @ v
+        r = G @ v - theta * v
+        for second in values[1] + rng.random(4) ** 3:
+            bound = proof.temple_bound(theta, r @ r, second)
+            assert theta - 1e-12 <= values[0] <= bound + 1e-12
+            assert np.isinf(bound) == (second >= theta)
+
+
 def test_a_block_with_its_residual_bounds_the_whole_matrix() -> None:
     for seed in range(50):
         rng = np.random.default_rng(seed)
