@@ -149,8 +149,8 @@ def to_numbers(state: State) -> list[float]:
 
 
 def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
-    """Return the state of blocks and :func:`to_numbers`; an initial state if a number is not finite."""
-    if not all(map(math.isfinite, numbers)):
+    """Return the state of blocks and :func:`to_numbers`; an initial one if a number is lost or negative."""
+    if not all(0 <= x < math.inf for x in numbers):
         return State(right, left)
     separation, step, warm, effort, failures, wait, regular = numbers
     return State(
