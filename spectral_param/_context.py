@@ -145,7 +145,10 @@ def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     device = like.device.type
     # Where autocast does not exist, as on the meta device, it cannot be switched off. torch 2.6 does not
     # compile is_autocast_available.
-    exists = device != "meta" if torch.compiler.is_compiling() else is_autocast_available(device)
+    if torch.compiler.is_compiling():
+        exists = device != "meta"
+    else:
+        exists = torch._C._is_any_autocast_enabled() and is_autocast_available(device)
     if exists and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING

@@ -289,15 +289,8 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
     return x if T.ndim == 2 else x[..., None, None]
 
 
-_divide_copy = applied_to_copies(_Divided)
-
-
-def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float, eps: float) -> Tensor:
-    """Return r T / (|λ| + ε) as a differentiable function of T, a copy of an original, from the triple of T.
-
-    λ is simple and not zero. r is a number, or one number for each matrix.
-    """
-    return _divide_copy(T, *triple, radius, eps)
+# (T, λ, u, v, r, ε) -> r T / (|λ| + ε) for T, a copy of an original. r is a number, or one for each matrix.
+divided_by_modulus = applied_to_copies(_Divided)
 
 
 # Recorded graphs ----------------------------------------------------------------------------------

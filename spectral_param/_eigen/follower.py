@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from spectral_param._eigen.derivative import (
     with_gradient,
 )
 
+R = TypeVar("R")
+Layout = tuple[tuple[tuple[int, ...], torch.dtype | None], ...]
 Solver = Literal["auto", "dense", "tracking"]
 
 # "auto" tracks from this size on. Below, all eigenvalues cost about as much as a step of tracking.
@@ -35,158 +38,139 @@ class Leader(NamedTuple):
     regular: bool
 
 
-class Follower(nn.Module):
-    """The spectral radius ρ, or abscissa α, of matrices that change little from read to read.
+class Tracker(nn.Module, abc.ABC, Generic[R]):
+    """Something of matrices that change little from read to read, each result proven.
 
-    The state of the tracking is in buffers, so that checkpoints, copies and compiled graphs include it. With
-    m matrices:
+    The state is in buffers, so that checkpoints, copies and compiled graphs include it:
 
-    - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
-    - ``numbers``: the other fields of :class:`~spectral_param._eigen.tracking.State`, float64 ``(m, 7)``.
-    - ``triple``, ``digest``: λ, u and v at the last read before the checkpoint, ``(m, 2n + 1, 2)``, and the
-      SHA-256 of their bits, those of their T and those of ``numbers``, as eight 32-bit numbers. If all still
-      have these bits after loading, the triple is used, so that an interrupted run continues to the same
-      bits. After averaging or conversion the bits differ, and the triple is not used.
+    - ``numbers`` and the blocks of the tracking. Negative numbers mean that nothing is known.
+    - The last result before the checkpoint, and ``digest``: the SHA-256 of its bits, those of its T and of
+      other buffers, as eight 32-bit numbers. If all still have these bits after loading, the result is used,
+      so that an interrupted run continues to the same bits. After averaging or conversion the bits differ,
+      and the result is not used.
 
     All buffers are None if nothing is tracked.
 
     Args:
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
-        height: ``"modulus"`` for ρ; ``"real"`` for α, which is always computed densely.
     """
 
-    right: Tensor | None
-    left: Tensor | None
+    #: The names of all buffers, and of those that the digest covers.
+    names: tuple[str, ...]
+    covered: tuple[str, ...]
     numbers: Tensor | None
-    triple: Tensor | None
     digest: Tensor | None
 
-    def __init__(self, solver: Solver, height: Height = "modulus") -> None:
+    def __init__(self, solver: Solver) -> None:
         super().__init__()
-        self.solver, self.height = solver, height
-        for name in _BUFFERS:
+        self.solver = solver
+        for name in self.names:
             self.register_buffer(name, None)
-        # The last T with its leader, for a checkpoint. T is that of the weight's memory and does not change.
-        self._last: tuple[Tensor, Leader] | None = None
+        # The last T with its result, for a checkpoint. T is that of the weight's memory and does not change.
+        self._last: tuple[Tensor, R] | None = None
         self._is_loaded = False
-        # The host's copy of ``numbers``, and the version of the buffer when it was copied.
-        self._states: list[tracking.State] | None = None
-        self._version = -1
+        # What the host knows of the buffers, and their versions when it was copied.
+        self._host: tuple[Any, tuple[int, ...]] = _NO_COPY
+
+    @abc.abstractmethod
+    def layout(self, T: Tensor) -> Layout:
+        """Return shape and dtype of each buffer for T. None is float64, or what Module.float makes of it."""
+
+    @abc.abstractmethod
+    def dense(self, T: Tensor) -> R:
+        """Return the result by LAPACK."""
+
+    @abc.abstractmethod
+    def tracked(self, T: Tensor) -> R:
+        """Return the result by the state in the buffers, which fit T, and write the next state into them."""
+
+    @abc.abstractmethod
+    def packed(self, result: R) -> dict[str, Tensor]:
+        """Return a result as the tensors of its buffers."""
+
+    @abc.abstractmethod
+    def unpacked(self, T: Tensor) -> R:
+        """Return the result in the buffers, that of T."""
 
     def tracks(self, n: int) -> bool:
-        """Return whether matrices of size n are tracked."""
-        asked = self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
-        return asked and self.height == "modulus"
+        """Return whether matrices whose smaller side is n are tracked."""
+        return self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
 
     def begin(self, T: Tensor) -> None:
-        """Forget everything, and allocate buffers for matrices like T ``(..., n, n)``."""
-        self._last, self._states, self._is_loaded = None, None, False
-        n = T.shape[-1]
-        with torch.inference_mode(False), torch.no_grad():
-            if not self.tracks(n):
-                for name in _BUFFERS:
-                    setattr(self, name, None)
-                return
-            m, columns = T[..., 0, 0].numel(), min(tracking.COLUMNS, n)
-            self.right = torch.zeros(m, n, columns, dtype=T.dtype, device=T.device)
-            self.left = torch.zeros_like(self.right)
-            fresh = tracking.to_numbers(tracking.State(self.right[0], self.left[0]))
-            self.numbers = torch.tensor([fresh] * m, dtype=torch.float64, device=T.device)
-            self.triple = torch.zeros(m, 2 * n + 1, 2, dtype=T.real.dtype, device=T.device)
-            self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
+        """Forget everything, and allocate buffers for matrices like T ``(..., m, n)``."""
+        self._last, self._host, self._is_loaded = None, _NO_COPY, False
+        tracks = self.tracks(T.shape[-1])
+        with torch.inference_mode(False):
+            for name, (shape, dtype) in zip(self.names, self.layout(T), strict=True):
+                kind = dtype or torch.float64
+                setattr(self, name, torch.full(shape, -1, dtype=kind, device=T.device) if tracks else None)
 
-    def follow(self, T: Tensor) -> Leader:
-        """Return the leading eigentriple of each matrix.
+    def follow(self, T: Tensor) -> R:
+        """Return the result for each matrix.
 
         Args:
-            T: Matrices ``(..., n, n)`` without a graph, float32, float64, complex64 or complex128. The caller
-                does not change them any more.
+            T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
+                The caller does not change them any more.
         """
         if not self.tracks(T.shape[-1]):
-            return Leader(*leading_eigentriple(T, self.height))
-        leader = self._recalled(T) if self._is_loaded else None
-        if leader is None:
-            leader = self._track(T)
-        vars(self)["_last"] = T, leader
-        return leader
+            return self.dense(T)
+        result = self._recalled(T) if self._is_loaded else None
+        if result is None:
+            if not self.fits(T) or (self.numbers is not None and self.numbers.is_inference()):
+                self.begin(T)
+            result = self.tracked(T)
+        vars(self)["_last"] = T, result
+        return result
 
-    def _track(self, T: Tensor) -> Leader:
-        """Return the leader, tracked from the state in the buffers."""
-        if not self._fits(T) or (self.numbers is not None and self.numbers.is_inference()):
-            self.begin(T)
-        assert self.right is not None
-        assert self.left is not None
-        assert self.numbers is not None
-        if self._states is None or self._version != self.numbers._version:
-            rows = self.numbers.tolist()
-            vars(self)["_states"] = _states(self.right, self.left, rows)
-        assert self._states is not None
-        found, states = _follow(T, self._states)
-        _store(states, self.right, self.left, self.numbers)
-        # The buffers hold the blocks now, so the states refer to them and drop their own copies.
-        kept = zip(states, self.right, self.left, strict=True)
-        vars(self).update(
-            _states=[dataclasses.replace(state, right=right, left=left) for state, right, left in kept],
-            _version=self.numbers._version,
-        )
-        return Leader(found, all(state.regular for state in states))
-
-    def _fits(self, T: Tensor) -> bool:
+    def fits(self, T: Tensor) -> bool:
         """Return whether the buffers are for matrices like T."""
-        n, m = T.shape[-1], T.shape[:-2].numel()
-        return (
-            self.right is not None
-            and self.left is not None
-            and self.numbers is not None
-            and self.right.shape == self.left.shape == (m, n, min(tracking.COLUMNS, n))
-            and self.right.dtype == self.left.dtype == T.dtype
-            and self.right.device == self.left.device == T.device
-            and self.numbers.shape == (m, len(tracking.NUMBERS))
-            and not self.numbers.is_complex()  # Module.to(complex) converts all buffers.
-        )
-
-    def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ or α of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
-        if not is_traced(T):
-            return leading_value(T, self.height)
-        if not (is_compiled() and self.tracks(T.shape[-1]) and self._fits(T)):
-            return recorded_value(T, self.height)
-        rho, gradient = _followed_radius(T.detach(), self.right, self.left, self.numbers)
-        return with_gradient(T, rho, gradient)
+        for name, (shape, dtype) in zip(self.names, self.layout(T), strict=True):
+            buffer = getattr(self, name)
+            if buffer is None or buffer.shape != shape or buffer.device != T.device:
+                return False
+            # Module.to(complex) converts all buffers.
+            if buffer.dtype != dtype and (dtype is not None or buffer.is_complex()):
+                return False
+        return True
 
     # Checkpoints ----------------------------------------------------------------------------------
 
-    def _recalled(self, T: Tensor) -> Leader | None:
-        """Return the loaded triple if it and T have the saved bits."""
+    def _recalled(self, T: Tensor) -> R | None:
+        """Return the loaded result if it and T have the saved bits."""
         vars(self)["_is_loaded"] = False
-        n, m = T.shape[-1], T[..., 0, 0].numel()
-        if not self._fits(T) or self.triple is None or self.digest is None:
+        if not self.fits(T):
             return None
-        assert self.numbers is not None
-        if self.triple.shape != (m, 2 * n + 1, 2) or self.triple.dtype != T.real.dtype:
-            return None
-        if not torch.equal(self.digest.cpu(), _digest(T, self.triple, self.numbers)):
-            return None
-        parts = torch.view_as_complex(self.triple.detach().to(T.device).clone())
-        shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
-        split = parts.split([1, n, n], dim=-1)
-        triple = Eigentriple(*(p.reshape(shape) for p, shape in zip(split, shapes, strict=True)))
-        return Leader(triple, bool((self.numbers[:, -1] > 0.5).all()))
+        assert self.digest is not None
+        return self.unpacked(T) if torch.equal(self.digest.cpu(), self._digest(T)) else None
 
     def _save(self) -> None:
-        """Write the last triple and its digest into the buffers."""
-        if self._last is None or self.triple is None or self.digest is None or self.numbers is None:
+        """Write the last result and its digest into the buffers."""
+        # The next step has what a resumed run has, so that both continue to the same bits.
+        vars(self)["_host"] = _NO_COPY
+        if self._last is None or self.digest is None:
             return
-        T, (triple, _) = self._last
-        parts = torch.cat([part.reshape(len(self.triple), -1) for part in triple], dim=-1)
-        if parts.shape == self.triple.shape[:-1]:
+        T, result = self._last
+        pairs = [(getattr(self, name), value) for name, value in self.packed(result).items()]
+        if all(buffer is not None and buffer.shape == value.shape for buffer, value in pairs):
             with torch.no_grad():
-                self.triple.copy_(torch.view_as_real(parts))
-                self.digest.copy_(_digest(T, self.triple, self.numbers))
+                for buffer, value in pairs:
+                    buffer.copy_(value)
+                self.digest.copy_(self._digest(T))
+
+    def _digest(self, T: Tensor) -> Tensor:
+        """Return the SHA-256 of the bytes of T and the buffers, as float64 numbers."""
+        digest = hashlib.sha256()
+        for t in (T, *(getattr(self, name) for name in self.covered)):
+            entries = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).detach().cpu()
+            # A copy, as in eigen.dense. Not a clone: torch 2.6 exports a copy whose clones are fake.
+            entries = entries.contiguous()
+            digest.update(torch.empty_like(entries).copy_(entries).numpy().tobytes())
+        numbers = [int.from_bytes(digest.digest()[4 * i : 4 * i + 4], "big") for i in range(8)]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         self._save()
-        return {**self.__dict__, "_last": None, "_states": None, "_is_loaded": True}
+        return {**self.__dict__, "_last": None, "_host": _NO_COPY, "_is_loaded": True}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._save()
@@ -196,31 +180,105 @@ class Follower(nn.Module):
         """Load the buffers, or none: a checkpoint with the weight alone is complete."""
         metadata, *_, errors = args
         assign = metadata.get("assign_to_params_buffers", False)
-        vars(self).update(_last=None, _states=None, _is_loaded=True)
+        vars(self).update(_last=None, _host=_NO_COPY, _is_loaded=True)
         with torch.inference_mode(False), torch.no_grad():
-            for name in _BUFFERS:
+            for name in self.names:
                 present, value = getattr(self, name), state_dict.get(prefix + name)
-                if present is None or value is None:
-                    if value is not None:
-                        setattr(self, name, value.detach().clone())
-                    elif name == "numbers" and present is not None:
-                        fresh = tracking.to_numbers(tracking.State(present, present))
-                        present.copy_(torch.tensor(fresh, dtype=torch.float64).expand_as(present))
-                    elif present is not None:
-                        present.zero_()
-                elif present.shape != value.shape:
+                if value is None:
+                    if present is not None:
+                        present.fill_(-1)
+                elif present is not None and present.shape != value.shape:
                     errors.append(
                         f"{prefix}{name}: expected shape {tuple(present.shape)}, got {tuple(value.shape)}. "
-                        f"Load the checkpoint without the keys that begin with {prefix!r}: the leading "
-                        "eigenvalue is then computed anew."
+                        f"Load the checkpoint without the keys that begin with {prefix!r}: what is tracked "
+                        "is then computed anew."
                     )
-                elif assign:
+                elif present is None or assign:
                     setattr(self, name, value.detach().clone())
                 else:
                     present.copy_(value)  # In place: compiled graphs hold these tensors.
 
 
-_BUFFERS = ("right", "left", "numbers", "triple", "digest")
+DIGEST = (8,), None  # In a layout.
+_NO_COPY: tuple[Any, tuple[int, ...]] = (None, ())
+
+
+class Follower(Tracker[Leader]):
+    """The spectral radius ρ, or abscissa α, of matrices that change little from read to read.
+
+    With m matrices the buffers are:
+
+    - ``right``, ``left``: the blocks of each matrix, ``(m, n, 16)``.
+    - ``numbers``: the other fields of :class:`~spectral_param._eigen.tracking.State`, ``(m, 7)``.
+    - ``triple``: λ, u and v, ``(m, 2n + 1, 2)``.
+
+    Args:
+        solver: As for :class:`Tracker`.
+        height: ``"modulus"`` for ρ; ``"real"`` for α, which is always computed densely.
+    """
+
+    names = ("right", "left", "numbers", "triple", "digest")
+    covered = ("triple", "numbers")
+    right: Tensor | None
+    left: Tensor | None
+    triple: Tensor | None
+
+    def __init__(self, solver: Solver, height: Height = "modulus") -> None:
+        super().__init__(solver if height == "modulus" else "dense")
+        self.height: Height = height
+
+    def layout(self, T: Tensor) -> Layout:
+        """Return shape and dtype of each buffer."""
+        n, m = T.shape[-1], T.shape[:-2].numel()
+        block = (m, n, min(tracking.COLUMNS, n)), T.dtype
+        numbers = (m, len(tracking.NUMBERS)), None
+        triple = (m, 2 * n + 1, 2), T.real.dtype
+        return block, block, numbers, triple, DIGEST
+
+    def dense(self, T: Tensor) -> Leader:
+        """Return the leading eigentriple of each matrix by LAPACK."""
+        return Leader(*leading_eigentriple(T, self.height))
+
+    def tracked(self, T: Tensor) -> Leader:
+        """Return the leader, tracked from the state in the buffers."""
+        right, left, numbers = self.right, self.left, self.numbers
+        assert right is not None
+        assert left is not None
+        assert numbers is not None
+        states, versions = self._host
+        if versions != (numbers._version,):
+            states = _states(right, left, numbers.tolist())
+        found, states = _follow(T, states)
+        _store(states, right, left, numbers)
+        # The buffers hold the blocks now, so the states refer to them and drop their own copies.
+        kept = [dataclasses.replace(s, right=r, left=l) for s, r, l in zip(states, right, left, strict=True)]
+        vars(self)["_host"] = kept, (numbers._version,)
+        return Leader(found, all(state.regular for state in states))
+
+    def recorded(self, T: Tensor) -> Tensor:
+        """Return ρ or α of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
+        if not is_traced(T):
+            return leading_value(T, self.height)
+        if not (is_compiled() and self.tracks(T.shape[-1]) and self.fits(T)):
+            return recorded_value(T, self.height)
+        rho, gradient = _followed_radius(T.detach(), self.right, self.left, self.numbers)
+        return with_gradient(T, rho, gradient)
+
+    def packed(self, leader: Leader) -> dict[str, Tensor]:
+        """Return the triple as one tensor."""
+        m = leader.triple.eigenvalue.numel()
+        parts = torch.cat([part.reshape(m, -1) for part in leader.triple], dim=-1)
+        return {"triple": torch.view_as_real(parts)}
+
+    def unpacked(self, T: Tensor) -> Leader:
+        """Return the leader in the buffers."""
+        assert self.triple is not None
+        assert self.numbers is not None
+        n, parts = T.shape[-1], torch.view_as_complex(self.triple.detach().clone())
+        shapes = (T.shape[:-2], T.shape[:-1], T.shape[:-1])
+        split = parts.split([1, n, n], dim=-1)
+        triple = Eigentriple(*(p.reshape(shape) for p, shape in zip(split, shapes, strict=True)))
+        return Leader(triple, bool((self.numbers[:, -1] > 0.5).all()))
 
 
 def _states(right: Tensor, left: Tensor, rows: list[list[float]]) -> list[tracking.State]:
@@ -258,14 +316,3 @@ def _followed_radius(T: Tensor, right: Tensor, left: Tensor, numbers: Tensor) ->
 @_followed_radius.register_fake
 def _(T: Tensor, right: Tensor, left: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
-
-
-def _digest(*tensors: Tensor) -> Tensor:
-    """Return the SHA-256 of the bytes of all tensors, as float64 numbers."""
-    digest = hashlib.sha256()
-    for t in tensors:
-        entries = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).detach().cpu().contiguous()
-        # A copy, as in eigen.dense. Not a clone: torch 2.6 exports a copy whose clones are fake.
-        digest.update(torch.empty_like(entries).copy_(entries).numpy().tobytes())
-    numbers = [int.from_bytes(digest.digest()[4 * i : 4 * i + 4], "big") for i in range(8)]
-    return torch.tensor(numbers, dtype=torch.float64)

@@ -33,10 +33,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param._eigen import proof
-from spectral_param._eigen.follower import TRACKED_SIZE, Solver, _digest
+from spectral_param._eigen.follower import DIGEST, Layout, Tracker
 from spectral_param._eigen.singular import Pair, leading_pair, to_double
 
 Array = npt.NDArray[Any]
@@ -506,166 +506,75 @@ def _refreshed(V: Tensor, found: list[_Ritz], S: Tensor) -> Tensor:
     return _beside(_turned(V, found, V.shape[-1] - count), S[..., :count])
 
 
-class NormFollower(nn.Module):
+class NormFollower(Tracker[Norm]):
     """The norms of matrices that change little from read to read.
 
-    The state of the tracking is in buffers, so that checkpoints and copies include it. With b matrices:
+    With b matrices the buffers are:
 
     - ``block``: :attr:`State.block`.
-    - ``numbers``: the other fields of :class:`State`, float64 ``(3 + 3b,)``.
-    - ``vector``, ``sizes``, ``digest``: v, σ and its bound at the last read before the checkpoint, and the
-      SHA-256 of their bits, those of T, of the block and of ``numbers``. If all still have these bits after
-      loading, the norms are used, so that an interrupted run continues to the same bits.
-
-    All buffers are None if nothing is tracked.
+    - ``numbers``: the other fields of :class:`State`, ``(3 + 3b,)``.
+    - ``vector``, ``sizes``: v; σ and its bound.
 
     Args:
-        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
+        solver: As for :class:`Tracker`.
     """
 
+    names = ("block", "numbers", "vector", "sizes", "digest")
+    covered = ("vector", "sizes", "block", "numbers")
     block: Tensor | None
-    numbers: Tensor | None
     vector: Tensor | None
     sizes: Tensor | None
-    digest: Tensor | None
 
-    def __init__(self, solver: Solver) -> None:
-        super().__init__()
-        self.solver = solver
-        for name in _BUFFERS:
-            self.register_buffer(name, None)
-        # The last T with its norms, for a checkpoint. T is that of the weight's memory and does not change.
-        self._last: tuple[Tensor, Norm] | None = None
-        self._is_loaded = False
-        # The state in ``numbers`` and ``block``, and their versions when it was written. None after saving.
-        self._copy: tuple[State | None, tuple[int, int]] = _NO_COPY
-
-    def tracks(self, n: int) -> bool:
-        """Return whether matrices whose smaller side is n are tracked."""
-        return self.solver == "tracking" or (self.solver == "auto" and n >= TRACKED_SIZE)
+    def layout(self, T: Tensor) -> Layout:
+        """Return shape and dtype of each buffer."""
+        n, count = T.shape[-1], T.shape[:-2].numel()
+        block = (count, n, min(COLUMNS, n)), T.dtype
+        return block, ((3 + 3 * count,), None), ((count, n), T.dtype), ((2, count), None), DIGEST
 
     def begin(self, T: Tensor) -> None:
-        """Forget everything, and allocate buffers for matrices like T ``(..., m, n)``."""
-        self._last, self._is_loaded, self._copy = None, False, _NO_COPY
-        n = T.shape[-1]
-        with torch.inference_mode(False), torch.no_grad():
-            for name in _BUFFERS:
-                setattr(self, name, None)
-            if self.tracks(n):
-                count = T[..., 0, 0].numel()
-                self.block = T.new_zeros(count, min(COLUMNS, n), n).mT  # Columns are read as a whole.
-                self.numbers = torch.zeros(3 + 3 * count, dtype=torch.float64, device=T.device)
-                self.vector = T.new_zeros(count, n)
-                self.sizes = torch.zeros(2, count, dtype=torch.float64, device=T.device)
-                self.digest = torch.zeros(8, dtype=torch.float64, device=T.device)
+        """Forget everything, and allocate buffers; the columns of the block are read as a whole."""
+        super().begin(T)
+        if self.block is not None:
+            self.block = self.block.mT.contiguous().mT
 
-    def follow(self, T: Tensor) -> Norm:
-        """Return the norms.
+    def dense(self, T: Tensor) -> Norm:
+        """Return the norms by LAPACK."""
+        pair = leading_pair(T)
+        return Norm(pair, pair.value)
 
-        Args: T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
-            The
-                caller does not change them any more.
-        """
-        if not self.tracks(T.shape[-1]):
-            pair = leading_pair(T)
-            return Norm(pair, pair.value)
-        found = self._recalled(T) if self._is_loaded else None
-        if found is None:
-            if not self._fits(T):
-                self.begin(T)
-            block, numbers = self.block, self.numbers
-            assert block is not None
-            assert numbers is not None
-            shape, last = T.shape[:-2], None
-            versions = numbers._version, block._version
-            state, known = self._copy
-            if state is None or known != versions:
-                state = state_of(block, numbers.tolist())
-            elif self._last is not None and self._last[0].shape == T.shape:
-                before, (pair, _) = self._last
-                last = Last(before, pair)
-            matrices = T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:])
-            found, state = follow(matrices, state._replace(block=block), last)
-            with torch.no_grad():
-                if state.block is not block:
-                    block.copy_(state.block)
-                written = torch.tensor(state.numbers(), dtype=torch.float64, device="cpu")
-                numbers.copy_(written, non_blocking=True)
-            vars(self)["_copy"] = state._replace(block=block), (numbers._version, block._version)
-            if len(shape) != 1:
-                (sigma, v), bound = found
-                found = Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
-        vars(self)["_last"] = T, found
-        return found
-
-    def _fits(self, T: Tensor) -> bool:
-        """Return whether the buffers are for matrices like T."""
-        n, count = T.shape[-1], T.shape[:-2].numel()
-        return (
-            self.block is not None
-            and self.numbers is not None
-            and self.block.shape == (count, n, min(COLUMNS, n))
-            and (self.block.dtype, self.block.device) == (T.dtype, T.device)
-            and self.numbers.shape == (3 + 3 * count,)
-            and not self.numbers.is_complex()  # Module.to(complex) converts all buffers.
-            and not self.numbers.is_inference()
-        )
-
-    # Checkpoints ----------------------------------------------------------------------------------
-
-    def _recalled(self, T: Tensor) -> Norm | None:
-        """Return the loaded norms if they and T have the saved bits."""
-        vars(self)["_is_loaded"] = False
-        vector, sizes, digest, numbers = self.vector, self.sizes, self.digest, self.numbers
-        block = self.block
-        if not self._fits(T) or vector is None or sizes is None or digest is None:
-            return None
+    def tracked(self, T: Tensor) -> Norm:
+        """Return the norms, followed from the state in the buffers."""
+        block, numbers, shape, last = self.block, self.numbers, T.shape[:-2], None
         assert block is not None
         assert numbers is not None
-        if not torch.equal(digest.cpu(), _digest(T, vector, sizes, block, numbers)):
-            return None
+        state, versions = self._host
+        if versions != (numbers._version, block._version):
+            state = state_of(block, numbers.tolist())
+        elif self._last is not None and self._last[0].shape == T.shape:
+            before, (pair, _) = self._last
+            last = Last(before, pair)
+        matrices = T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:])
+        found, state = follow(matrices, state._replace(block=block), last)
+        with torch.no_grad():
+            if state.block is not block:
+                block.copy_(state.block)
+            written = torch.tensor(state.numbers(), dtype=torch.float64, device="cpu")
+            numbers.copy_(written, non_blocking=True)
+        vars(self)["_host"] = state._replace(block=block), (numbers._version, block._version)
+        if len(shape) != 1:
+            (sigma, v), bound = found
+            found = Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
+        return found
+
+    def packed(self, norm: Norm) -> dict[str, Tensor]:
+        """Return v, and σ and its bound as one tensor."""
+        (sigma, v), bound = norm
+        return {"vector": v.reshape(-1, v.shape[-1]), "sizes": torch.stack([sigma, bound]).reshape(2, -1)}
+
+    def unpacked(self, T: Tensor) -> Norm:
+        """Return the norms in the buffers."""
+        assert self.vector is not None
+        assert self.sizes is not None
         shape = T.shape[:-2]
-        sigma, bound = sizes.cpu().clone().reshape(2, *shape)
-        return Norm(Pair(sigma, vector.clone().reshape(*shape, -1)), bound)
-
-    def _save(self) -> None:
-        """Write the last norms and their digest into the buffers."""
-        # A checkpoint does not have the last T, so the next one is not compared with it here, either: the run
-        # that goes on and one that is resumed have the same bits.
-        vars(self)["_copy"] = _NO_COPY
-        if self._last is None or self.vector is None or self.sizes is None or self.digest is None:
-            return
-        assert self.numbers is not None
-        assert self.block is not None
-        T, (pair, bound) = self._last
-        if pair.vector.numel() == self.vector.numel() and self.sizes.dtype == torch.float64:
-            with torch.no_grad():
-                self.vector.copy_(pair.vector.reshape(self.vector.shape))
-                self.sizes.copy_(torch.stack([pair.value, bound]).reshape(self.sizes.shape))
-                self.digest.copy_(_digest(T, self.vector, self.sizes, self.block, self.numbers))
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._save()
-        return {**self.__dict__, "_last": None, "_is_loaded": True, "_copy": _NO_COPY}
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        self._save()
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load buffers of any shape, or none: a checkpoint with the weight alone is complete."""
-        vars(self).update(_last=None, _is_loaded=True, _copy=_NO_COPY)
-        with torch.inference_mode(False), torch.no_grad():
-            for name in _BUFFERS:
-                present, value = getattr(self, name), state_dict.get(prefix + name)
-                if present is not None and value is not None and present.shape == value.shape:
-                    present.copy_(value)
-                elif value is not None:
-                    device = value.device if present is None else present.device
-                    setattr(self, name, value.detach().to(device, copy=True))
-                elif present is not None:
-                    present.zero_()
-
-
-_BUFFERS = ("block", "numbers", "vector", "sizes", "digest")
-_NO_COPY: tuple[State | None, tuple[int, int]] = (None, (-1, -1))
+        sigma, bound = self.sizes.cpu().clone().reshape(2, *shape)
+        return Norm(Pair(sigma, self.vector.clone().reshape(*shape, -1)), bound)

@@ -2,7 +2,9 @@ r"""Proofs that no eigenvalue outside a block is larger, for matrices of which o
 
 They are shared by the tracking of a dominant eigenvalue, that of a norm, and the radius of sparse matrices.
 
-Random vectors -------------- Let Z (n, p) have independent standard normal entries, drawn after the matrix M
+Random vectors
+--------------
+Let Z (n, p) have independent standard normal entries, drawn after the matrix M
 was given, and let w be the leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is
 chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with probability
 
@@ -12,10 +14,10 @@ chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with
 
 Any matrices
 ------------
-Let b_j ≥ ‖A^j‖ for j = 0 … m, for instance by (1), and b_m < r^m. Then A has no eigenvalue with |z| ≥ r, and
-the geometric series gives for such z
+Let b_j ≥ ‖(A/r)^j‖ for j = 0 … m, for instance by (1), and b_m < 1. Then A has no eigenvalue with |z| ≥ r,
+and the geometric series gives for such z
 
-    ‖(z - A)⁻¹‖ ≤ M = Σ_{j<m} b_j r^-(j+1) / (1 - b_m r^-m).                                      (4)
+    ‖(z - A)⁻¹‖ ≤ M = Σ_{j<m} b_j / (1 - b_m) / r.                                                (4)
 
 Hermitian matrices
 ------------------
@@ -55,7 +57,6 @@ precision it is wrong only if λ_max(G) is within n rounding errors of s.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,15 +115,6 @@ def temple_bound(theta: float, defect: float, second: float) -> float:
 def _largest(H: Array) -> float:
     """Return the largest eigenvalue of a Hermitian matrix, at least 0; infinite where it is not finite."""
     return max(0.0, float(np.linalg.eigvalsh(H)[-1])) if np.isfinite(H).all() else math.inf
-
-
-def resolvent_bound(bounds: Sequence[float], radius: float) -> tuple[float, float]:
-    """Return M of (4) for |z| ≥ r = ``radius``, infinite if b_m ≥ r^m, and b_m/r^m."""
-    b = np.asarray(bounds) * radius ** -np.arange(len(bounds), dtype=float)
-    contraction = float(b[-1])
-    if not contraction < 1:
-        return np.inf, contraction
-    return float(b[:-1].sum() / (radius * (1 - contraction))), contraction
 
 
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)

@@ -56,7 +56,6 @@ from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
-from spectral_param._eigen.proof import resolvent_bound
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
 
@@ -367,7 +366,7 @@ def _resolvent_bound(
     for _ in range(math.ceil(min(most, 4 * expected + 10))):
         norms.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
         if norms[-1] <= 0.5:
-            return resolvent_bound(norms, 1.0)[0] / r
+            return sum(norms[:-1]) / (1 - norms[-1]) / r  # (4) of _eigen.proof.
         if not norms[-1] < GROWTH:
             break
         z = B.times(z, power) / r

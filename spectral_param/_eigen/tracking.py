@@ -50,13 +50,13 @@ and A together. Let θ_1 be the largest, scaled to |θ_1| = 1. Two such curves p
 
 So ρ(P) is 1 to within δ, for every T, normal or not. M comes from random vectors, as (1) and (4) of
 :mod:`spectral_param._eigen.proof` say: with p = 16 independent standard normal columns Z, drawn after T and
-the blocks are given, and j products,
+the blocks are given, r = 1 - δ and j products,
 
-    ‖A^j‖ ≤ b_j = ‖A^j Z‖/τ,   τ = 0.65,   b_0 = ‖I - Π‖,                                         (2)
+    ‖(A/r)^j‖ ≤ b_j = ‖(A/r)^j Z‖/τ,   τ = 0.65,   b_0 = ‖I - Π‖,                                 (2)
 
-with probability at least 1 - 1e-10, and if b_m < (1 - δ)^m for some m,
+with probability at least 1 - 1e-10, and if b_m < 1 for some m,
 
-    M = Σ_{j<m} b_j (1 - δ)^-(j+1) / (1 - b_m (1 - δ)^-m).                                       (3)
+    M = Σ_{j<m} b_j / (1 - b_m) / r.                                                             (3)
 
 So each product A^j Z makes a wrong result possible with probability at most 1e-10: 1e-8 for 100 products.
 This holds for every T that was chosen without regard to Z. Z is new in each step, and the T, blocks and
@@ -149,8 +149,8 @@ def to_numbers(state: State) -> list[float]:
 
 
 def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
-    """Return the state of blocks and :func:`to_numbers`; an initial state if a number is not finite."""
-    if not all(map(math.isfinite, numbers)):
+    """Return the state of blocks and :func:`to_numbers`; an initial one if a number is lost or negative."""
+    if not all(0 <= x < math.inf for x in numbers):
         return State(right, left)
     separation, step, warm, effort, failures, wait, regular = numbers
     return State(
@@ -693,10 +693,11 @@ def _bounded_resolvent(
     onto_left = left.mT
     z = _random((AUDIT_VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
+    scale = 1 / (inside.leader * (1 - delta))
     bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
     for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
         z = z @ P.mT
-        z = torch.addmm(z, z @ onto_left, projector, beta=1 / inside.leader, alpha=-1 / inside.leader)
+        z = torch.addmm(z, z @ onto_left, projector, beta=scale, alpha=-scale)
         powers.append(z)
         if products >= first and (products - first) % max(1, first // 3) == 0:
             every = torch.stack(powers)
@@ -704,13 +705,9 @@ def _bounded_resolvent(
             # The largest row sum of the Gram matrix is an upper bound on the squared norm.
             bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / AUDIT_TAU).tolist()
             powers = []
-            M, contraction = _resolvent(bounds, delta)
+            *first_bounds, last = bounds
+            M = sum(first_bounds) / (1 - last) / (1 - delta) if last < 1 else math.inf
             # With a small b_m, more products would not help.
-            if limit >= M or contraction < 0.1 or not math.isfinite(contraction):
+            if limit >= M or last < 0.1 or not math.isfinite(last):
                 break
     return M
-
-
-def _resolvent(bounds: list[float], delta: float) -> tuple[float, float]:
-    """Return M of (3), and b_m relative to (1 - δ)^m."""
-    return proof.resolvent_bound(bounds, 1 - delta)

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, differentiated, is_on_host
-from spectral_param._eigen.follower import Follower
-from spectral_param._eigen.norm import NormFollower
+from spectral_param._eigen.follower import Tracker
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -223,7 +222,7 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
             return None
         for child in content["_modules"].values():
             # A weight does not depend on how its leading eigenvalue or its norm is tracked.
-            if child is not None and not isinstance(child, (Follower, NormFollower)):
+            if child is not None and not isinstance(child, Tracker):
                 parts.append(child)
     if copied and values:
         try:

@@ -223,7 +223,7 @@ class SpectralRadiusNorm(Parametrization):
             rho = known_value(self._measured(T), found.triple)
             W = T * (radius / (rho + self.eps))[..., None, None]
         else:
-            W = divided_by_modulus(T, found.triple, radius, self.eps)
+            W = divided_by_modulus(T, *found.triple, radius, self.eps)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:

@@ -37,7 +37,6 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from spectral_param._context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
 from spectral_param._recurrence.activation import Named
@@ -143,19 +142,20 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
     steps = Forward(plan.cell(U, W, b), plan)
     keeps_all = plan.keep == "all"
     has_all = keeps_all or plan.return_output
-    longest = plan.longest
-    states = x.new_empty(x.shape[0] if has_all else longest, n)
-    moduli = states.real.new_empty(x.shape[0] if keeps_all else longest, n) if steps.has_moduli else None
+    states = x.new_empty(x.shape[0] if has_all else plan.longest, n)
+    moduli = None
+    if steps.has_moduli:
+        moduli = states.real.new_empty(x.shape[0] if keeps_all else plan.longest, n)
     starts = x.new_empty(sum(plan.following), n) if plan.keep == "starts" else None
-    last = x.new_empty(plan.segments[0].sizes[0], n)
+    ended = []
     state, kept = h0, 0
     for segment in plan.segments:
         room = slice(0, segment.length)
         h = states[segment.rows if has_all else room]
         m = None if moduli is None else moduli[segment.rows if keeps_all else room]
         steps.run(x[segment.rows], state, segment.sizes, h, m)
-        for rows, sequences in _ends(segment):
-            last[sequences] = h[rows]
+        for rows, _ in _ends(segment):
+            ended.append(h[rows] if has_all else h[rows].clone())  # The next segment overwrites the buffer.
         if segment.following:
             state = _last_step(segment, h)
             if not has_all:
@@ -163,6 +163,7 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
             if starts is not None:
                 starts[kept : kept + segment.following] = state
                 kept += segment.following
+    last = torch.cat(ended[::-1])  # The longest sequences come first.
     return states if has_all else None, last, moduli if keeps_all else None, starts
 
 
@@ -249,7 +250,7 @@ def reference_backward(
 
 def has_numbers(t: Tensor) -> bool:
     """Return whether values of t can be read at once: t is on the host, and no tracer records."""
-    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
+    return is_on_host(t) and type(t) in PLAIN_TYPES and not torch._C._len_torch_dispatch_stack()
 
 
 # Of torch or of numpy.
@@ -257,9 +258,8 @@ Array = Any
 
 
 def _for_numpy(A: Tensor) -> Array:
-    """Return Aᵀ for numpy, by which its rows of states are multiplied."""
-    # A copy: FSDP frees the memory of parameters, which PyTorch refuses once numpy has seen it.
-    return A.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
+    """Return a copy for numpy: FSDP frees the memory of parameters, but not if numpy has seen it."""
+    return A.clone(memory_format=torch.contiguous_format).numpy()
 
 
 def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], object]:
@@ -284,8 +284,8 @@ class Forward:
         assert isinstance(W, Tensor)
         self._cell, self._in_numpy = cell, plan.in_numpy
         self._weight_ih_T = None if U is None else U.mT
-        self._matrix = _for_numpy(W) if plan.in_numpy else None
-        self._add_product = _adder(W, support)
+        self._matrix = _for_numpy(W.mT) if plan.in_numpy else None
+        self._add_product = None if plan.in_numpy else _adder(W, support)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
         batch = plan.segments[0].sizes[0]
         self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
@@ -310,15 +310,14 @@ class Forward:
         if self._cell.bias is not None and self._nonlinearity != "modrelu":
             h += self._cell.bias
         matrix, add, activate_ = self._matrix, self._add_product, self._activate_
-        # A copy for numpy, because of FSDP; see _for_numpy.
-        state: Array = start if start is None or not self._in_numpy else start.detach().clone().numpy()
+        state: Array = start if start is None or not self._in_numpy else _for_numpy(start)
         running = sizes[0]
         steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
         with np.errstate(all="ignore"):  # NaN and infinity are passed on.
             for z, modulus, size in steps:
                 if state is not None:
                     previous = state if size == running else state[:size]
-                    if matrix is None:
+                    if add is not None:
                         add(previous, z)
                     else:
                         z += previous.dot(matrix)
@@ -363,7 +362,7 @@ class Forward:
             return lambda z, _: np.tanh(z, out=z)
         if self._nonlinearity == "identity" or b is None:
             return None
-        bias = b.detach().clone().numpy()
+        bias = _for_numpy(b)
         # A row for each sequence, because numpy takes twice the time to repeat a row.
         bias = np.zeros((batch, 1), bias.dtype) + bias
         if bool(bias.max() <= 0):
@@ -405,17 +404,16 @@ class Backward:
         U, W, b, self._nonlinearity, self._support = cell
         assert isinstance(W, Tensor)
         self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
+        self._in_numpy, self._weight_hh = plan.in_numpy, W
         # resolve_conj, because a lazy conjugate would be computed again in each product.
-        self._weight_ih = None if U is None else U.conj().resolve_conj()
-        self._weight_hh_H = W.mH.resolve_conj()
+        self._weight_ih = U.conj().resolve_conj() if U is not None and self._needs_x else None
+        self._matrix = _for_numpy(W) if plan.in_numpy else None
         transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
-        self._in_numpy = plan.in_numpy
-        self._matrix = _for_numpy(self._weight_hh_H) if plan.in_numpy else None
-        self._add_product = _adder(self._weight_hh_H, transposed)
+        self._add_product = None if plan.in_numpy else _adder(W.mH.resolve_conj(), transposed)
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
-        self._delta = x.new_empty(plan.longest, W.shape[-1])
-        self._factor = x.new_empty(plan.longest, W.shape[-1])
+        room = plan.longest, W.shape[-1]
+        self._delta, self._factor = x.new_empty(room), x.new_empty(room)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
         self.start: Tensor | None = None
         self._weight_ih_T: Tensor | None = None
@@ -469,8 +467,11 @@ class Backward:
         first = segment.sizes[0]
         self.start = None
         if start is not None and (self._needs_start or segment.rows.start > 0):
-            self.start = torch.zeros_like(delta[:first])
-            self._add_product(delta[:first], self.start)
+            if self._add_product is None:
+                self.start = delta[:first] @ self._weight_hh
+            else:
+                self.start = torch.zeros_like(delta[:first])
+                self._add_product(delta[:first], self.start)
         if self._needs_W:
             if start is not None:
                 self._add_outer(delta[:first], start[:first].conj())
@@ -495,7 +496,7 @@ class Backward:
             self.weight_hh = _add_mm(self.weight_hh, delta.mT, previous)
             return
         if self.weight_hh is None:
-            self.weight_hh = torch.zeros_like(self._weight_hh_H, memory_format=torch.contiguous_format)
+            self.weight_hh = torch.zeros_like(self._weight_hh, memory_format=torch.contiguous_format)
         for rows, columns in self._support:
             self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
 
@@ -527,7 +528,7 @@ class Backward:
             for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
                 if later is not None:
                     earlier = step if running == size else step[:running]
-                    if matrix is None:
+                    if add is not None:
                         add(later, earlier)
                     else:
                         earlier += later.dot(matrix)

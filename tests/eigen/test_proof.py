@@ -143,13 +143,3 @@ def test_cholesky_without_a_gap(dtype) -> None:
     G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).repeat(3, 1, 1)
     s = torch.tensor([1 - 1e-12, 1 + 1e-12, torch.nan], dtype=torch.float64)
     assert proof.is_below(G, s).tolist() == [False, True, False]
-
-
-def test_the_bound_of_a_resolvent() -> None:
-    A = np.array([[0.5, 3.0], [0.0, 0.5]])
-    bounds = [np.linalg.norm(np.linalg.matrix_power(A, j), 2) for j in range(20)]
-    M, contraction = proof.resolvent_bound(bounds, 0.9)
-    assert contraction < 1
-    for angle in np.linspace(0, 2 * np.pi, 50):
-        assert np.linalg.norm(np.linalg.inv(0.9 * np.exp(1j * angle) * np.eye(2) - A), 2) <= M
-    assert proof.resolvent_bound(bounds[:3], 0.9)[0] == np.inf  # The powers still grow.

@@ -258,18 +258,27 @@ def test_audit_of_an_eigenvalue_next_to_the_leader(squarings) -> None:
     assert not any(found[3:])
 
 
-def test_resolvent_bound_of_the_derivation() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_resolvent_bound_of_the_derivation(seed) -> None:
     """(3) against the norm of the inverse, on the circle where it is asked, for a non-normal A."""
-    A = 0.5 * torch.eye(12, dtype=torch.float64) + torch.diag(torch.full((11,), 0.8, dtype=torch.float64), 1)
-    norms = [torch.linalg.matrix_norm(torch.linalg.matrix_power(A, j), 2).item() for j in range(200)]
-    M, contraction = tracking._resolvent(norms, 1e-3)
-    assert contraction < 1
-    angles = torch.polar(torch.full((64,), 0.999, dtype=torch.float64), torch.linspace(0, 6.28, 64).double())
+    size, delta = 2.0, 1e-3  # θ₁, in units of P.
+
+    def bound(A, rest):
+        P = size * torch.block_diag(torch.eye(2), A).double()
+        rows = torch.eye(len(P), dtype=torch.float64)[:2]
+        inside = tracking._Inside(np.eye(2), np.eye(2), np.ones(2), np.zeros(2), size)
+        generator = torch.Generator().manual_seed(seed)
+        # Limit 0: products until more would not help.
+        steps = tracking._bounded_resolvent(P, rows, rows, inside, rest, 0.0, delta, 20.0, generator)
+        return computed(steps)
+
+    A = 0.5 * torch.eye(12) + torch.diag(torch.full((11,), 0.8), 1)
+    angles = torch.polar(torch.full((64,), 1 - delta).double(), torch.linspace(0, 6.28, 64).double())
     inverses = torch.linalg.inv(angles[:, None, None] * torch.eye(12) - A)
     worst = torch.linalg.matrix_norm(inverses, 2).max().item()
-    assert worst <= M
-    assert worst > 0.5 * M, "at z > 0 the bound is nearly attained"
-    assert tracking._resolvent(norms[:20], 1e-3)[0] == np.inf, "powers still grow"
+    assert worst <= bound(A, rest=0.9) <= 20 * worst, "‖Z‖/τ is at most about 12"
+    assert bound(A, rest=1e-6) == np.inf, "powers still grow"
+    assert bound(A + 0.51 * torch.eye(12), rest=0.9) == np.inf, "an eigenvalue is outside"
 
 
 def f(z, A, products, theta):

@@ -243,6 +243,12 @@ def test_resumes_to_the_same_bits_and_believes_no_changed_checkpoint(n) -> None:
     # A checkpoint of the weight alone.
     restored.load_state_dict({name: state[name], "bias": state["bias"]}, strict=False)
     assert norm(restored.weight) <= 0.5 * (1 + SINGLE)
+    if n >= 96:  # Followed.
+        key = "parametrizations.weight.0.tracking."
+        with pytest.raises(RuntimeError, match=r"block: expected shape .*without the keys"):
+            restored.load_state_dict(state | {key + "block": torch.zeros(3)})
+        restored.load_state_dict({k: v for k, v in state.items() if not k.startswith(key)})
+        assert norm(restored.weight) <= 0.5 * (1 + SINGLE)
 
 
 @pytest.mark.parametrize("n", [12, 130])
