@@ -32,7 +32,8 @@ def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
                 is_sparse, dense = hasattr(value, "toarray"), "toarray"
             if is_sparse:
                 raise TypeError(
-                    f"{function.__name__}: expected a dense tensor or array, got a sparse one. Pass W.{dense}()."
+                    f"{function.__name__}: expected a dense tensor or array, got a sparse one. "
+                    f"Pass W.{dense}()."
                 )
         return function(*args, **kwargs)
 
