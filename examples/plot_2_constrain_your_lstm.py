@@ -22,7 +22,6 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
-from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
 
@@ -209,12 +208,11 @@ print(f"median training step: {plain:.1f} ms plain, {constrained:.1f} ms constra
 # %%
 # Take the constraint off
 # -----------------------
-# ``remove_parametrizations`` leaves the weight as an ordinary parameter with its present value. The model
+# :func:`spectral_param.remove` leaves each weight as an ordinary parameter with its present value. The model
 # needs no ``spectral_param`` any more, and ``torch.save``, ``torch.export`` and the rest see a plain LSTM.
 
 before = model(x_test)
-for name in list(model.lstm.parametrizations):
-    remove_parametrizations(model.lstm, name)
+sp.remove(model)
 print(type(model.lstm).__name__, *(name for name, _ in model.lstm.named_parameters() if "hh" in name))
 
 assert type(model.lstm) is nn.LSTM

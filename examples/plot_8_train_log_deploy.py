@@ -34,7 +34,6 @@ from sklearn.datasets import load_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils.parametrize import remove_parametrizations
 from torch.utils.data import DataLoader, TensorDataset
 
 import spectral_param as sp
@@ -185,13 +184,12 @@ assert all(torch.equal(value, expected[name]) for name, value in resumed.state_d
 # Deploy
 # ------
 #
-# :func:`torch.nn.utils.parametrize.remove_parametrizations` leaves the constrained weight as an ordinary
-# parameter. ``torch.export`` then writes a program that runs where this library is not installed. The
-# program takes any number of images.
+# :func:`spectral_param.remove` leaves the constrained weight as an ordinary parameter. ``torch.export`` then
+# writes a program that runs where this library is not installed. The program takes any number of images.
 model = resumed.model.eval()
 with torch.no_grad():
     before = model(images[1400:])
-remove_parametrizations(model.rnn, "weight_hh_l0")
+sp.remove(model)
 program = torch.export.export(model, (images[:2],), dynamic_shapes={"images": {0: torch.export.Dim("batch")}})
 torch.export.save(program, folder / "classifier.pt2")
 

@@ -6,6 +6,7 @@ import io
 import geotorch
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch.nn.utils import parametrizations, parametrize
 
@@ -192,6 +193,15 @@ def test_numpy_arrays_are_tensors_without_a_graph(function) -> None:
         assert type(a) is type(b)
         if isinstance(a, torch.Tensor):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("function", [sp.functional.spectral_radius, sp.analysis.eigenvalues])
+def test_sparse_weights_are_refused_with_the_remedy(function) -> None:
+    with pytest.raises(TypeError, match=rf"{function.__name__}: expected a dense .* Pass W\.to_dense\(\)\."):
+        function(torch.eye(3).to_sparse())
+    for sparse in (scipy.sparse.eye_array(3), scipy.sparse.csr_matrix(np.eye(3))):
+        with pytest.raises(TypeError, match=r"got a sparse one\. Pass W\.toarray\(\)\."):
+            function(sparse)
 
 
 def test_arrays_of_numpy_are_drawn() -> None:

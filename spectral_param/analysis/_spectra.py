@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from spectral_param._constrain import _is_kernel, _known_gates
 from spectral_param._eigen import dense
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._scale import divided, power_of_two_scale
-from spectral_param.analysis._matrices import square_matrices, without_nan
+from spectral_param.analysis._matrices import square_matrices, wide_or_square, without_nan
 from spectral_param.functional._checks import check_module, with_arrays
 
 
@@ -46,22 +48,23 @@ def singular_values(W: Tensor) -> Tensor:
     """Return the singular values of each matrix, largest first.
 
     Args:
-        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
+        W: Matrices ``(..., m, n)`` with m ≤ n, real or complex, or gate blocks ``(..., k·n, n)``. Pass the
+            transpose of a tall weight, ``W.mT``: a weight of k·n rows is read as k gate blocks.
 
     Returns:
-        Real tensor of shape ``(..., n)`` (``(..., k, n)`` for gate blocks) in double precision, NaN where
+        Real tensor of shape ``(..., m)`` (``(..., k, n)`` for gate blocks) in double precision, NaN where
         a matrix is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
-        NotSquareError: If W is neither square nor a stack of square blocks.
+        NotSquareError: If W is tall and no stack of square blocks.
         UnsupportedDtypeError: If W is not floating point or complex.
 
     Example:
         >>> spectral_param.analysis.singular_values(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
         tensor([10.,  0.], dtype=torch.float64)
     """
-    W, finite = without_nan(square_matrices(W, "singular_values"))
+    W, finite = without_nan(wide_or_square(W, "singular_values"))
     return torch.where(finite[..., None], torch.linalg.svdvals(W), torch.nan)
 
 
@@ -129,8 +132,9 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
 def spectral_summary(model: nn.Module) -> dict[str, float]:
     """Return spectral radius and departure from normality of each constrained weight, for a logger.
 
-    A weight is constrained if it has a parametrization, of this library or another one. Weights that are
-    neither square nor stacks of square blocks are left out.
+    A weight is constrained if it has a parametrization, of this library or another one. Rectangles and the
+    kernels of convolutions have no eigenvalues and are left out. Only gates make a tall weight a stack of
+    square blocks.
 
     Each weight costs two decompositions in double precision: log once in an epoch, not in each step. The
     call does not change training, not even in the last bit.
@@ -159,12 +163,16 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         if not isinstance(weight, ParametrizationList):
             continue
         # Read as the module's attribute, so that torch's cache of parametrized tensors serves here, too.
-        owner, _, name = path.rpartition("parametrizations.")
-        W = getattr(model.get_submodule(owner.removesuffix(".")), name)
-        if W.ndim >= 2 and W.numel() and W.shape[-2] % W.shape[-1] == 0:
+        prefix, _, name = path.rpartition("parametrizations.")
+        owner = model.get_submodule(prefix.removesuffix("."))
+        W = getattr(owner, name)
+        if W.ndim < 2 or not W.numel() or _is_kernel(owner, name):
+            continue
+        gates = [link.gates for link in weight if isinstance(link, Parametrization)]
+        if W.shape[-2] == max(gates, default=_known_gates(owner, name)) * W.shape[-1]:
             values = {
                 "spectral_radius": eigenvalues(W).abs(),
                 "departure_from_normality": departure_from_normality(W),
             }
-            found |= {f"{key}/{owner}{name}": value.amax().item() for key, value in values.items()}
+            found |= {f"{key}/{prefix}{name}": value.amax().item() for key, value in values.items()}
     return found

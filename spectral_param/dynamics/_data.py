@@ -39,7 +39,8 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
         )
     if array.ndim != ndim:
         shape = "(samples, columns), samples as rows" if ndim == 2 else "(n,), one state"
-        raise ValueError(f"{caller}: expected {name} of shape {shape}, got {array.shape}.")
+        remedy = f" For one column pass {name}.reshape(-1, 1)." if (ndim, array.ndim) == (2, 1) else ""
+        raise ValueError(f"{caller}: expected {name} of shape {shape}, got {array.shape}.{remedy}")
     return array.astype(np.float64, copy=False)
 
 

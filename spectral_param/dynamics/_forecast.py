@@ -131,7 +131,8 @@ def fit_forecast(
     """
     parts = _recordings(recordings, inputs)
     if horizon is not None:
-        horizon = whole_number(horizon, "fit_forecast: horizon", otherwise=" or None")
+        hint = " (StableLinearModel takes 'cv')" if str(horizon) == "cv" else ""
+        horizon = whole_number(horizon, "fit_forecast: horizon", otherwise=f" or None{hint}")
     if start not in get_args(Start):
         raise ValueError(f"fit_forecast: expected start 'measured' or 'estimated', got {start!r}.")
     if not 0 <= ridge < np.inf:

@@ -19,13 +19,22 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """Return ``function`` for numpy arrays, too, which become tensors of the same dtype."""
+    """Return ``function`` for numpy arrays, too, as tensors of the same dtype; it refuses sparse ones."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         for value in (*args, *kwargs.values()):
             if isinstance(value, np.ndarray):
                 return function(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
+            if isinstance(value, Tensor):
+                is_sparse, dense = value.layout != torch.strided, "to_dense"
+            else:  # A sparse matrix of scipy has this method.
+                is_sparse, dense = hasattr(value, "toarray"), "toarray"
+            if is_sparse:
+                raise TypeError(
+                    f"{function.__name__}: expected a dense tensor or array, got a sparse one. "
+                    f"Pass W.{dense}()."
+                )
         return function(*args, **kwargs)
 
     return wrapped

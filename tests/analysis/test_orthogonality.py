@@ -28,9 +28,21 @@ def test_of_an_lstm_the_four_gates() -> None:
     assert orthogonality_error(torch.nn.LSTM(2, 5).weight_hh_l0).min() > 0.1
 
 
-def test_error_of_a_rectangle_is_refused() -> None:
-    with pytest.raises(NotSquareError, match="orthogonality_error: expected a square weight"):
-        orthogonality_error(torch.randn(3, 4))
+def test_of_a_wide_weight_the_rows() -> None:
+    W = sp.constrain(torch.nn.Linear(7, 3), "weight", sp.ScaledCayley()).weight
+    assert orthogonality_error(W) < 1e-5
+    assert orthogonality_error(torch.stack([2 * W, W])).tolist() == pytest.approx([27**0.5, 0], abs=1e-5)
+    complex_rows = torch.linalg.qr(torch.randn(7, 3, dtype=torch.complex128)).Q.mH
+    assert orthogonality_error(complex_rows) < 1e-13
+
+
+def test_of_a_tall_weight_the_transpose_is_asked_for() -> None:
+    tall = torch.linalg.qr(torch.randn(7, 3)).Q
+    with pytest.raises(
+        NotSquareError, match=r"orthogonality_error: .*\(7, 3\)\. Pass the transpose .*, W\.mT"
+    ):
+        orthogonality_error(tall)
+    assert orthogonality_error(tall.mT) < 1e-5
 
 
 def test_recorder_over_training() -> None:

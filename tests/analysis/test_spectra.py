@@ -73,8 +73,8 @@ def test_nan_in_nan_out_and_only_there(function, dtype, bad) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_weights_without_a_spectrum_are_refused(function) -> None:
-    with pytest.raises(NotSquareError, match="expected a square weight"):
-        function(torch.randn(3, 4))
+    with pytest.raises(NotSquareError, match="expected a square"):
+        function(torch.randn(4, 3))
     with pytest.raises(NotAMatrixError, match="at least two dimensions"):
         function(torch.randn(3))
     with pytest.raises(UnsupportedDtypeError, match=r"torch\.int64"):
@@ -173,6 +173,38 @@ def test_summary_names_each_constrained_weight() -> None:
     alone = spectral_summary(model["rnn"])
     assert list(alone) == ["spectral_radius/weight_hh_l0", "departure_from_normality/weight_hh_l0"]
     assert spectral_summary(torch.nn.Linear(4, 4)) == {}
+
+
+def test_singular_values_of_a_wide_weight() -> None:
+    W = torch.randn(2, 3, 5, dtype=torch.complex64)
+    expected = torch.linalg.svdvals(W.to(torch.complex128))
+    torch.testing.assert_close(singular_values(W), expected, rtol=0, atol=0)
+    assert singular_values(torch.full((3, 5), torch.nan)).isnan().all()
+    with pytest.raises(NotSquareError, match=r"singular_values: .*Pass the transpose of a tall weight"):
+        singular_values(torch.randn(5, 3))
+
+
+def test_summary_has_no_rectangles_and_no_kernels() -> None:
+    """Their blocks are square by chance, but have eigenvalues that mean nothing."""
+    model = torch.nn.ModuleDict(
+        {
+            "tall": torch.nn.Linear(4, 16),
+            "image": torch.nn.Conv2d(3, 5, 3),
+            "pixels": torch.nn.Conv2d(4, 4, 1),
+            "attention": torch.nn.MultiheadAttention(4, 2),
+        }
+    )
+    sp.constrain(model, "*weight", sp.SpectralNorm(1.0))
+    model["by hand"] = torch.nn.Linear(4, 16)
+    sp.constrain(model["by hand"], "weight", sp.SpectralNorm(1.0), gates=4)
+    model["foreign"] = weight_norm(torch.nn.LSTM(4, 4), "weight_hh_l0")
+    names = {name.removeprefix("spectral_radius/") for name in spectral_summary(model)}
+    assert {name for name in names if "/" not in name} == {
+        "attention.in_proj_weight",
+        "attention.out_proj.weight",
+        "by hand.weight",
+        "foreign.weight_hh_l0",
+    }
 
 
 def test_summary_of_complex_weights_and_of_those_that_are_not_finite() -> None:

@@ -323,7 +323,11 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ),
         ((good, good, good[:5]), {}, r"got X \(20, 3\), Y \(20, 3\), U \(5, 3\)"),
         ((good[:, :0], good[:, :0]), {}, "with n >= 1"),
-        ((good[0], good[0]), {}, r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
+        (
+            (good[0], good[0]),
+            {},
+            r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)\. .*X\.reshape\(-1, 1\)",
+        ),
         ((good * 1j, good), {}, "expected real numbers in X, got dtype complex128.*as columns"),
         (
             (torch.from_numpy(good), torch.from_numpy(good * 1j)),

@@ -91,6 +91,7 @@ rows = np.random.default_rng(0).standard_normal((20, 2))
         (([rows, rows[:, :1]],), {}, r"as many columns in each of recordings, got \[1, 2\]"),
         (([rows, rows], [rows]), {}, "lists of the same length"),
         ((rows, rows[:5]), {}, "expected 20 or 19 rows of inputs, got 5"),
+        ((rows,), {"horizon": "cv"}, r"or None \(StableLinearModel takes 'cv'\), got 'cv'"),
         ((rows,), {"horizon": 0}, "horizon: expected an integer >= 1 or None, got 0"),
         ((rows,), {"start": "known"}, "expected start 'measured' or 'estimated', got 'known'"),
         ((rows,), {"ridge": -1.0}, "expected 0 <= ridge < inf, got -1.0"),
