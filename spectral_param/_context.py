@@ -148,7 +148,7 @@ def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     if torch.compiler.is_compiling():
         exists = device != "meta"
     else:
-        exists = torch._C._is_any_autocast_enabled() and is_autocast_available(device)
+        exists = device == "cpu" or is_autocast_available(device)
     if exists and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
