@@ -37,6 +37,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from spectral_param._context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
 from spectral_param._recurrence.activation import Named
@@ -250,7 +251,7 @@ def reference_backward(
 
 def has_numbers(t: Tensor) -> bool:
     """Return whether values of t can be read at once: t is on the host, and no tracer records."""
-    return is_on_host(t) and type(t) in PLAIN_TYPES and not torch._C._len_torch_dispatch_stack()
+    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
 
 
 # Of torch or of numpy.
