@@ -98,7 +98,7 @@ def training(
 
 
 def held_bytes(run: Run) -> int:
-    """Return the most memory of torch and of numpy that ``run`` held, beyond what there was before.
+    """Return the most memory of torch and of numpy that ``run`` held, beyond the least.
 
     The two peaks are added up, though they need not be at the same time.
 
@@ -115,7 +115,9 @@ def held_bytes(run: Run) -> int:
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Return the most bytes that ``run`` held at a time, beyond what there was before.
+    """Return the most bytes that ``run`` held at a time, beyond the least.
+
+    A training step frees the gradients of the step before, which are no part of what there was before it.
 
     Args:
         run: What to run; it is run twice, so that what is set up on first use does not count.
@@ -124,8 +126,8 @@ def peak_bytes(run: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
+    held = peak = least = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()
-        peak = max(peak, held)
-    return peak
+        peak, least = max(peak, held), min(least, held)
+    return peak - least

@@ -296,6 +296,17 @@ def test_peak_is_that_of_what_is_alive_at_a_time() -> None:
     assert memory.peak_bytes(run) == 4 * 3000
 
 
+@pytest.mark.parametrize("size", [10, 1000, 1_000_000])
+def test_peak_counts_the_gradient_of_a_step_that_frees_the_one_before(size) -> None:
+    parameter = torch.zeros(size, requires_grad=True)
+
+    def run() -> None:
+        parameter.grad = None
+        parameter.grad = torch.ones(size)
+
+    assert memory.peak_bytes(run) == 4 * size
+
+
 def test_recurrences_keep_to_their_memory() -> None:
     """In units of all states: the states, a loss's gradient, and little else; or only that little."""
     peaks = memory.contenders(48, 32, 1000)
