@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.errors import NotSquareError
 from spectral_param.functional._checks import check_matrix, square_blocks
 
 
@@ -19,18 +18,10 @@ def square_matrices(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k 
     return as_double(square_blocks(W, name))
 
 
-def wide_or_square(W: Tensor, name: str) -> Tensor:  # (..., m, n), m <= n, or (..., k n, n) -> (..., k, n, n)
-    """Return a wide weight, or the square matrices of a weight or its gate blocks, in double precision."""
+def matrices(W: Tensor, name: str) -> Tensor:  # (..., m, n)
+    """Return matrices of any shape in double precision."""
     check_matrix(W, name)
-    rows, n = W.shape[-2:]
-    if rows < n:
-        return as_double(W)
-    if rows % n:
-        raise NotSquareError(
-            f"{name}: expected a square or wide weight, or gate blocks (..., k*n, n), got shape "
-            f"{tuple(W.shape)}. Pass the transpose of a tall weight, W.mT."
-        )
-    return square_matrices(W, name)
+    return as_double(W)
 
 
 def without_nan(M: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)

@@ -7,45 +7,43 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param.analysis._matrices import wide_or_square
+from spectral_param.analysis._matrices import matrices
 from spectral_param.functional._checks import with_arrays
 
 
 @with_arrays
 def orthogonality_error(W: Tensor) -> Tensor:
-    """Return :math:`‖W W^H - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
+    """Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
 
-    For a square weight it is equal to :math:`‖W^H W - I‖_F`. Of a wide weight it measures the rows.
+    For a square weight it is equal to :math:`‖W W^H - I‖_F`. Of a tall weight it measures the columns, of a
+    wide one the rows.
 
     Computed in double precision, so that the result shows the rounding errors of W and not its own. Source:
     Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform" (ICML
     2018), appendix B.
 
     Args:
-        W: Matrices ``(..., m, n)`` with m ≤ n, real or complex, or gate blocks ``(..., k·n, n)``. Pass the
-            transpose of a tall weight, ``W.mT``: a weight of k·n rows is read as k gate blocks.
+        W: Matrices ``(..., m, n)``, real or complex. The weights of an LSTM or GRU are stacks of gates: pass
+            ``weight.unflatten(0, (4, -1))``, with 3 for a GRU.
 
     Returns:
-        Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks), NaN where a matrix has NaN entries.
+        Real tensor of shape ``(...)``, NaN where a matrix has NaN entries.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
-        NotSquareError: If W is tall and no stack of square blocks.
         UnsupportedDtypeError: If W is not floating point or complex.
 
     Example:
-        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 64), "weight", spectral_param.ScaledCayley())
+        >>> layer = spectral_param.constrain(torch.nn.Linear(4, 8), "weight", spectral_param.ScaledCayley())
         >>> spectral_param.analysis.orthogonality_error(layer.weight).item() < 1e-5
         True
         >>> spectral_param.analysis.orthogonality_error(2 * torch.eye(4)).item()
         6.0
-        >>> layer = spectral_param.constrain(torch.nn.Linear(4, 8), "weight", spectral_param.ScaledCayley())
-        >>> spectral_param.analysis.orthogonality_error(layer.weight.mT).item() < 1e-5  # the columns
-        True
     """
-    W = wide_or_square(W, "orthogonality_error")
-    identity = torch.eye(W.shape[-2], dtype=W.dtype, device=W.device)
-    error: Tensor = torch.linalg.matrix_norm(W @ W.mH - identity)
+    W = matrices(W, "orthogonality_error")
+    W = W.mH if W.shape[-2] < W.shape[-1] else W
+    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity)
     return error
 
 

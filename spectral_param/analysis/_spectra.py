@@ -10,7 +10,7 @@ from spectral_param._constrain import _is_kernel, _known_gates
 from spectral_param._eigen import dense
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._scale import divided, power_of_two_scale
-from spectral_param.analysis._matrices import square_matrices, wide_or_square, without_nan
+from spectral_param.analysis._matrices import matrices, square_matrices, without_nan
 from spectral_param.functional._checks import check_module, with_arrays
 
 
@@ -48,23 +48,21 @@ def singular_values(W: Tensor) -> Tensor:
     """Return the singular values of each matrix, largest first.
 
     Args:
-        W: Matrices ``(..., m, n)`` with m ≤ n, real or complex, or gate blocks ``(..., k·n, n)``. Pass the
-            transpose of a tall weight, ``W.mT``: a weight of k·n rows is read as k gate blocks.
+        W: Matrices ``(..., m, n)``, real or complex. The weights of an LSTM or GRU are stacks of gates: pass
+            ``weight.unflatten(0, (4, -1))``, with 3 for a GRU.
 
     Returns:
-        Real tensor of shape ``(..., m)`` (``(..., k, n)`` for gate blocks) in double precision, NaN where
-        a matrix is not finite.
+        Real tensor of shape ``(..., min(m, n))`` in double precision, NaN where a matrix is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
-        NotSquareError: If W is tall and no stack of square blocks.
         UnsupportedDtypeError: If W is not floating point or complex.
 
     Example:
         >>> spectral_param.analysis.singular_values(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
         tensor([10.,  0.], dtype=torch.float64)
     """
-    W, finite = without_nan(wide_or_square(W, "singular_values"))
+    W, finite = without_nan(matrices(W, "singular_values"))
     return torch.where(finite[..., None], torch.linalg.svdvals(W), torch.nan)
 
 
