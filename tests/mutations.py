@@ -120,9 +120,9 @@ FAULTS = (
     ),
     Fault(
         "small-step: modReLU in numpy adds its bias before it takes the modulus",
-        "spectral_param/_recurrence/fused.py",
-        r"z \*= sign\n                z \+= bias\[: len\(z\)\]",
-        "z += bias[: len(z)]\n                z *= sign",
+        "spectral_param/_recurrence/short.py",
+        r"z \*= sign\n            z \+= bias",
+        "z += bias\n            z *= sign",
         ("tests/recurrence",),
     ),
     Fault(

@@ -228,10 +228,10 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    Without BLAS's complex product, which wakes numpy's threads from n = 64 on: torch's threads, whose cores
+    From n = 64 on without BLAS's complex product, which wakes numpy's threads: torch's threads, whose cores
     they then hold, take milliseconds for the next product.
     """
-    product: Array = A @ x if x.dtype.kind == "f" else np.einsum("ij,j", A, x)
+    product: Array = A.dot(x) if x.dtype.kind == "f" or len(A) < 64 else np.einsum("ij,j", A, x)
     return product
 
 

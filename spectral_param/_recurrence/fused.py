@@ -3,8 +3,7 @@ r"""The recurrence with a named activation as one autograd Function for a whole 
 Recording about ten operations for each time step costs autograd several times as much as computing them. Here
 the forward and the backward pass are written by hand. They work in place, on short segments of the sequence
 one by one. So all temporary tensors of a segment stay in the cache, and only the states take memory of the
-size of all states. The steps of a small real network are computed by numpy on the same memory, because its
-calls take a third of the time of torch's.
+size of all states. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):
@@ -30,19 +29,18 @@ stored.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from spectral_param._context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
+from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference
-from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, Support, segments
+from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, Support, ends, previous, segments
 
 # From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
 BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
@@ -74,7 +72,7 @@ class Plan(NamedTuple):
         keep: What is stored for backward: all states; the states at which segments start, from which backward
             computes the others again; or nothing, if no gradient is needed.
         return_output: Whether all states are returned.
-        in_numpy: Whether numpy computes the steps.
+        in_numpy: Whether numpy computes the steps. There is one segment then, all of whose states are kept.
     """
 
     nonlinearity: Named
@@ -103,16 +101,23 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     """Choose how to run a cell."""
     W, sizes, support, every = cell.weight_hh, rows.sizes, cell.support, rows.checkpoint_every
     assert isinstance(W, Tensor)
-    n = W.shape[-1]
-    if every is None:
-        # On other devices one segment, because each segment launches more kernels.
-        every = _steps_in_cache(sizes[0], n, W.element_size()) if is_on_host(W) else len(sizes)
+    n, on_host = W.shape[-1], is_on_host(W)
     # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
     # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
-    if n < BLOCKWISE_SIZE or not is_on_host(W) or (support and n < BLOCKWISE_ROWS * len(support)):
+    if n < BLOCKWISE_SIZE or not on_host or (support and n < BLOCKWISE_ROWS * len(support)):
         support = None
-    is_short = W.dtype in (torch.float32, torch.float64) and sizes[0] * n <= SHORT_STATES and support is None
-    tensors = [t for t in (rows.x, rows.h0, W, cell.bias) if t is not None]
+    in_numpy = (
+        sizes[0] * n <= SHORT_STATES
+        and support is None
+        and W.dtype in (torch.float32, torch.float64)
+        and every is None
+        and (differentiable or rows.return_output)
+        and all(t is None or has_numbers(t) for t in (rows.x, rows.h0, W, cell.bias))
+    )
+    if every is None:
+        # On other devices one segment, because each segment launches more kernels.
+        whole = in_numpy or not on_host
+        every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
         cast("Named", cell.nonlinearity),
         support,
@@ -121,7 +126,7 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
         else segments(sizes, every),
         "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
         rows.return_output,
-        is_short and all(map(has_numbers, tensors)),
+        in_numpy,
     )
 
 
@@ -138,6 +143,8 @@ Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
     """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
+    if plan.in_numpy:
+        return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
     x, h0, U, W, b = tensors
     n = W.shape[-1]
     steps = Forward(plan.cell(U, W, b), plan)
@@ -155,7 +162,7 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
         h = states[segment.rows if has_all else room]
         m = None if moduli is None else moduli[segment.rows if keeps_all else room]
         steps.run(x[segment.rows], state, segment.sizes, h, m)
-        for rows, _ in _ends(segment):
+        for rows, _ in ends(segment):
             ended.append(h[rows] if has_all else h[rows].clone())  # The next segment overwrites the buffer.
         if segment.following:
             state = _last_step(segment, h)
@@ -184,8 +191,11 @@ def backward(
         needs: Whether each of the tensors needs a gradient.
         plan: How the forward pass was run.
     """
-    x, h0, U, W, b = tensors
     states, moduli, starts = kept
+    if plan.in_numpy:
+        assert states is not None
+        return short.backward(tensors, states, grads, needs, plan.nonlinearity, plan.segments[0])
+    x, h0, U, W, b = tensors
     cell = plan.cell(U, W, b)
     found = Backward(cell, x, plan, needs)
     again = Forward(cell, plan) if plan.keep == "starts" else None
@@ -254,15 +264,6 @@ def has_numbers(t: Tensor) -> bool:
     return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
 
 
-# Of torch or of numpy.
-Array = Any
-
-
-def _for_numpy(A: Tensor) -> Array:
-    """Return a copy for numpy: FSDP frees the memory of parameters, but not if numpy has seen it."""
-    return A.clone(memory_format=torch.contiguous_format).numpy()
-
-
 def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], object]:
     """Return a function (h, z) that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
     if support is None:
@@ -283,13 +284,11 @@ class Forward:
     def __init__(self, cell: Cell, plan: Plan) -> None:
         U, W, b, self._nonlinearity, support = cell
         assert isinstance(W, Tensor)
-        self._cell, self._in_numpy = cell, plan.in_numpy
+        self._cell = cell
         self._weight_ih_T = None if U is None else U.mT
-        self._matrix = _for_numpy(W.mT) if plan.in_numpy else None
-        self._add_product = None if plan.in_numpy else _adder(W, support)
+        self._add_product = _adder(W, support)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
-        batch = plan.segments[0].sizes[0]
-        self._activate_ = self._activation_in_numpy(batch) if plan.in_numpy else self._activation()
+        self._activate_ = self._activation()
 
     def run(
         self, x: Tensor, start: Tensor | None, sizes: list[int], h: Tensor, moduli: Tensor | None
@@ -310,21 +309,13 @@ class Forward:
             torch.mm(x, self._weight_ih_T, out=h)
         if self._cell.bias is not None and self._nonlinearity != "modrelu":
             h += self._cell.bias
-        matrix, add, activate_ = self._matrix, self._add_product, self._activate_
-        state: Array = start if start is None or not self._in_numpy else _for_numpy(start)
-        running = sizes[0]
-        steps = zip(_split(h, sizes, self._in_numpy), _split(moduli, sizes), sizes, strict=True)
-        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
-            for z, modulus, size in steps:
-                if state is not None:
-                    previous = state if size == running else state[:size]
-                    if add is not None:
-                        add(previous, z)
-                    else:
-                        z += previous.dot(matrix)
-                if activate_ is not None:
-                    activate_(z, modulus)
-                state, running = z, size
+        add, activate_, state, running = self._add_product, self._activate_, start, sizes[0]
+        for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
+            if state is not None:
+                add(state if size == running else state[:size], z)
+            if activate_ is not None:
+                activate_(z, modulus)
+            state, running = z, size
 
     def _activation(self) -> Callable[[Tensor, Tensor | None], object] | None:
         """Return the in-place activation, a function of z and of a buffer for its moduli."""
@@ -354,36 +345,6 @@ class Forward:
 
         return modrelu_
 
-    def _activation_in_numpy(self, batch: int) -> Callable[[Array, None], object] | None:
-        """Return the same for numpy and steps of at most ``batch`` rows."""
-        b = self._cell.bias
-        if self._nonlinearity == "relu":
-            return lambda z, _: np.maximum(z, 0, out=z)
-        if self._nonlinearity == "tanh":
-            return lambda z, _: np.tanh(z, out=z)
-        if self._nonlinearity == "identity" or b is None:
-            return None
-        bias = _for_numpy(b)
-        # A row for each sequence, because numpy takes twice the time to repeat a row.
-        bias = np.zeros((batch, 1), bias.dtype) + bias
-        if bool(bias.max() <= 0):
-            minus_bias = -bias
-
-            def modrelu_(z: Array, _: None) -> None:
-                middle = np.maximum(z, bias[: len(z)])
-                z -= np.minimum(middle, minus_bias[: len(z)], out=middle)
-        else:
-            zeros = np.zeros_like(bias)  # With the number 0, numpy takes twice the time.
-
-            def modrelu_(z: Array, _: None) -> None:
-                sign = np.sign(z)
-                z *= sign
-                z += bias[: len(z)]
-                np.maximum(z, zeros[: len(z)], out=z)
-                z *= sign
-
-        return modrelu_
-
 
 class Backward:
     """Gradients of the inputs of the recurrence, summed from the last segment to the first.
@@ -405,12 +366,11 @@ class Backward:
         U, W, b, self._nonlinearity, self._support = cell
         assert isinstance(W, Tensor)
         self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
-        self._in_numpy, self._weight_hh = plan.in_numpy, W
+        self._weight_hh = W
         # resolve_conj, because a lazy conjugate would be computed again in each product.
         self._weight_ih = U.conj().resolve_conj() if U is not None and self._needs_x else None
-        self._matrix = _for_numpy(W) if plan.in_numpy else None
         transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
-        self._add_product = None if plan.in_numpy else _adder(W.mH.resolve_conj(), transposed)
+        self._add_product = _adder(W.mH.resolve_conj(), transposed)
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
         room = plan.longest, W.shape[-1]
@@ -457,7 +417,7 @@ class Backward:
         else:
             delta.copy_(g_states[segment.rows])
         if g_last is not None:
-            for rows, sequences in _ends(segment):
+            for rows, sequences in ends(segment):
                 delta[rows] += g_last[sequences]
         if self.start is not None:
             _last_step(segment, delta).add_(self.start)
@@ -468,15 +428,12 @@ class Backward:
         first = segment.sizes[0]
         self.start = None
         if start is not None and (self._needs_start or segment.rows.start > 0):
-            if self._add_product is None:
-                self.start = delta[:first] @ self._weight_hh
-            else:
-                self.start = torch.zeros_like(delta[:first])
-                self._add_product(delta[:first], self.start)
+            self.start = torch.zeros_like(delta[:first])
+            self._add_product(delta[:first], self.start)
         if self._needs_W:
             if start is not None:
                 self._add_outer(delta[:first], start[:first].conj())
-            self._add_outer(delta[first:], _previous(h, segment.sizes).conj())
+            self._add_outer(delta[first:], previous(h, segment.sizes).conj())
         if self._needs_U:
             # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
             self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
@@ -522,63 +479,26 @@ class Backward:
         sizes: list[int],
     ) -> None:
         """Replace G_t by δ_t, and fill ``conjugates`` with the conjugates of the arguments of σ'*."""
-        matrix, add, later, running = self._matrix, self._add_product, None, 0
-        tensors = (delta, conjugates, factor, conj_factor)
-        parts = [_split(t, sizes, self._in_numpy)[::-1] for t in tensors]
-        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
-            for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
-                if later is not None:
-                    earlier = step if running == size else step[:running]
-                    if add is not None:
-                        add(later, earlier)
-                    else:
-                        earlier += later.dot(matrix)
-                if conjugate is not None:
-                    torch.conj_physical(step, out=conjugate)
-                    step.mul_(f).addcmul_(conjugate, c)
-                elif f is not None:
-                    step *= f
-                later, running = step, size
+        later, running = None, 0
+        parts = [_split(t, sizes)[::-1] for t in (delta, conjugates, factor, conj_factor)]
+        for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
+            if later is not None:
+                self._add_product(later, step if running == size else step[:running])
+            if conjugate is not None:
+                torch.conj_physical(step, out=conjugate)
+                step.mul_(f).addcmul_(conjugate, c)
+            elif f is not None:
+                step.mul_(f)
+            later, running = step, size
 
 
 def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     return torch.mm(a, b) if total is None else total.addmm_(a, b)
 
 
-def _split(t: Tensor | None, sizes: list[int], in_numpy: bool = False) -> Sequence[Array]:
-    """Return the rows of each step, in the same memory."""
-    if t is None:
-        return [None] * len(sizes)
-    if not in_numpy:
-        steps: Sequence[Tensor] = t.split(sizes)
-        return steps
-    array = t.numpy()
-    if sizes[0] == sizes[-1]:
-        return list(array.reshape(len(sizes), sizes[0], -1))
-    ends = list(itertools.accumulate(sizes))
-    return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _previous(h: Tensor, sizes: list[int]) -> Tensor:
-    """Return, for each row after the first step, the state of its sequence one step before."""
-    if sizes[-1] == sizes[0]:
-        return h[: -sizes[0]]
-    pairs = zip(h.split(sizes), sizes[1:], strict=False)
-    return torch.cat([step[:following] for step, following in pairs])
-
-
-def _ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
-    """Yield the last rows, counted from the segment's first, and the numbers of sequences that end there."""
-    _, length, sizes, going_on = segment
-    if sizes[0] == sizes[-1]:
-        if going_on < sizes[-1]:
-            yield slice(length - sizes[-1] + going_on, length), slice(going_on, sizes[-1])
-        return
-    stop = 0
-    for size, following in zip(sizes, [*sizes[1:], going_on], strict=True):
-        stop += size
-        if following < size:
-            yield slice(stop - size + following, stop), slice(following, size)
+def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Any]:
+    """Return the rows of each step, or None for each."""
+    return [None] * len(sizes) if t is None else t.split(sizes)
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:

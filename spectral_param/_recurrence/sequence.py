@@ -6,7 +6,7 @@ sequences come first, so the rows of step t continue the first rows of step t-1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -93,6 +93,28 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
         found.append(Segment(slice(start, start + length), length, part, following))
         start += length
     return found
+
+
+def previous(h: Tensor, sizes: list[int]) -> Tensor:
+    """Return, for each row after the first step, the state of its sequence one step before."""
+    if sizes[-1] == sizes[0]:
+        return h[: -sizes[0]]
+    pairs = zip(h.split(sizes), sizes[1:], strict=False)
+    return torch.cat([step[:following] for step, following in pairs])
+
+
+def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Yield the last rows, counted from the segment's first, and the numbers of sequences that end there."""
+    _, length, sizes, going_on = segment
+    if sizes[0] == sizes[-1]:
+        if going_on < sizes[-1]:
+            yield slice(length - sizes[-1] + going_on, length), slice(going_on, sizes[-1])
+        return
+    stop = 0
+    for size, following in zip(sizes, [*sizes[1:], going_on], strict=True):
+        stop += size
+        if following < size:
+            yield slice(stop - size + following, stop), slice(following, size)
 
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
