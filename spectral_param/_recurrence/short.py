@@ -31,19 +31,21 @@ def forward(tensors: Sequence[Any], nonlinearity: Named, segment: Segment) -> tu
         h += b
     # A row for each sequence, because numpy takes twice the time to repeat a row.
     bias = None if b is None else _copy(b.expand(sizes[0], -1))
-    matrix, state = _copy(W).T, None if h0 is None else _copy(h0)
+    matrix, state, last = _copy(W).T, None if h0 is None else _copy(h0), []
     with np.errstate(all="ignore"):  # NaN and infinity are passed on.
         for size, steps in itertools.groupby(_steps(h, sizes), len):
             activate_ = _activation(nonlinearity, None if bias is None else bias[:size])
-            state = None if state is None else state[:size]
+            if state is not None:
+                last.append(state[size:])
+                state = state[:size]
             for z in steps:
                 if state is not None:
                     z += state.dot(matrix)
                 if activate_ is not None:
                     activate_(z)
                 state = z
-    last = [h[rows] for rows, _ in ends(segment)]
-    return h, torch.cat(last[::-1])  # The longest sequences come first.
+    # The longest sequences come first.
+    return h, torch.from_numpy(np.concatenate([state, *last[::-1]]))
 
 
 def backward(
