@@ -129,7 +129,8 @@ class Case:
             from any member, and only the present weight can be assigned.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
-        rectangles: More shapes, of single matrices or batches that are not square.
+        rectangles: More shapes, of single matrices or batches that are not square. Without any, a rectangle
+            has to raise an error, so name some for a constraint with ``shapes = "tall"`` or ``"any"``.
         holds_far: Whether the constraint holds to rounding for all finite originals.
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
@@ -284,8 +285,8 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
     else:
         message = ""
     assert message, "expected InManifoldError for a weight outside the set, got none"
-    assert "expected" in message, f"expected a message that says what was expected: {message}"
-    assert "got" in message, f"expected a message that says what was given: {message}"
+    assert "expected" in message, f"expected a message with 'expected' and what was expected: {message}"
+    assert "got" in message, f"expected a message with 'got' and what was given: {message}"
     assert torch.equal(module.weight, before), "expected the weight unchanged after the error"
 
 
@@ -618,7 +619,9 @@ def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
             parametrize.register_parametrization(module, "weight", case.make(shape))
         except ValueError:
             raised = True
-        assert raised, f"expected ValueError for {given}"
+        rectangle = weight.ndim == 2 and weight.shape[0] != weight.shape[1]
+        remedy = ". Name some rectangles in Case(rectangles=...) if it takes them." if rectangle else ""
+        assert raised, f"expected ValueError for {given}{remedy}"
 
 
 def check_random_state(case: Case, shape: Shape, dtype: torch.dtype) -> None:

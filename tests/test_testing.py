@@ -45,6 +45,35 @@ def wrong(make):
     return dataclasses.replace(SKEW, make=lambda shape: make())
 
 
+class UnitColumns(sp.Parametrization):
+    """Weight of any shape whose columns have norm 1. Its message does not say what it got."""
+
+    shapes = "any"
+
+    def constrain(self, T):
+        return T / T.norm(dim=-2, keepdim=True)
+
+    def unconstrain(self, W, *, eps, project):
+        if not project and (W.norm(dim=-2) - 1).abs().max() > 100 * eps:
+            raise sp.errors.InManifoldError("UnitColumns: expected columns of norm 1.")
+        return W.clone()
+
+    def start(self, like):
+        return torch.randn_like(like)
+
+    def free_parameters(self, T):
+        return T.numel() - T.numel() // T.shape[-2]
+
+
+COLUMNS = testing.Case(
+    name="columns",
+    make=lambda shape: UnitColumns(),
+    member=lambda shape, dtype: torch.nn.functional.normalize(torch.randn(shape, dtype=dtype), dim=-2),
+    violation=lambda W: (W.norm(dim=-2) - 1).abs().amax(dim=-1),
+    outside=lambda shape, dtype: 2 * torch.ones(shape, dtype=dtype),
+)
+
+
 class StartsOutside(Skew):
     """Skew-symmetric but for the weight that the paper's start gives."""
 
@@ -68,6 +97,18 @@ class CountsTooMany(Skew):
 class CountsTooFew(Skew):
     def free_parameters(self, T):
         return -1
+
+
+def test_a_constraint_that_takes_rectangles_names_some() -> None:
+    with pytest.raises(AssertionError, match=r"of shape \(5, 4\)\. Name some rectangles in Case"):
+        testing.check_bad_input(COLUMNS, (4, 4), torch.float64)
+    named = dataclasses.replace(COLUMNS, rectangles=((7, 4),))
+    testing.check_bad_input(named, (4, 4), torch.float64)
+
+
+def test_a_message_has_the_words_expected_and_got() -> None:
+    with pytest.raises(AssertionError, match="a message with 'got' and what was given: UnitColumns"):
+        testing.check_rejects_outside(COLUMNS, (4, 4), torch.float64)
 
 
 def test_the_right_one_passes() -> None:
