@@ -33,7 +33,8 @@ networks](costs_networks.md) and [a GPU](costs_gpu.md) have pages of their own.
 All times are from a CPU, in milliseconds, and in float32 where nothing else is said. The alternatives take
 turns in one process, and a time is the median over the turns. In a turn, short calls are repeated for 20 ms
 and averaged. Each result is checked before it is timed. Memory is the most that a call holds beyond the
-least: the peak of torch and that of numpy, added up. `make bench` measures everything again; the machine is
+least: the peak of torch and that of numpy, added up. `make bench` measures everything again and replaces
+these numbers. `python -m benchmarks --only "bounded norm" --output FILE` measures one group. The machine is
 named at the end of each page.
 """
 

@@ -65,8 +65,9 @@ def constrain(
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
-            result of the last one. Constraints are copied; the given instance is not changed. If the tensor
-            already has a parametrization, the constraint acts after it: on the weight that it returns.
+            result of the last one: only that one is sure to hold. Constraints are copied; the given one is
+            not changed. If the tensor already has a parametrization, the constraint acts after it: on the
+            weight that it returns.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
