@@ -19,8 +19,8 @@ constrained to be at most 1.
 # before it loads.
 #
 # One line logs the spectra: :func:`spectral_param.analysis.spectral_summary` returns a dictionary with the
-# spectral radius and the departure from normality of each constrained weight, and ``self.log_dict`` takes it.
-# Each call computes all eigenvalues, so the model logs once in an epoch.
+# spectral norm, the spectral radius and the departure from normality of each constrained weight, and
+# ``self.log_dict`` takes it. Each call computes all eigenvalues, so the model logs once in an epoch.
 import logging
 import tempfile
 import warnings

@@ -128,23 +128,23 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
 
 @torch.no_grad()
 def spectral_summary(model: nn.Module) -> dict[str, float]:
-    """Return spectral radius and departure from normality of each constrained weight, for a logger.
+    """Return spectral norm, spectral radius and departure from normality of each constrained weight, to log.
 
-    A weight is constrained if it has a parametrization, of this library or another one. Rectangles and the
-    kernels of convolutions have no eigenvalues and are left out. Only gates make a tall weight a stack of
-    square blocks.
+    A weight is constrained if it has a parametrization, of this library or another one. Rectangles have a
+    norm only. Only gates make a tall weight a stack of blocks. Kernels of convolutions are left out, because
+    the numbers of their matrices are not those of the layer.
 
-    Each weight costs two decompositions in double precision: log once in an epoch, not in each step. The
+    Each weight costs three decompositions in double precision: log once in an epoch, not in each step. The
     call does not change training, not even in the last bit.
 
     Args:
         model: Any model. Where its parameters are sharded, they have to be gathered first.
 
     Returns:
-        A dictionary of numbers with names such as ``spectral_radius/lstm.weight_hh_l0`` and
-        ``departure_from_normality/lstm.weight_hh_l0``; TensorBoard makes a section of each prefix. A weight
-        of several matrices, such as the gates of an LSTM, has the largest of their numbers, and a weight that
-        is not finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
+        A dictionary of numbers with names such as ``spectral_norm/lstm.weight_hh_l0``, ``spectral_radius/…``
+        and ``departure_from_normality/…``; TensorBoard makes a section of each prefix. A weight of several
+        matrices, such as the gates of an LSTM, has the largest of their numbers, and a weight that is not
+        finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
         ``add_scalar`` of TensorBoard.
 
     Example:
@@ -152,6 +152,7 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         >>> _ = spectral_param.constrain(model[1], "weight", spectral_param.ScaledCayley())
         >>> for name, value in spectral_param.analysis.spectral_summary(model).items():
         ...     print(f"{name}: {value:.3f}")
+        spectral_norm/1.weight: 1.000
         spectral_radius/1.weight: 1.000
         departure_from_normality/1.weight: 0.000
     """
@@ -167,10 +168,10 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         if W.ndim < 2 or not W.numel() or _is_kernel(owner, name):
             continue
         gates = [link.gates for link in weight if isinstance(link, Parametrization)]
-        if W.shape[-2] == max(gates, default=_known_gates(owner, name)) * W.shape[-1]:
-            values = {
-                "spectral_radius": eigenvalues(W).abs(),
-                "departure_from_normality": departure_from_normality(W),
-            }
-            found |= {f"{key}/{prefix}{name}": value.amax().item() for key, value in values.items()}
+        blocks = W.unflatten(-2, (max(gates, default=_known_gates(owner, name)), -1))
+        values = {"spectral_norm": singular_values(blocks)}
+        if blocks.shape[-2] == blocks.shape[-1]:
+            values["spectral_radius"] = eigenvalues(blocks).abs()
+            values["departure_from_normality"] = departure_from_normality(blocks)
+        found |= {f"{key}/{prefix}{name}": value.amax().item() for key, value in values.items()}
     return found

@@ -166,13 +166,16 @@ def test_summary_names_each_constrained_weight() -> None:
     sp.constrain(model["rnn"], "weight_hh_l0", sp.SpectralRadiusNorm(torch.tensor([0.2, 0.5, 0.9, 0.4])))
     weight_norm(model["norm"])  # Not square.
     found = spectral_summary(model)
-    W = model["rnn"].weight_hh_l0.detach()
+    W, rectangle = model["rnn"].weight_hh_l0.detach(), model["norm"].weight.detach()
     assert found == {
+        "spectral_norm/rnn.weight_hh_l0": singular_values(W.unflatten(0, (4, -1))).max().item(),
         "spectral_radius/rnn.weight_hh_l0": pytest.approx(0.9),
         "departure_from_normality/rnn.weight_hh_l0": departure_from_normality(W).max().item(),
+        "spectral_norm/norm.weight": singular_values(rectangle).max().item(),
     }
-    alone = spectral_summary(model["rnn"])
-    assert list(alone) == ["spectral_radius/weight_hh_l0", "departure_from_normality/weight_hh_l0"]
+    assert list(spectral_summary(model["rnn"])) == [
+        f"{key}/weight_hh_l0" for key in ("spectral_norm", "spectral_radius", "departure_from_normality")
+    ]
     assert spectral_summary(torch.nn.Linear(4, 4)) == {}
 
 
@@ -184,8 +187,8 @@ def test_singular_values_of_rectangles(shape) -> None:
     assert singular_values(torch.full(shape, torch.nan)).isnan().all()
 
 
-def test_summary_has_no_rectangles_and_no_kernels() -> None:
-    """Their blocks are square by chance, but have eigenvalues that mean nothing."""
+def test_summary_has_no_eigenvalues_of_rectangles_and_no_kernels() -> None:
+    """The blocks of a tall weight are square by chance, but have eigenvalues that mean nothing."""
     model = torch.nn.ModuleDict(
         {
             "tall": torch.nn.Linear(4, 16),
@@ -198,17 +201,16 @@ def test_summary_has_no_rectangles_and_no_kernels() -> None:
     model["by hand"] = torch.nn.Linear(4, 16)
     sp.constrain(model["by hand"], "weight", sp.SpectralNorm(1.0), gates=4)
     model["foreign"] = weight_norm(torch.nn.LSTM(4, 4), "weight_hh_l0")
-    names = {name.removeprefix("spectral_radius/") for name in spectral_summary(model)}
-    assert {name for name in names if "/" not in name} == {
-        "attention.in_proj_weight",
-        "attention.out_proj.weight",
-        "by hand.weight",
-        "foreign.weight_hh_l0",
-    }
+    found = spectral_summary(model)
+    attention = ["attention.in_proj_weight", "attention.out_proj.weight"]
+    squares = [*attention, "by hand.weight", "foreign.weight_hh_l0"]
+    names = {"spectral_radius": squares, "spectral_norm": [*squares, "tall.weight"]}
+    for key, expected in names.items():
+        assert sorted(n.removeprefix(f"{key}/") for n in found if n.startswith(key)) == sorted(expected)
 
 
 def test_summary_of_complex_weights_and_of_those_that_are_not_finite() -> None:
-    assert list(spectral_summary(sp.nn.ScuRNN(2, 6)).values()) == pytest.approx([1, 0], abs=1e-5)
+    assert list(spectral_summary(sp.nn.ScuRNN(2, 6)).values()) == pytest.approx([1, 1, 0], abs=1e-5)
     layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm())
     layer.parametrizations.weight.original.data[0, 0] = math.nan
     assert all(math.isnan(value) for value in spectral_summary(layer).values())
