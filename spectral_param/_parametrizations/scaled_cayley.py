@@ -74,7 +74,8 @@ class ScaledCayley(Parametrization):
     inverse and products, O(mn²) in time and O(mn) in memory.
 
     W is orthonormal to rounding for every T, although in training ‖T‖ grows without bound as an eigenvalue of
-    WD tends to -1. A large T takes an inverse in double precision, or eigenvalues. (In torch.compile and in
+    WD tends to -1. The error of a singular value is usually a few eps and can reach 64·√n·eps; a T with which
+    it could be larger takes an inverse in double precision, or eigenvalues. (In torch.compile and in
     transforms of torch.func no value may be looked at. There every single-precision T takes the inverse in
     double precision.)
     """
