@@ -681,36 +681,43 @@ def check_half_and_back(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A write to the originals during a read leaves later reads right, wherever in the read it happens."""
-    for name in ("find", "constrain"):
-        for before in (True, False):
-            module = holder(case, case.member(shape, dtype))
-            constraint, tensors = _list_of(module)[0], originals(module)
-            function = getattr(constraint, name)
+    """A write to originals or buffers during a read leaves later reads right, wherever in it it happens."""
+    for name, early, what in itertools.product(
+        ("find", "constrain"), (True, False), ("originals", "buffers")
+    ):
+        module = holder(case, case.member(shape, dtype))
+        constraint, tensors = _list_of(module)[0], originals(module)
+        function = getattr(constraint, name)
 
-            def disturbed(
-                *args: Any,
-                function: Any = function,
-                early: bool = before,
-                tensors: Any = tensors,
-                **kwargs: Any,
-            ) -> Any:
-                result = None if early else function(*args, **kwargs)
-                for tensor in tensors:
+        def disturbed(
+            *args: Any,
+            function: Any = function,
+            early: bool = early,
+            what: str = what,
+            constraint: nn.Module = constraint,
+            tensors: Any = tensors,
+            **kwargs: Any,
+        ) -> Any:
+            result = None if early else function(*args, **kwargs)
+            for tensor in tensors if what == "originals" else constraint.buffers():
+                if what == "originals":
                     tensor.data.add_(0.1 * torch.randn_like(tensor))
-                return function(*args, **kwargs) if early else result
+                else:
+                    tensor.data.neg_()
+            return function(*args, **kwargs) if early else result
 
-            for tensor in tensors:
-                tensor.data.add_(0.01 * torch.randn_like(tensor))
-            setattr(constraint, name, disturbed)
-            with torch.no_grad():
-                module.weight  # noqa: B018
-            delattr(constraint, name)
+        for tensor in tensors:
+            tensor.data.add_(0.01 * torch.randn_like(tensor))
+        setattr(constraint, name, disturbed)
+        with torch.no_grad():
+            module.weight  # noqa: B018
+        delattr(constraint, name)
+        if what == "originals":  # A buffer may say which set it is.
             _assert_inside(case, module.weight, f"read after a write in {name}")
-            fresh = copy.deepcopy(constraint)
-            atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(module.weight.detach()))
-            expected = fresh(*(t.detach().clone() for t in tensors))
-            _assert_close(module.weight.detach(), expected, atol, f"read after a write in {name}")
+        fresh = copy.deepcopy(constraint)
+        atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(module.weight.detach()))
+        expected = fresh(*(t.detach().clone() for t in tensors))
+        _assert_close(module.weight.detach(), expected, atol, f"read after a write to {what} in {name}")
 
 
 def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:

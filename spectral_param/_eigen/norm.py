@@ -104,9 +104,11 @@ def state_of(block: Tensor, numbers: list[float]) -> State:
     """Return the state with these numbers, which may have been averaged or lost in the meantime."""
     step, degree, is_stale, *rest = numbers
     count = len(block)
-    if not all(0 <= x < math.inf for x in numbers):
-        return _lost(State(block, 0, 0, False, [], [], []), count)
     edges, outside, second = (rest[i * count : (i + 1) * count] for i in range(3))
+    # A generator's seed is below 2**63, and an edge is the square of a σ that is followed.
+    possible = all(0 <= x < math.inf for x in numbers) and step < 2.0**53
+    if not (possible and all(not a or _is_ordinary(a) for a in edges)):
+        return _lost(State(block, 0, 0, False, [], [], []), count)
     return State(block, int(step), min(int(degree), DEGREES), is_stale > 0, edges, outside, second)
 
 

@@ -104,6 +104,8 @@ MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
+# What no number of a state reaches, the number of steps included. A generator's seed is below 2**63.
+MOST = 2.0**53
 # The audit: p and τ of (2), δ in rounding errors of λ, and the largest number of products.
 AUDIT_VECTORS, AUDIT_TAU = proof.VECTORS, proof.TAU
 AUDIT_DELTA = 1000.0
@@ -149,8 +151,8 @@ def to_numbers(state: State) -> list[float]:
 
 
 def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
-    """Return the state of blocks and :func:`to_numbers`; an initial one if a number is lost or negative."""
-    if not all(0 <= x < math.inf for x in numbers):
+    """Return the state of blocks and :func:`to_numbers`; an initial one if a number is no such number."""
+    if not all(0 <= x < MOST for x in numbers):
         return State(right, left)
     separation, step, warm, effort, failures, wait, regular = numbers
     return State(

@@ -114,7 +114,8 @@ class Parametrization(nn.Module, abc.ABC):
         For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
         values may be looked at. The result is given to :meth:`constrain` as ``found``, and again when the
         same weight is evaluated for a backward pass. So it is computed once after each change of the
-        originals. The method may change buffers, as a latch does.
+        originals or buffers. The method may change buffers, as a latch does; then the next read calls it
+        again.
 
         By default the result is None, and :meth:`constrain` has one argument for each original.
         """

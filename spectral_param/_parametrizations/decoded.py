@@ -63,11 +63,12 @@ def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
 
 
 def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return B if it is orthogonal to rounding, else an orthogonal matrix near B."""
+    """Return a copy of B if it is orthogonal to rounding, else an orthogonal matrix near B."""
     if not (is_plain(B) and is_on_host(B)):
         # A choice by values is impossible, or would wait for a device. With these signs, Q is B to rounding.
         Q, R = torch.linalg.qr(B)
         return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)
+    B = B.clone()  # First, so that a write from elsewhere does not change what has been judged.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())

@@ -7,7 +7,7 @@ A constraint is evaluated once after each change of what its weight depends on:
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
-The state is copied before :meth:`Parametrization.constrain` reads it, for the same reason.
+The state is copied before :meth:`Parametrization.find` reads it, for the same reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class State(NamedTuple):
     # The constraint and the modules nested in it, and how often an attribute of each has been set.
     structure: tuple[list[nn.Module], list[int]]
     marks: list[_Mark]  # Those of the buffers.
-    values: list[Any]  # The buffers, and the attributes that can be edited in place.
+    values: list[Any]  # The buffers, then the attributes that can be edited in place.
 
 
 class _Read(NamedTuple):
@@ -102,8 +102,9 @@ class Memory:
                 exact = constraint._exact(copies)
                 seen = tuple(map(torch.detach, exact))
                 break
+        state = state_of(constraint)
+        values_before = None if state is None else _copies(state.values)
         found = constraint.find(*seen)
-        state = state_of(constraint, copied=True)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
@@ -114,7 +115,11 @@ class Memory:
                 kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
         if kept is None:
             kept = W.detach().clone()
-        self.last = None if state is None else _Read(marks, values, state, found, kept)
+        self.last = None
+        if state is not None and values_before is not None:
+            # What find itself has written, as it may to a buffer, is no edit for a later backward pass.
+            state = State(state.structure, list(map(_mark, state.values[: len(state.marks)])), values_before)
+            self.last = _Read(marks, values, state, found, kept)
         return W
 
     def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
@@ -193,17 +198,18 @@ class _ReadAgain(torch.autograd.Function):
 # The state ----------------------------------------------------------------------------------------
 
 
-def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
-    """Return the state, with the values themselves or ``copied`` ones.
+def state_of(constraint: nn.Module) -> State | None:
+    """Return the state, with the values themselves.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters beside the originals, on a module
-        of another library, or on something that cannot be copied.
+        None if the weight depends on more than can be seen: on parameters beside the originals, or on a
+        module of another library.
     """
     parts: list[nn.Module] = [constraint]
     edits: list[int] = []
     marks: list[_Mark] = []
     values: list[Any] = []
+    editable: list[Any] = []
     for part in parts:  # The list grows in the loop.
         content = vars(part)
         for parameter in content["_parameters"].values():
@@ -217,19 +223,22 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
                     values.append(buffer)
             if content["_editable"] is None:
                 content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
-            values += content["_editable"]
+            editable += content["_editable"]
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
             # A weight does not depend on how its leading eigenvalue or its norm is tracked.
             if child is not None and not isinstance(child, Tracker):
                 parts.append(child)
-    if copied and values:
-        try:
-            values = _copied(values)
-        except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-            return None
-    return State((parts, edits), marks, values)
+    return State((parts, edits), marks, values + editable if editable else values)
+
+
+def _copies(values: list[Any]) -> list[Any] | None:
+    """Return copies, or None if there is something that cannot be copied."""
+    try:
+        return [_copied(each) for each in values]
+    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
+        return None
 
 
 # The attributes of each module, which constraints have, too.

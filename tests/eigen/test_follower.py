@@ -146,6 +146,19 @@ def test_a_damaged_state_is_not_used() -> None:
     assert radius(trained(range(2), state=state)) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("factor", [1e20, 1e300])
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SpectralNorm])
+def test_numbers_that_no_state_has_are_not_used(make, factor) -> None:
+    layer = sp.constrain(torch.nn.Linear(N, N), "weight", make(mode="equal", solver="tracking"))
+    for _ in range(3):
+        layer.parametrizations.weight.original.data.add_(0.01 * torch.randn(N, N))
+        expected = layer.weight.detach()
+    state = layer.state_dict()
+    state[KEY + "numbers"] = state[KEY + "numbers"] * factor
+    layer.load_state_dict(state)
+    torch.testing.assert_close(layer.weight.detach(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(0,), (3,), (1, 3)])
 def test_a_state_of_another_shape_is_refused(name, shape) -> None:

@@ -230,3 +230,25 @@ def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
     layer.load_state_dict(other.state_dict())
     with pytest.raises(sp.errors.InManifoldError):
         layer.weight = W
+
+
+@pytest.mark.parametrize("make", [sp.SkewExponential, sp.SchurForm])
+def test_a_base_that_is_overwritten_during_a_read_is_projected_at_the_next_one(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
+    constraint = layer.parametrizations.weight[0]
+    find = constraint.find
+
+    def disturbed(*originals):
+        found = find(*originals)
+        for buffer in constraint.buffers():
+            buffer.data.add_(0.5 * torch.rand_like(buffer))
+        return found
+
+    constraint.find = disturbed
+    next(layer.parametrizations.weight.parameters(recurse=False)).data.add_(0.1)
+    W = layer.weight.detach()
+    if make is sp.SkewExponential:  # Old, but right.
+        torch.testing.assert_close(W @ W.mT, torch.eye(6), atol=1e-5, rtol=0)
+    del constraint.find
+    fresh = copy.deepcopy(layer)
+    torch.testing.assert_close(layer.weight, fresh.weight)
