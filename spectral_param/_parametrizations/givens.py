@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
+from spectral_param._context import is_on_host, promoted
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -175,6 +175,10 @@ class Givens(Parametrization):
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return θ, φ and the diagonal."""
         if omega is not None:
+            assert phi is not None
+            # Module.float converts the angles, and leaves a complex weight its dtype.
+            exact = promoted(omega.dtype, self._like.real.dtype)
+            theta, phi, omega = theta.to(exact), phi.to(exact), omega.to(exact)
             return theta, phi, torch.polar(torch.ones_like(omega), omega)
         assert self.signs is not None, "known from registration or the first matrix on"
         return theta, None, signs(self.signs, theta)

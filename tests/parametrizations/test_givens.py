@@ -206,3 +206,14 @@ def test_arguments_that_do_not_fit_the_weight() -> None:
 def test_weight_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="expected a finite weight"):
         sp.constrain(Holder(torch.full((3, 3), torch.nan)), "weight", sp.Givens())
+
+
+@pytest.mark.parametrize("convert", [torch.nn.Module.float, torch.nn.Module.half, torch.nn.Module.bfloat16])
+def test_conversion_leaves_a_complex_weight_its_dtype_and_unitary_to_its_rounding(convert) -> None:
+    layer = sp.constrain(torch.nn.Linear(8, 8, dtype=torch.complex128), "weight", sp.Givens())
+    x = torch.randn(3, 8, dtype=torch.complex128)
+    W = convert(layer).weight.detach()
+    torch.testing.assert_close(W @ W.mH, torch.eye(8, dtype=torch.complex128), atol=1e-13, rtol=0)
+    links = layer.parametrizations.weight
+    apply = links[0].operator(*links.parameters(recurse=False))
+    torch.testing.assert_close(apply(x), x @ W.mT, atol=1e-13, rtol=0)
