@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -54,6 +55,8 @@ class Parametrization(nn.Module, abc.ABC):
     _like_real: Tensor
     #: Names of attributes, numbers or tensors, that the state_dict has. No conversion rounds them.
     _saved: tuple[str, ...] = ()
+    #: What they exceed. A checkpoint with other ones does not load.
+    _least = -math.inf
 
     def __init__(self) -> None:
         super().__init__()
@@ -461,6 +464,11 @@ class Parametrization(nn.Module, abc.ABC):
             if key in unexpected_keys:
                 unexpected_keys.remove(key)
             value = state_dict[key].detach().double().cpu()
+            if not bool((value.isfinite() & (value > self._least)).all()):
+                error_msgs.append(
+                    f"{key}: expected finite numbers{'' if self._least < 0 else ' > 0'}, got {value.tolist()}."
+                )
+                continue
             setattr(self, name, value.clone() if value.ndim > 0 else value.item())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -206,6 +206,7 @@ class LyapunovForm(Parametrization):
         if isinstance(value, str):
             check_present(value, name)
             self._saved = (name,)
+            self._least = 0.0 if name == "radius" else -math.inf
             return "present"
         values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         allowed = values.isfinite() & ((values > 0) | (name != "radius"))

@@ -113,7 +113,7 @@ class SpectralNorm(Parametrization):
         number: Any = norm
         if isinstance(norm, str):
             check_present(norm, "norm")
-            self._saved = ("norm",)
+            self._saved, self._least = ("norm",), 0.0
             number = 1.0
         values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
         if not bool(((values > 0) & values.isfinite()).all()):

@@ -147,7 +147,7 @@ class SpectralRadiusNorm(Parametrization):
             )
         self.radius: float | Tensor | str = radius if isinstance(radius, str) else as_attribute(values)
         if isinstance(radius, str):
-            self._saved = ("radius",)
+            self._saved, self._least = ("radius",), 0.0
         self.mode = mode
         self.eps = eps
         self.solver = solver

@@ -254,3 +254,27 @@ def test_a_copy_has_a_cached_weight_of_its_own() -> None:
     with parametrize.cached():
         assert not torch.equal(module.weight, expected)
         assert torch.equal(other.weight, expected)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0, -0.5])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (sp.SpectralRadiusNorm, "radius"),
+        (sp.SpectralNorm, "norm"),
+        (sp.LyapunovForm, "radius"),
+        (sp.SpectralAbscissa, "abscissa"),
+        (lambda bound: sp.LyapunovForm(abscissa=bound), "abscissa"),
+    ],
+)
+def test_a_saved_bound_that_is_none_is_not_loaded(make, name, bad) -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make("present"))
+    expected, key = layer.weight.detach().clone(), f"parametrizations.weight.0.{name}"
+    state = {**layer.state_dict(), key: torch.tensor(bad)}
+    if name == "abscissa" and bad in (0.0, -0.5):
+        layer.load_state_dict(state)
+        assert getattr(layer.parametrizations.weight[0], name) == bad
+        return
+    with pytest.raises(RuntimeError, match=rf"{key}: expected finite numbers.*, got {bad}"):
+        layer.load_state_dict(state)
+    torch.testing.assert_close(layer.weight, expected)
