@@ -20,19 +20,27 @@ from spectral_param._parametrizations.orthogonal import polar_factor
 _BASE = 256  # A digit is exact in bfloat16.
 
 
-def signs(x: Tensor, like: Tensor) -> Tensor:
-    """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
+def signs(x: Tensor, like: Tensor, negative: int | None = None) -> Tensor:  # (..., n) -> (..., n)
+    """Return 1 or -1 for each entry, in the dtype and on the device of ``like``.
+
+    If ``negative`` is a number, so many of each row are -1: the smallest ones.
+    """
     if x.dtype != like.dtype or x.device != like.device:
         x = x.real.to(like)
+    if negative is not None:
+        # The ranks of the entries, of equal ones in their order.
+        x = torch.argsort(torch.argsort(x, dim=-1, stable=True), dim=-1).to(x.dtype) - (negative - 0.5)
     return torch.copysign(torch.ones_like(x), x)
 
 
-def sign_array(x: Tensor, like: Tensor) -> np.ndarray[Any, Any]:
+def sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> np.ndarray[Any, Any]:
     """Return :func:`signs` as an array, for a real tensor ``like`` on the host."""
+    if negative is not None:
+        return signs(x, like, negative).numpy()
     if x.dtype != like.dtype or x.device != like.device:
         x = x.real.to(like)
-    signs: np.ndarray[Any, Any] = np.copysign(1, x.numpy())
-    return signs
+    found: np.ndarray[Any, Any] = np.copysign(1, x.numpy())
+    return found
 
 
 def flags(x: Tensor) -> Tensor:

@@ -100,7 +100,9 @@ class ScaledCayley(Parametrization):
         known = inverse(T)
         if isinstance(known, ShortInverse):
             d = self.signs
-            return known, self._diagonal(T, None).numpy() if d is None else sign_array(d, T)
+            if d is None:
+                return known, self._diagonal(T, None).numpy()
+            return known, sign_array(d, T, self._count(T.shape[-1]))
         return known, self._diagonal(T, None) if theta is None else None
 
     def constrain(  # type: ignore[override]
@@ -118,7 +120,9 @@ class ScaledCayley(Parametrization):
         if theta is not None:
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
-        return torch.ones_like(T[..., 0, :]) if self.signs is None else signs(self.signs, T)
+        if self.signs is None:
+            return torch.ones_like(T[..., 0, :])
+        return signs(self.signs, T, self._count(T.shape[-1]))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return T = [A; B], and the phases of D for a complex W."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.parametrize import register_parametrization
+from torch.optim.swa_utils import AveragedModel
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
@@ -47,6 +48,20 @@ def test_a_given_number_of_negative_ones(count) -> None:
     assert (signs < 0).sum() == count
     assert torch.linalg.det(module.weight).item() == pytest.approx((-1) ** count)
     assert orthogonality_defect(module.weight).max() < 1e-13
+
+
+@pytest.mark.parametrize("count", [1, 0.5])
+def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        models = [Holder(orthogonal((5, 5), torch.float32)) for _ in range(2)]
+        for model in models:
+            sp.constrain(model, "weight", sp.ScaledCayley(negative_ones=count))
+        averaged = AveragedModel(models[0], use_buffers=True)
+        for model in models:
+            averaged.update_parameters(model)
+        W = averaged.module.weight.detach()
+        assert torch.linalg.det(W).item() == pytest.approx(torch.linalg.det(models[0].weight).item(), abs=1e-5)
 
 
 def test_a_fraction_of_negative_ones() -> None:
