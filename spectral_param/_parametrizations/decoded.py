@@ -25,12 +25,13 @@ def signs(x: Tensor, like: Tensor, negative: int | None = None) -> Tensor:  # (.
 
     If ``negative`` is a number, so many of each row are -1: the smallest ones.
     """
-    if x.dtype != like.dtype or x.device != like.device:
-        x = x.real.to(like)
+    if x.dtype != like.dtype or x.device != like.device or x.is_complex():
+        x = x.real.to(like.device, like.real.dtype)  # Module.to(complex) converts it.
     if negative is not None:
         # The ranks of the entries, of equal ones in their order.
         x = torch.argsort(torch.argsort(x, dim=-1, stable=True), dim=-1).to(x.dtype) - (negative - 0.5)
-    return torch.copysign(torch.ones_like(x), x)
+    found = torch.copysign(torch.ones_like(x), x)
+    return found.to(like.dtype) if like.is_complex() else found
 
 
 def sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> np.ndarray[Any, Any]:

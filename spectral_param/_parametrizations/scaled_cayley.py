@@ -13,7 +13,7 @@ from spectral_param import init
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.decoded import sign_array, signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.errors import InManifoldError
+from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._cayley import (
     Array,
     Inverse,
@@ -101,7 +101,7 @@ class ScaledCayley(Parametrization):
         if isinstance(known, ShortInverse):
             d = self.signs
             if d is None:
-                return known, self._diagonal(T, None).numpy()
+                return known, self._diagonal(T, theta).numpy()
             return known, sign_array(d, T, self._count(T.shape[-1]))
         return known, self._diagonal(T, None) if theta is None else None
 
@@ -118,6 +118,12 @@ class ScaledCayley(Parametrization):
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""
         if theta is not None:
+            if not T.is_complex():
+                raise UnsupportedDtypeError(
+                    f"ScaledCayley: expected complex originals of a complex weight, got {T.dtype}: a "
+                    "conversion has dropped the imaginary parts. Take a complex dtype, or remove the "
+                    "parametrization, convert the weight and register a new instance."
+                )
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
         if self.signs is None:

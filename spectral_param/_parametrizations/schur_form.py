@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._eigen.dense import eigenvectors
 from spectral_param._eigen.derivative import degenerate_threshold
-from spectral_param._parametrizations.base import Parametrization, as_tuple, at_least_float32, is_trained
+from spectral_param._parametrizations.base import (
+    Parametrization,
+    as_real,
+    as_tuple,
+    at_least_float32,
+    is_trained,
+)
 from spectral_param._parametrizations.decoded import flags, starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
 from spectral_param._parametrizations.skew_exponential import SkewExponential
@@ -155,7 +161,7 @@ class SchurForm(Parametrization):
 
     def find(self, *originals: Tensor) -> Any:
         """Return what is found for P."""
-        return adapted(self.P).find(*originals[self._count :])
+        return adapted(self.P).find(*map(as_real, originals[self._count :]))
 
     def constrain(self, *originals: Tensor, found: Any = None) -> Tensor:
         """Return V."""
@@ -297,6 +303,7 @@ class SchurForm(Parametrization):
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the blocks of Λ + T, and the originals of P."""
         assert self.pairs is not None, "known from registration on"
+        originals = tuple(map(as_real, originals))
         T, gamma, theta, *rest = originals[: self._count]
         pairs = starts_of_pairs(self.pairs.to(T.device))
         # Beyond this, squares of exp(log s) overflow.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.base import Parametrization, as_real
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
@@ -77,7 +77,8 @@ class SignPattern(Parametrization):
     def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
-        pattern = self.pattern.round().to(T.device, T.dtype)  # The mean of equal numbers, up to rounding.
+        T = as_real(T)
+        pattern = self.pattern.real.round().to(T.device, T.dtype)  # The mean of equal numbers, up to rounding.
         # p sgn(T) T, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 

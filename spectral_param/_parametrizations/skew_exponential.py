@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import matmul
-from spectral_param._parametrizations.base import Parametrization, at_least_float32
+from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.functional._checks import check_finite, check_real
@@ -66,14 +66,13 @@ class SkewExponential(Parametrization):
 
     def find(self, T: Tensor) -> Tensor | None:  # type: ignore[override]
         """Return the base, orthogonal also after averaging and conversion."""
-        return None if self.base is None else orthogonal(self.base.to(T.device, T.dtype))
+        return self._exact_base(as_real(T))
 
     def constrain(self, T: Tensor, found: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return the exponential of T at the base."""
+        T = as_real(T)
         m, n = T.shape[-2:]
-        base = found
-        if base is None and self.base is not None:
-            base = orthogonal(self.base.to(T.device, T.dtype))
+        base = self._exact_base(T) if found is None else found
         if m > n:
             if base is None:
                 base = torch.eye(m, n, dtype=T.dtype, device=T.device)
@@ -81,6 +80,9 @@ class SkewExponential(Parametrization):
         T = T.tril(-1)
         E = skew_exponential(T - T.mT)
         return E if base is None else matmul(base, E)
+
+    def _exact_base(self, like: Tensor) -> Tensor | None:
+        return None if self.base is None else orthogonal(as_real(self.base).to(like.device, like.dtype))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""

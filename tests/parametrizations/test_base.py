@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 import spectral_param as sp
-from spectral_param.testing import Holder
+from spectral_param.testing import Holder, holder, originals, tolerance
 from tests.cases import CASES, make_blocks, orthogonal, with_radius
 
 KINDS = {
@@ -278,3 +278,33 @@ def test_a_saved_bound_that_is_none_is_not_loaded(make, name, bad) -> None:
     with pytest.raises(RuntimeError, match=rf"{key}: expected finite numbers.*, got {bad}"):
         layer.load_state_dict(state)
     torch.testing.assert_close(layer.weight, expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("shape", [(5, 5), (2, 4, 4), (16, 4)], ids=str)
+def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case, shape) -> None:
+    if torch.float64 not in case.dtypes:
+        return
+    module = holder(case, case.member(shape, torch.float64))
+    before = module.weight.detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's, that complex modules are new.
+        module.to(torch.complex128)
+    torch.testing.assert_close(module.weight.detach(), before.to(torch.complex128), atol=1e-9, rtol=0)
+    for original in originals(module):
+        original.data.add_(0.1 * torch.randn_like(original))
+    W = module.weight.detach()
+    violation = case.violation(W if torch.complex128 in case.dtypes else W.real)
+    assert violation.max().item() <= tolerance(torch.float64, shape[-1]) * max(1.0, W.abs().max().item())
+    if torch.complex128 not in case.dtypes:
+        assert not bool(W.imag.any())
+
+
+@pytest.mark.parametrize("n", [3, 100])
+def test_a_complex_weight_that_loses_its_imaginary_parts_is_refused(n) -> None:
+    layer = sp.constrain(torch.nn.Linear(n, n, dtype=torch.complex64), "weight", sp.ScaledCayley())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        layer.to(torch.float32)
+    with pytest.raises(sp.errors.UnsupportedDtypeError, match="dropped the imaginary parts"):
+        layer.weight  # noqa: B018
