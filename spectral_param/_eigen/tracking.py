@@ -262,7 +262,8 @@ def _largest_entry(T: Tensor) -> Tensor:
 
 def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
-    if state.wait > 0 or not state.separation < 1:
+    # A block that is the whole space leaves nothing outside, whatever a checkpoint says of the separation.
+    if state.wait > 0 or not state.separation < 1 or state.right.shape[-1] == len(state.right):
         return None
     # An effort below 1, learnt from warm blocks, is too small for random ones.
     effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)

@@ -159,6 +159,15 @@ def test_numbers_that_no_state_has_are_not_used(make, factor) -> None:
     torch.testing.assert_close(layer.weight.detach(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 6, 16, 17])
+def test_a_separation_of_a_matrix_with_nothing_outside_its_blocks(n) -> None:
+    layer = constrained(n=n)
+    numbers = follower_of(layer).numbers
+    numbers[:, tracking.NUMBERS.index("separation")] = 0.5
+    layer.parametrizations.weight.original.data.add_(0.1 * torch.randn(n, n))
+    assert radius(layer) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(0,), (3,), (1, 3)])
 def test_a_state_of_another_shape_is_refused(name, shape) -> None:
