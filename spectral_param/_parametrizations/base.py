@@ -465,9 +465,8 @@ class Parametrization(nn.Module, abc.ABC):
                 unexpected_keys.remove(key)
             value = state_dict[key].detach().double().cpu()
             if not bool((value.isfinite() & (value > self._least)).all()):
-                error_msgs.append(
-                    f"{key}: expected finite numbers{'' if self._least < 0 else ' > 0'}, got {value.tolist()}."
-                )
+                kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
+                error_msgs.append(f"{key}: expected {kind}, got {value.tolist()}.")
                 continue
             setattr(self, name, value.clone() if value.ndim > 0 else value.item())
 

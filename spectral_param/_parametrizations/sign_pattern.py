@@ -78,7 +78,8 @@ class SignPattern(Parametrization):
         """Return T with the signs of the pattern."""
         self._check_size(T)
         T = as_real(T)
-        pattern = self.pattern.real.round().to(T.device, T.dtype)  # The mean of equal numbers, up to rounding.
+        # The mean of equal numbers, up to rounding.
+        pattern = self.pattern.real.round().to(T.device, T.dtype)
         # p sgn(T) T, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 

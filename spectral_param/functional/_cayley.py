@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -330,18 +331,29 @@ def _of_real_skew(S: Array) -> Array:
 
     Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
     """
+    return of_real_skew(
+        S,
+        lambda b: 2 / (1 + b**2),
+        lambda b: np.where(b != 0, 2 / (b + 1 / b), 0),  # 2b/(1 + b²)
+    )
+
+
+def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array], Array]) -> Array:
+    """Return Q f Qᵀ for the real Schur form S = QΛQᵀ, f = [even, odd; -odd, even] of b in its blocks.
+
+    A block [0] of Λ has b = 0.
+    """
     form, Q = schur(S, check_finite=False)
     lower = np.diag(form, -1)
     b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
-    turned = np.where(b != 0, 2 / (b + 1 / b), 0)  # 2b/(1 + b²)
-    diagonal = np.full(len(S), 2.0)
-    for i in np.flatnonzero(b):
-        diagonal[i : i + 2] = 2 / (1 + b[i] ** 2)
+    turned = odd(b)
+    # The b of each row. Where one block ends, the next entry of b is 0.
+    diagonal = even(np.append(b, 0) + np.append(0, b))
     product = Q * diagonal
     product[:, 1:] += Q[:, :-1] * turned
     product[:, :-1] -= Q[:, 1:] * turned
-    inverse: Array = product @ Q.T
-    return inverse
+    result: Array = product @ Q.T
+    return result
 
 
 def _short_transform(signs: Array, found: ShortInverse) -> Tensor:

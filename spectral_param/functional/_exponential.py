@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
 
 Array = npt.NDArray[Any]
@@ -200,15 +201,34 @@ def exponential(A: Tensor) -> Tensor:
 
 # From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
 _LARGE = 64.0
+# Beyond, rounding errors of the eigenvalues leave nothing of their exponentials.
+_HUGE = 1e13
+
+
+def _by_eigenvalues(A: Tensor) -> Tensor:
+    # iA is Hermitian, with eigenvalues -λ.
+    angles, V = torch.linalg.eigh(1j * A)
+    E: Tensor = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
+    # λ and -λ have different rounding errors, in proportion to the norm: restore orthogonality.
+    for _ in range(2):
+        E = 1.5 * E - 0.5 * E @ (E.mT @ E)
+    return E
+
+
+def _by_schur_form(A: Tensor) -> Tensor:
+    matrices = A.cpu().reshape(-1, *A.shape[-2:]).numpy()
+    found = [of_real_skew(matrix, np.cos, lambda b: -np.sin(b)) for matrix in matrices]
+    E: Tensor = torch.from_numpy(np.stack(found)).reshape(A.shape).to(A.device)
+    return E
 
 
 @full_precision
 def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
-    """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for norms up to 1e13.
+    """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for every norm.
 
     For a large norm, the values come from the eigenvalues iλ of A in double precision, e^A = V e^{iΛ} Vᴴ, and
-    two Newton-Schulz steps. The derivatives are those of :func:`exponential`, with an error proportional to
-    the norm.
+    two Newton-Schulz steps; for a huge one from its real Schur form, whose blocks become rotations. The
+    derivatives are those of :func:`exponential`, with an error proportional to the norm.
     """
     if not is_plain(A):
         return exponential(A)
@@ -216,14 +236,10 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
         return E
+    is_huge = bool((large & (norm > _HUGE)).any())
     large = large.to(A.device, non_blocking=True)
-    # iA is Hermitian, with eigenvalues -λ.
-    angles, V = torch.linalg.eigh(1j * torch.where(large, A.detach(), 0).double())
-    exact = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
-    # λ and -λ have different rounding errors, in proportion to the norm: restore orthogonality.
-    for _ in range(2):
-        exact = 1.5 * exact - 0.5 * exact @ (exact.mT @ exact)
-    exact = exact.to(A.dtype)
+    exact = torch.where(large, A.detach(), 0).double()
+    exact = (_by_schur_form if is_huge else _by_eigenvalues)(exact).to(A.dtype)
     derivative = torch.where(E.isfinite(), E - E.detach(), 0)
     return torch.where(large, exact + derivative, E)
 

@@ -117,6 +117,21 @@ def test_eigenvalues_are_computed_for_large_angles_only(norm, monkeypatch) -> No
     assert bool(called) == (norm > 64)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (5, 5), (3, 4, 4), (17, 17), (9, 4), (5, 4)], ids=str)
+def test_orthogonal_of_determinant_one_for_every_size_of_the_original(shape, dtype) -> None:
+    module = constrained(torch.linalg.qr(torch.randn(shape, dtype=dtype)).Q)
+    before = module.weight.detach()
+    for exponent in (13, 16, 20, 30):
+        with torch.no_grad():
+            module.parametrizations.weight.original.normal_().mul_(10.0**exponent)
+        W = module.weight.detach()
+        defect = (W.mT @ W - torch.eye(shape[-1], dtype=dtype)).abs().max()
+        assert defect <= 20 * torch.finfo(dtype).eps * shape[-1]
+        if shape[-1] == shape[-2]:
+            torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(before), atol=1e-4, rtol=0)
+
+
 # Moving the base ------------------------------------------------------------------------------------
 
 
