@@ -103,7 +103,7 @@ class Memory:
                 seen = tuple(map(torch.detach, exact))
                 break
         state = state_of(constraint)
-        values_before = None if state is None else _copies(state.values)
+        before = _copies(state.values) if state is not None and state.values else []
         found = constraint.find(*seen)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
@@ -116,9 +116,10 @@ class Memory:
         if kept is None:
             kept = W.detach().clone()
         self.last = None
-        if state is not None and values_before is not None:
-            # What find itself has written, as it may to a buffer, is no edit for a later backward pass.
-            state = State(state.structure, list(map(_mark, state.values[: len(state.marks)])), values_before)
+        if state is not None and before is not None:
+            if before:
+                # What find itself has written, as it may to a buffer, is no edit for a later backward pass.
+                state = State(state.structure, list(map(_mark, state.values[: len(state.marks)])), before)
             self.last = _Read(marks, values, state, found, kept)
         return W
 
