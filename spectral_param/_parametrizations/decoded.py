@@ -35,13 +35,13 @@ def signs(x: Tensor, like: Tensor, negative: int | None = None) -> Tensor:  # (.
 
 
 def sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> np.ndarray[Any, Any]:
-    """Return :func:`signs` as an array, for a real tensor ``like`` on the host."""
-    if negative is not None:
-        return signs(x, like, negative).numpy()
+    """Return :func:`signs` of one matrix as an array, for a real tensor ``like`` on the host."""
     if x.dtype != like.dtype or x.device != like.device:
         x = x.real.to(like)
     found: np.ndarray[Any, Any] = np.copysign(1, x.numpy())
-    return found
+    if negative is None or np.count_nonzero(found < 0) == negative:
+        return found
+    return signs(x, like, negative).numpy()
 
 
 def flags(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -191,6 +191,19 @@ class ScaledCayley(Parametrization):
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"negative_ones={self.negative_ones}"
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        loaded = state_dict.get(prefix + "signs")
+        # The mean of models has other entries, and the number of this constraint all the same.
+        if self.negative_ones is None or loaded is None or loaded.is_meta or bool((loaded.abs() != 1).any()):
+            return
+        count, numbers = self._count(loaded.shape[-1]), (loaded.real < 0).sum(dim=-1)
+        if bool((numbers != count).any()):
+            args[-1].append(
+                f"{prefix}signs: expected {count} entries of -1, as negative_ones says, got "
+                f"{numbers.flatten().tolist()}. Load into ScaledCayley(negative_ones=None), which keeps them."
+            )
 
     def _count(self, n: int) -> int | None:
         count = self.negative_ones

@@ -64,6 +64,16 @@ def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None
         torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(models[0].weight.detach()))
 
 
+def test_a_checkpoint_with_another_number_of_negative_ones_is_refused() -> None:
+    saved = constrained(orthogonal((6, 6), torch.float32), negative_ones=3)
+    with pytest.raises(RuntimeError, match=r"signs: expected 2 entries of -1.*got \[3\]"):
+        constrained(orthogonal((6, 6), torch.float32), negative_ones=2).load_state_dict(saved.state_dict())
+    for count in (3, 0.5, None):
+        module = constrained(orthogonal((6, 6), torch.float32), negative_ones=count)
+        module.load_state_dict(saved.state_dict())
+        torch.testing.assert_close(module.weight, saved.weight)
+
+
 def test_a_fraction_of_negative_ones() -> None:
     module = constrained(torch.randn(10, 10), negative_ones=0.3)
     assert (module.parametrizations.weight[0].signs < 0).sum() == 3
