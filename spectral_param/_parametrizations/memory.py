@@ -7,7 +7,7 @@ A constraint is evaluated once after each change of what its weight depends on:
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
-The state is copied before :meth:`Parametrization.find` reads it, for the same reason.
+The state is copied before :meth:`Parametrization.constrain` reads it, for the same reason.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -47,7 +48,8 @@ class State(NamedTuple):
     # The constraint and the modules nested in it, and how often an attribute of each has been set.
     structure: tuple[list[nn.Module], list[int]]
     marks: list[_Mark]  # Those of the buffers.
-    values: list[Any]  # The buffers, then the attributes that can be edited in place.
+    buffers: list[Tensor]
+    attributes: list[Any]  # Those that can be edited in place.
 
 
 class _Read(NamedTuple):
@@ -102,9 +104,8 @@ class Memory:
                 exact = constraint._exact(copies)
                 seen = tuple(map(torch.detach, exact))
                 break
-        state = state_of(constraint)
-        before = _copies(state.values) if state is not None and state.values else []
         found = constraint.find(*seen)
+        state = state_of(constraint, copied=True)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
@@ -115,12 +116,7 @@ class Memory:
                 kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
         if kept is None:
             kept = W.detach().clone()
-        self.last = None
-        if state is not None and before is not None:
-            if before:
-                # What find itself has written, as it may to a buffer, is no edit for a later backward pass.
-                state = State(state.structure, list(map(_mark, state.values[: len(state.marks)])), before)
-            self.last = _Read(marks, values, state, found, kept)
+        self.last = None if state is None else _Read(marks, values, state, found, kept)
         return W
 
     def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
@@ -139,7 +135,8 @@ _requires_grad = operator.attrgetter("requires_grad")
 
 
 def _mark(t: Tensor) -> _Mark:
-    return None if t.is_inference() else (t.data_ptr(), t._version)
+    # A sparse tensor has no address.
+    return None if t.is_inference() or t.layout != torch.strided else (t.data_ptr(), t._version)
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
@@ -150,13 +147,27 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     for a, b in zip(originals, last.originals, strict=True):
         if not _same(a, b, asked):
             return False
-    state = state_of(constraint)
-    if state is None or state.structure != last.state.structure:
+    state, before = state_of(constraint), last.state
+    if state is None or state.structure != before.structure:
         return False
-    if state.values and not _same(state.values, last.state.values, asked):
+    if state.buffers and not _same(state.buffers, before.buffers, asked):
         return False
-    # The host waits once for all that a device compares.
-    return not asked or bool(torch.stack(asked).all())
+    if state.attributes and not _same(state.attributes, before.attributes, asked):
+        return False
+    return not asked or _all(asked)
+
+
+def _is_kept(state: State, before: State) -> bool:
+    """Return whether a state has not changed, by the marks of its buffers: no device waits for a value."""
+    asked: list[Tensor] = []
+    if (state.structure, state.marks) != (before.structure, before.marks):
+        return False
+    return _same(state.attributes, before.attributes, asked) and (not asked or _all(asked))
+
+
+def _all(asked: list[Tensor]) -> bool:
+    """Return whether all comparisons hold. The host waits once for all that a device compares."""
+    return bool(torch.stack(asked).all())
 
 
 def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
@@ -184,8 +195,8 @@ class _ReadAgain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         last: _Read = ctx.last
-        state = state_of(ctx.constraint)
-        if state is None or state[:2] != last.state[:2]:  # Structure and marks.
+        state, before = state_of(ctx.constraint), last.state
+        if state is None or not _is_kept(state, before):
             raise RuntimeError(
                 f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
                 "backward pass, got others: one has been changed since. Change it after backward(), or read "
@@ -199,18 +210,18 @@ class _ReadAgain(torch.autograd.Function):
 # The state ----------------------------------------------------------------------------------------
 
 
-def state_of(constraint: nn.Module) -> State | None:
-    """Return the state, with the values themselves.
+def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
+    """Return the state, with the values themselves or ``copied`` ones.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters beside the originals, or on a
-        module of another library.
+        None if the weight depends on more than can be seen: on parameters beside the originals, on a module
+        of another library, or on something that cannot be copied.
     """
     parts: list[nn.Module] = [constraint]
     edits: list[int] = []
     marks: list[_Mark] = []
-    values: list[Any] = []
-    editable: list[Any] = []
+    buffers: list[Tensor] = []
+    attributes: list[Any] = []
     for part in parts:  # The list grows in the loop.
         content = vars(part)
         for parameter in content["_parameters"].values():
@@ -221,25 +232,22 @@ def state_of(constraint: nn.Module) -> State | None:
             for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))
-                    values.append(buffer)
+                    buffers.append(buffer)
             if content["_editable"] is None:
                 content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
-            editable += content["_editable"]
+            attributes += content["_editable"]
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
             # A weight does not depend on how its leading eigenvalue or its norm is tracked.
             if child is not None and not isinstance(child, Tracker):
                 parts.append(child)
-    return State((parts, edits), marks, values + editable if editable else values)
-
-
-def _copies(values: list[Any]) -> list[Any] | None:
-    """Return copies, or None if there is something that cannot be copied."""
-    try:
-        return [_copied(each) for each in values]
-    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-        return None
+    if copied and (buffers or attributes):
+        try:
+            buffers, attributes = _copied(buffers), _copied(attributes)
+        except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
+            return None
+    return State((parts, edits), marks, buffers, attributes)
 
 
 # The attributes of each module, which constraints have, too.
@@ -266,22 +274,30 @@ def _copied(value: Any) -> Any:
 
 
 def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
-    """Return whether two values are equal, bit by bit in tensors and arrays.
+    """Return whether two values are equal, in each entry of tensors and arrays.
 
-    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. Objects that do
-    not define equality differ from their copies, so a weight that depends on one is evaluated at every read.
+    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. What has no
+    equality differs from its copy, so a weight that depends on it is evaluated at every read: sparse tensors,
+    objects that do not define it, and objects with arrays, whose comparison is an array.
     """
     if isinstance(a, Tensor):
         if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
+            return False
+        if a.layout != torch.strided:
             return False
         if is_on_host(a) or a.shape != b.shape:
             return torch.equal(a, b)
         asked.append((a == b).all())
         return True
-    if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, (list, tuple)) and type(a) is type(b):
         return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key], asked) for key in a)
-    return bool(a == b)
+        return list(a) == list(b) and all(_same(a[key], b[key], asked) for key in a)
+    try:
+        if isinstance(a, np.ndarray):
+            return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # As scipy, that such a comparison is slow.
+            return bool(a == b)
+    except (TypeError, ValueError, RuntimeError):
+        return False

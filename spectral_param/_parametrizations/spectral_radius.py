@@ -398,6 +398,8 @@ def check_present(value: str, name: str) -> None:
 def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> Tensor:  # -> () or (...)
     """Return the argument ``name``, a number or a tensor of one number per matrix, in T's real dtype.
 
+    A tensor is copied. So a read, and its backward pass, have the numbers of the time of the read.
+
     Raises:
         ValueError: If the tensor does not broadcast to the matrices.
     """
@@ -414,7 +416,7 @@ def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> 
             f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
             f"{name} for each matrix, got shape {tuple(value.shape)}."
         ) from None
-    return value.to(T.real.dtype).to(T.device, non_blocking=True)
+    return value.to(T.real.dtype, copy=True).to(T.device, non_blocking=True)
 
 
 def readable(values: Tensor) -> str:

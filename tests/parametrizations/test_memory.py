@@ -1,12 +1,15 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
 import copy
+import dataclasses
 import gc
 import importlib
 import sys
+from collections import deque
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -172,6 +175,71 @@ def test_attributes_edited_in_place_are_seen(factor, edit) -> None:
     assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(3)
 
 
+@dataclasses.dataclass
+class Pair:
+    """Its equality is that of its fields, which for arrays is an array."""
+
+    numbers: object
+
+    def __getitem__(self, i):
+        return self.numbers[i]
+
+
+@pytest.mark.parametrize(
+    ("factor", "edit"),
+    [
+        (Pair(np.array([2.0, 1.0])), lambda f: f.numbers.fill(3.0)),
+        (Pair(torch.tensor([2.0, 1.0])), lambda f: f.numbers.data.fill_(3.0)),
+        (deque([torch.tensor([2.0, 1.0])]), lambda f: f[0].data.fill_(3.0)),
+        (np.array([np.array([2.0, 1.0]), None], dtype=object), lambda f: f[0].fill(3.0)),
+        (scipy.sparse.csr_array(np.full((1, 2), 2.0)), lambda f: f.data.fill(3.0)),
+        (torch.full((2,), 2.0).to_sparse(), lambda f: f._values().fill_(3.0)),
+    ],
+    ids=["dataclass of an array", "dataclass of a tensor", "deque", "object array", "scipy", "sparse tensor"],
+)
+def test_attributes_without_a_single_equality_are_read_anew(factor, edit) -> None:
+    class Reader(Scaled):
+        def constrain(self, T, found=None):
+            value = self.factor.to_dense() if isinstance(self.factor, Tensor) else self.factor
+            while np.ndim(value[0]) > 0:
+                value = value[0]
+            return float(value[0]) * sp.ScaledCayley.constrain(self, T, found=found)
+
+    if scipy.sparse.issparse(factor):
+        Reader.constrain = lambda self, T, found=None: (
+            float(self.factor[0, 0]) * sp.ScaledCayley.constrain(self, T, found=found)
+        )
+    module = torch.nn.Linear(4, 4, bias=False)
+    module.weight.data = torch.eye(4)
+    torch.nn.utils.parametrize.register_parametrization(module, "weight", Reader(factor), unsafe=True)
+    for expected in (2, 2, 3, 3):
+        if expected == 3:
+            edit(factor)
+        assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(expected)
+        module.weight.sum().backward()
+
+
+class Masked(sp.SignPattern):
+    """Has a buffer that is sparse."""
+
+    def __init__(self, mask):
+        super().__init__(torch.ones(mask.shape))
+        self.register_buffer("mask", mask.to_sparse())
+
+    def constrain(self, T):
+        return super().constrain(T) * self.mask.to_dense()
+
+
+def test_a_sparse_buffer_may_be_part_of_a_constraint() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", Masked(torch.eye(4)))
+    layer.parametrizations.weight.original.data.fill_(1.0)
+    for _ in range(2):
+        layer(torch.ones(2, 4)).sum().backward()
+        assert torch.equal(layer.weight, torch.eye(4))
+    layer.parametrizations.weight[0].mask._values().zero_()
+    assert not layer.weight.any()
+
+
 def test_a_replaced_block_is_seen() -> None:
     layer = torch.nn.Linear(4, 4)
     blocks = [(2, sp.SpectralRadiusNorm(1.0)), (2, sp.SpectralRadiusNorm(1.0))]
@@ -217,6 +285,52 @@ def test_the_gradient_belongs_to_the_radius_of_the_read() -> None:
             torch.autograd.grad(again[0].sum(), original)
     # The remedy: read again. W = r T/ρ, so the gradient doubles with r.
     torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], 2 * expected)
+
+
+def per_matrix(kind):
+    """Return a constraint that has a number for each of two matrices, and the name of its attribute."""
+    numbers = torch.tensor([1.0, 2.0])
+    return {
+        "radius": lambda: (sp.SpectralRadiusNorm(numbers), "radius"),
+        "at_most": lambda: (sp.SpectralRadiusNorm(numbers, mode="at_most"), "radius"),
+        "eps": lambda: (sp.SpectralRadiusNorm(numbers, eps=0.1), "radius"),
+        "absolute": lambda: (sp.SpectralRadiusNorm(numbers, of="absolute"), "radius"),
+        "tracking": lambda: (sp.SpectralRadiusNorm(numbers, solver="tracking"), "radius"),
+        "abscissa": lambda: (sp.SpectralAbscissa(numbers), "abscissa"),
+        "norm": lambda: (sp.SpectralNorm(numbers, mode="equal"), "norm"),
+        "Lyapunov": lambda: (sp.LyapunovForm(numbers), "radius"),
+        "Lyapunov-growth": lambda: (sp.LyapunovForm(numbers, growth=3.0), "radius"),
+    }[kind]()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    "kind",
+    ["radius", "at_most", "eps", "absolute", "tracking", "abscissa", "norm", "Lyapunov", "Lyapunov-growth"],
+)
+def test_the_gradient_belongs_to_the_numbers_of_the_read(kind, dtype) -> None:
+    constraint, name = per_matrix(kind)
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(5 * torch.randn(2, 6, 6, dtype=dtype))
+    sp.constrain(module, "weight", constraint)
+    original, constraint = module.parametrizations.weight.original, module.parametrizations.weight[0]
+    original.data.mul_(1.1)
+    weights = torch.randn(2, 6, 6, dtype=dtype)
+
+    def gradient(W):
+        return torch.autograd.grad((weights * W).abs().square().sum(), original)[0]
+
+    clone = copy.deepcopy(module)
+    twin = clone.parametrizations.weight.original
+    (expected,) = torch.autograd.grad((weights * clone.weight).abs().square().sum(), twin)
+    first, again = module.weight, module.weight
+    getattr(constraint, name).mul_(3.0)
+    torch.testing.assert_close(gradient(first), expected)
+    if torch.__version__.startswith("2.6."):  # As above.
+        torch.testing.assert_close(gradient(again), expected)
+    else:
+        with pytest.raises(RuntimeError, match="attributes and buffers of the read"):
+            gradient(again)
 
 
 def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
