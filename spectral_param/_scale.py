@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
+
+Array = npt.NDArray[Any]
+
+_GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
 
 def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
@@ -33,7 +38,17 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
     return torch.view_as_complex(parts / scale[..., None])
 
 
-def power_of_two(entries: npt.NDArray[Any]) -> float:
+def power_of_two(entries: Array) -> float:
     """Return the power of two at or below the largest modulus; 1 if it is zero or not finite."""
     largest = float(np.abs(entries).max(initial=0.0))
     return math.ldexp(1.0, math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
+
+
+def balanced(A: Array) -> tuple[Array, Array]:  # (n, n) -> (n, n), (n)
+    """Return D⁻¹AD of rows and columns of similar size, and the diagonal of D, which has powers of two.
+
+    A is finite, in double precision. D may be beyond the range of single precision: where A is triangular, or
+    nearly so. (scipy's ``matrix_balance`` takes such numbers for indices, too, and warns that they are none.)
+    """
+    result, _, _, d, _ = _GEBAL[A.dtype.char](A, scale=True, permute=False)
+    return result, d

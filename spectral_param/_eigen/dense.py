@@ -25,11 +25,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.linalg import get_lapack_funcs, matrix_balance
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._scale import divided, power_of_two_scale
+from spectral_param._scale import balanced, divided, power_of_two_scale
 
 Array = npt.NDArray[Any]
 
@@ -206,12 +206,12 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> tuple[complex, A
     Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
     does to them.
     """
-    balanced, (d, _) = matrix_balance(A, permute=False, separate=True)
+    B, d = balanced(A)
     if d.min() == d.max():
         return None
-    balanced = np.ascontiguousarray(balanced)
-    size = float(np.abs(balanced.view(np.float64)).max())
-    solution = _proven(balanced / size, height, eps) if 0 < size < math.inf else None
+    B = np.ascontiguousarray(B)
+    size = float(np.abs(B.view(np.float64)).max())
+    solution = _proven(B / size, height, eps) if 0 < size < math.inf else None
     if solution is None:
         return None
     eigenvalue, u, v = solution

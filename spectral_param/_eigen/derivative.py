@@ -90,11 +90,21 @@ def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
-def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool) -> Tensor:
+def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
+    """Return where λ has no derivative. A ``regular`` one has: it is proven to be simple in some units."""
+    if regular:
+        return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
+    return is_degenerate(u, v)
+
+
+def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: bool) -> Tensor:
     """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
     s = inner(v, u)
-    degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
-    weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
+    if regular:
+        weight = g / physical_conj(s)
+    else:
+        degenerate = s.detach().abs() <= degenerate_threshold(u.dtype)
+        weight = torch.where(degenerate, 0, g / physical_conj(torch.where(degenerate, 1, s)))
     return _outer(weight[..., None] * v, u, real)
 
 
@@ -120,7 +130,9 @@ class _Eigen(torch.autograd.Function):
     """T -> (λ, u, v) by the formulas above, for transforms and derivatives of all orders."""
 
     @staticmethod
-    def forward(T: Tensor, height: Height, known: Eigentriple | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        T: Tensor, height: Height, known: Eigentriple | None, regular: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if known is None:
             return dominant_eigentriple(T, height)
         # Autograd attaches the graph to the returned tensors, so they must be new ones.
@@ -129,6 +141,7 @@ class _Eigen(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.set_materialize_grads(False)
+        ctx.regular = inputs[3]
         ctx.save_for_backward(inputs[0], *output)
         ctx.save_for_forward(inputs[0], *output)
 
@@ -136,12 +149,12 @@ class _Eigen(torch.autograd.Function):
     @full_precision
     def backward(
         ctx: Any, g_eigenvalue: Tensor | None, g_right: Tensor | None, g_left: Tensor | None
-    ) -> tuple[Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, None, None, None]:
         T, eigenvalue, u, v = ctx.saved_tensors
-        degenerate = is_degenerate(u, v)
+        degenerate = _degenerate_unless(ctx.regular, u, v)
         terms = []
         if g_eigenvalue is not None:
-            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex()))
+            terms.append(_eigenvalue_gradient(g_eigenvalue, u, v, not T.is_complex(), ctx.regular))
         if g_right is not None:
             y = _bordered_solve(T.mH, eigenvalue.conj(), u, u, g_right, degenerate)
             terms.append(_outer(-y, u, real=not T.is_complex()))
@@ -149,8 +162,8 @@ class _Eigen(torch.autograd.Function):
             y = _bordered_solve(T, eigenvalue, v, v, g_left, degenerate)
             terms.append(_outer(-v, y, real=not T.is_complex()))
         if not terms:
-            return None, None, None
-        return sum(terms[1:], start=terms[0]), None, None
+            return None, None, None, None
+        return sum(terms[1:], start=terms[0]), None, None, None
 
     @staticmethod
     @not_nested
@@ -158,7 +171,7 @@ class _Eigen(torch.autograd.Function):
     def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
         T, eigenvalue, u, v = ctx.saved_tensors
         dT = dT.to(u.dtype)
-        degenerate = is_degenerate(u, v)
+        degenerate = _degenerate_unless(ctx.regular, u, v)
         dTu = (dT @ u[..., None])[..., 0]
         dTHv = (dT.mH @ v[..., None])[..., 0]
         d_eigenvalue = torch.where(degenerate, 0, inner(v, dTu) / torch.where(degenerate, 1, inner(v, u)))
@@ -168,17 +181,33 @@ class _Eigen(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int, None, None], T: Tensor, height: Height, known: Eigentriple | None
+        info: Any,
+        in_dims: tuple[int, None, None, None],
+        T: Tensor,
+        height: Height,
+        known: Eigentriple | None,
+        regular: bool,
     ) -> tuple[tuple[Tensor, ...], int]:
-        return _Eigen.apply(T.movedim(in_dims[0], 0), height, known), 0  # type: ignore[no-untyped-call]
+        T = T.movedim(in_dims[0], 0)
+        return _Eigen.apply(T, height, known, regular), 0  # type: ignore[no-untyped-call]
 
 
 # T is of shape (..., n, n) in all of the following.
 
 
-def eigentriple(T: Tensor, height: Height = "modulus", known: Eigentriple | None = None) -> Eigentriple:
-    """Return the leading eigentriple, differentiable; ``known`` is its value, if that is known."""
-    return Eigentriple(*_Eigen.apply(T, height, known))  # type: ignore[no-untyped-call]
+def eigentriple(
+    T: Tensor, height: Height = "modulus", known: Eigentriple | None = None, regular: bool = False
+) -> Eigentriple:
+    """Return the leading eigentriple, differentiable.
+
+    Args:
+        T: Matrices ``(..., n, n)``.
+        height: By what an eigenvalue leads.
+        known: The value of the triple, if that is known.
+        regular: Whether all eigenvalues are known to be simple; see
+            :func:`spectral_param._eigen.dense.leading_eigentriple`.
+    """
+    return Eigentriple(*_Eigen.apply(T, height, known, regular))  # type: ignore[no-untyped-call]
 
 
 def leading_value(T: Tensor, height: Height = "modulus") -> Tensor:
@@ -198,8 +227,10 @@ class _Value(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, height: Height) -> Tensor:
-        ctx.height = height
+    def forward(
+        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, height: Height, regular: bool
+    ) -> Tensor:
+        ctx.height, ctx.regular = height, regular
         ctx.save_for_backward(T, eigenvalue, u, v)
         # The real part of a complex number is a view of it.
         value: Tensor = height_of(eigenvalue, height)
@@ -209,19 +240,24 @@ class _Value(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
-            eigenvalue, u, v = eigentriple(T, ctx.height, Eigentriple(eigenvalue, u, v))
-        return _value_gradient(T, eigenvalue, u, v, g, ctx.height), None, None, None, None
+            eigenvalue, u, v = eigentriple(T, ctx.height, Eigentriple(eigenvalue, u, v), ctx.regular)
+        gradient = _value_gradient(T, Eigentriple(eigenvalue, u, v), g, ctx.height, ctx.regular)
+        return gradient, None, None, None, None, None
 
 
-def _value_gradient(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, g: Tensor, height: Height) -> Tensor:
+def _value_gradient(T: Tensor, triple: Eigentriple, g: Tensor, height: Height, regular: bool) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
+    eigenvalue, u, v = triple
     g_eigenvalue = g * torch.sgn(eigenvalue) if height == "modulus" else g.to(u.dtype)
-    return _eigenvalue_gradient(g_eigenvalue, u, v, real=not T.is_complex())
+    return _eigenvalue_gradient(g_eigenvalue, u, v, not T.is_complex(), regular)
 
 
-def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus") -> Tensor:
-    """Return |λ| or Re λ as a differentiable function of T, an ordinary tensor, from the triple of T."""
-    value: Tensor = _Value.apply(T, *triple, height)  # type: ignore[no-untyped-call]
+def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regular: bool = False) -> Tensor:
+    """Return |λ| or Re λ as a differentiable function of T, an ordinary tensor, from the triple of T.
+
+    ``regular`` is that of :func:`eigentriple`.
+    """
+    value: Tensor = _Value.apply(T, *triple, height, regular)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -247,7 +283,7 @@ class _Divided(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         T, eigenvalue, u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
-            eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v))
+            eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v), regular=True)
         elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
             return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
         shifted = _shifted(eigenvalue, ctx.eps)
@@ -314,9 +350,8 @@ def recorded_value(T: Tensor, height: Height = "modulus") -> Tensor:
 
 def value_and_gradient(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Tensor, Tensor]:
     """Return |λ| or Re λ and its gradient with respect to T, both without a graph."""
-    eigenvalue, u, v = triple
-    value = height_of(eigenvalue, height).clone()
-    return value, _value_gradient(T, eigenvalue, u, v, torch.ones_like(value), height)
+    value = height_of(triple.eigenvalue, height).clone()
+    return value, _value_gradient(T, triple, torch.ones_like(value), height, regular=False)
 
 
 @torch.library.custom_op("spectral_param::leading_value", mutates_args=())

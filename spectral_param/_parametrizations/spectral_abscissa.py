@@ -105,7 +105,10 @@ class SpectralAbscissa(Parametrization):
 
     def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        alpha = self.rightmost.recorded(T) if found is None else known_value(T, found.triple, "real")
+        if found is None:
+            alpha = self.rightmost.recorded(T)
+        else:
+            alpha = known_value(T, found.triple, "real", found.regular)
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
         shift = torch.where(self._active(shift.detach()), shift, 0)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from scipy.linalg import matrix_balance
 from torch import Tensor, nn
 
 from spectral_param import init
@@ -24,7 +23,7 @@ from spectral_param._eigen.derivative import (
 )
 from spectral_param._eigen.follower import Follower, Solver
 from spectral_param._parametrizations.base import Parametrization, real_entries
-from spectral_param._scale import divided, power_of_two_scale
+from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional._checks import finfo_eps
 
@@ -220,7 +219,7 @@ class SpectralRadiusNorm(Parametrization):
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
         if self.of == "absolute":
-            rho = known_value(self._measured(T), found.triple)
+            rho = known_value(self._measured(T), found.triple, regular=True)
             W = T * (radius / (rho + self.eps))[..., None, None]
         else:
             W = divided_by_modulus(T, *found.triple, radius, self.eps)
@@ -453,20 +452,22 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     relative errors of the entries do not depend on the units of rows and columns.
     """
     floor = degenerate_threshold(W.dtype)
-    d = _balance(W)
-    right, left = triple.right * (1 / d), triple.left * d
+    # On the host and in double precision, whose range is that of the scales.
+    B, d = _balance(W)
+    right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
+    right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))
     right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
-    largest = (W.detach() * (d[..., None, :] / d[..., :, None])).abs().amax(dim=(-2, -1))
-    return 10 * W.shape[-1] * eps * largest / condition_reciprocal(right, left).clamp(min=floor)
+    condition = condition_reciprocal(right, left).clamp(min=floor)
+    tolerance = 10 * W.shape[-1] * eps * B.abs().amax(dim=(-2, -1)) / condition
+    return tolerance.to(W.device, W.real.dtype)
 
 
-def _balance(W: Tensor) -> Tensor:  # (..., n, n) -> (..., n)
-    """Return powers of two d for which the rows and columns of D⁻¹WD are of similar size."""
-    host = W.detach().resolve_conj().cpu()
-    found = [
-        matrix_balance(matrix, permute=False, separate=True)[1][0]
-        if np.isfinite(matrix).all()
-        else np.ones(len(matrix))
+def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
+    """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
+    host = W.detach().resolve_conj().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
+    pairs = [
+        balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
         for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
     ]
-    return torch.tensor(np.stack(found), dtype=W.real.dtype, device=W.device).reshape(W.shape[:-1])
+    matrices, scales = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
+    return matrices.reshape(W.shape), scales.reshape(W.shape[:-1])

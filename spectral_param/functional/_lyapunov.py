@@ -66,10 +66,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.linalg import get_lapack_funcs, matrix_balance
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
@@ -409,10 +410,10 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     host = V.numpy()
     if not np.isfinite(host).all():
         return torch.full_like(V, torch.nan)
-    balanced, (scale, _) = matrix_balance(host, permute=False, separate=True)
+    B, scale = balanced(host)
     # Rounding must not move an eigenvalue of modulus 1 outside.
     inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
-    V, d = inside * torch.from_numpy(balanced), torch.from_numpy(scale)
+    V, d = inside * torch.from_numpy(B), torch.from_numpy(scale)
     P = _sum_of_powers(V, torch.eye(len(V), dtype=V.dtype))
     form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]

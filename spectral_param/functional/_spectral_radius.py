@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_plain, is_traced
-from spectral_param._eigen import Eigentriple, dominant_eigentriple
-from spectral_param._eigen.dense import Height
+from spectral_param._eigen import Eigentriple
+from spectral_param._eigen.dense import Height, leading_eigentriple
 from spectral_param._eigen.derivative import eigentriple, inner, known_value, leading_value, recorded_value
 from spectral_param.functional._checks import check_square, with_arrays
 
@@ -126,4 +126,5 @@ def _value(T: Tensor, height: Height) -> Tensor:
         return recorded_value(T, height)
     if not is_plain(T):
         return leading_value(T, height)
-    return known_value(T, dominant_eigentriple(T, height), height)
+    triple, regular = leading_eigentriple(T, height)
+    return known_value(T, triple, height, regular)

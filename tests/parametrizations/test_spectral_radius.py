@@ -441,6 +441,66 @@ def test_a_badly_scaled_weight_outside_cannot_be_assigned() -> None:
     layer.weight = W * (0.499 / sp.functional.spectral_radius(W))
 
 
+def nearly_triangular(n, dtype, top):
+    """Eigenvalues up to ``top`` on the diagonal, entries 1e8 times larger above it."""
+    W = 1e8 * torch.randn(n, n, dtype=torch.float64).triu(1)
+    return (W + torch.linspace(0.5, 1, n, dtype=torch.float64).diag()).mul(top).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.LyapunovForm])
+def test_scales_beyond_single_precision_let_no_weight_outside_pass(make, dtype) -> None:
+    """Balancing it takes numbers of 1e80 and more."""
+    W = nearly_triangular(12, dtype, 5.0)
+    layer = torch.nn.Linear(12, 12, bias=False, dtype=dtype)
+    layer.weight.data = 0.1 * torch.eye(12, dtype=dtype)
+    sp.constrain(layer, "weight", make(0.5))
+    with pytest.raises(InManifoldError, match=r"spectral (radius|abscissa).*0\.5, got 5\."):
+        layer.weight = W
+
+
+@pytest.mark.parametrize("n", [6, 12, 40])
+def test_balancing_gives_no_warning_of_its_own(n) -> None:
+    layer = sp.constrain(torch.nn.Linear(n, n), "weight", sp.SpectralRadiusNorm(9.0, mode="at_most"))
+    T = nearly_triangular(n, torch.float32, 5.0)
+    set_original(layer, T)
+    assert torch.equal(layer.weight, T)
+
+
+def in_units(kind, S, d, **kwargs):
+    """Return two derivatives of a function of D⁻¹WD for the original DSD⁻¹, in the units of S."""
+    units = d[:, None] / d
+    layer = torch.nn.Linear(len(d), len(d), bias=False, dtype=S.dtype)
+    sp.constrain(layer, "weight", kind(**kwargs))
+    T = layer.parametrizations.weight.original
+    T.data = S * units
+    weights = torch.linspace(-1, 1, S.numel(), dtype=S.dtype).reshape(S.shape).cos()
+    value = (weights * layer.weight / units).sum()
+    (first,) = torch.autograd.grad(value, T, create_graph=True)
+    (second,) = torch.autograd.grad((first * units * weights).sum(), T)
+    return first.detach() * units, second * units
+
+
+@pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [
+        (sp.SpectralRadiusNorm, {}),
+        (sp.SpectralRadiusNorm, {"of": "absolute"}),
+        (sp.SpectralRadiusNorm, {"eps": 0.1}),
+        (sp.SpectralAbscissa, {}),
+    ],
+    ids=["radius", "absolute", "eps", "abscissa"],
+)
+@pytest.mark.parametrize(("n", "dtype"), [(5, torch.float32), (5, torch.float64), (30, torch.float64)])
+def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n, dtype) -> None:
+    """Warnings are errors here: no eigenvalue counts as defective."""
+    S = torch.randn(n, n, dtype=dtype)
+    expected = in_units(kind, S, torch.ones(n, dtype=dtype), **kwargs)
+    found = in_units(kind, S, torch.logspace(-5, 5, n, dtype=dtype), **kwargs)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e4 * torch.finfo(dtype).eps * b.abs().max().item(), rtol=0)
+
+
 # The spectral radius of the absolute values -------------------------------------------------------
 
 
