@@ -237,6 +237,17 @@ def test_the_device_is_one() -> None:
     assert asked.waits == 3
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6])
+def test_tall_weights_of_large_originals_on_a_device(scale) -> None:
+    layer = sp.constrain(torch.nn.Linear(16, 64, dtype=torch.float64), "weight", sp.SkewExponential())
+    layer.parametrizations.weight.original.data.normal_(std=scale)
+    expected = layer.weight.detach()
+    with standin.counting():
+        W = layer.to(DEVICE).weight.detach().cpu()
+    assert (W.mT @ W - torch.eye(16)).abs().max() <= 100 * 16 * torch.finfo(torch.float64).eps
+    torch.testing.assert_close(W, expected, rtol=0, atol=1e-12 * scale)
+
+
 @pytest.mark.parametrize("device", ["standin", "cpu"])
 def test_the_command_writes_what_it_finds(device, monkeypatch, tmp_path, capsys) -> None:
     """A real device is timed; the host stands for one here."""

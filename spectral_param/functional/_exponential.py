@@ -270,11 +270,24 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     B = T - matmul(base, C)
     size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
     if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
-        half = matmul(B + 0.5 * matmul(base, A), base.mT)
-        return matmul(skew_exponential(half - half.mT), base).to(dtype)
+        return _rotated(base, A, B).to(dtype)
     s = torch.where(size > 1, size, 1)
     identity = torch.eye(n, dtype=T.dtype, device=T.device).expand_as(A)
     above = torch.cat([A, matmul(B.mT, B) / -s], dim=-1)
     below = torch.cat([s * identity, torch.zeros_like(A)], dim=-1)
-    E = exponential(torch.cat([above, below], dim=-2))[..., :n]
+    block = torch.cat([above, below], dim=-2)
+    if is_plain(T) and not is_on_host(T):
+        # A device waits once, for the norm, which is at least the size of T.
+        E, norm = _ordinary(block, skew=False)
+        if not bool((norm <= _LARGE).all()):
+            return _rotated(base, A, B).to(dtype)
+    else:
+        E = exponential(block)
+    E = E[..., :n]
     return (matmul(base, E[..., :n, :]) + matmul(B, E[..., n:, :] / s)).to(dtype)
+
+
+def _rotated(base: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """Return the same by the m × m exponential."""
+    half = matmul(B + 0.5 * matmul(base, A), base.mT)
+    return matmul(skew_exponential(half - half.mT), base)
