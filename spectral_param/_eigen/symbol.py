@@ -178,7 +178,7 @@ def tall(T: Tensor) -> Tensor:
 
 
 def leader(K: Tensor, axes: int, hints: list[int]) -> Leader:
-    """Return where the symbols of ordinary kernels ``(..., o, i, *Q)`` are largest on the grid.
+    """Return where the symbols of kernels ``(..., o, i, *Q)`` are largest on the grid.
 
     Args:
         K: Kernels of stride 1, see :func:`phases`.
@@ -195,7 +195,9 @@ def leader(K: Tensor, axes: int, hints: list[int]) -> Leader:
     for i, kernel in enumerate(kernels):
         small = kernel if kernel.shape[0] <= kernel.shape[1] else kernel.transpose(0, 1)
         if bool(small.isfinite().all()):
-            hints[i] = _leading_frequency(small, points, hints[i])
+            # The frequency does not depend on the size, whose square may overflow.
+            largest = torch.linalg.vector_norm(small, math.inf).clamp(min=torch.finfo(small.dtype).tiny)
+            hints[i] = _leading_frequency(small / largest, points, hints[i])
     frequency = points[hints].reshape(*batch, 1, axes)
     return Leader(leading_pair(tall(symbol(K, frequency)[..., 0, :, :])), frequency, cosine)
 

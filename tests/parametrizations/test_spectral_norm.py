@@ -276,6 +276,18 @@ def test_the_second_read_of_a_tracked_weight_evaluates_nothing(monkeypatch) -> N
 
 # Convolutions -------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e170, 1e300])
+def test_the_size_of_a_kernel_does_not_matter(scale) -> None:
+    conv = nn.Conv2d(4, 6, 3, groups=2, stride=2, bias=False, dtype=torch.float64)
+    sp.constrain(conv, "weight", sp.SpectralNorm(0.5, mode="equal"))
+    original = conv.parametrizations.weight.original
+    expected = conv.weight.detach()
+    with torch.no_grad():
+        original.mul_(scale)
+    torch.testing.assert_close(conv.weight.detach(), expected)
+
+
 KINDS = {
     1: (nn.Conv1d, nn.ConvTranspose1d, (7, 24)),
     2: (nn.Conv2d, nn.ConvTranspose2d, ((4, 5), (12, 12))),
