@@ -158,9 +158,11 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
 
 
 def _is_kept(state: State, before: State) -> bool:
-    """Return whether a state has not changed, by the marks of its buffers: no device waits for a value."""
+    """Return whether a state has not changed. A device waits only if a buffer has been written to since."""
     asked: list[Tensor] = []
-    if (state.structure, state.marks) != (before.structure, before.marks):
+    if state.structure != before.structure:
+        return False
+    if state.marks != before.marks and not _same(state.buffers, before.buffers, asked):
         return False
     return _same(state.attributes, before.attributes, asked) and (not asked or _all(asked))
 

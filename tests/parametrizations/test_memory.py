@@ -333,6 +333,18 @@ def test_the_gradient_belongs_to_the_numbers_of_the_read(kind, dtype) -> None:
             gradient(again)
 
 
+def test_a_latch_that_stays_open_leaves_earlier_reads_their_gradient() -> None:
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(0.1 * torch.randn(2, 5, 5))
+    sp.constrain(module, "weight", sp.SpectralRadiusNorm(mode="latched"))
+    original = module.parametrizations.weight.original
+    for _ in range(2):
+        W = module.weight
+    original.data.mul_(1.01)
+    module.weight  # noqa: B018
+    assert torch.equal(torch.autograd.grad(W.sum(), original)[0], torch.ones(2, 5, 5))
+
+
 def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
     layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
     sp.constrain(layer, "weight", sp.FourierUnitary())
