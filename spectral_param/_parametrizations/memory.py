@@ -7,7 +7,7 @@ A constraint is evaluated once after each change of what its weight depends on:
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
-The state is copied before :meth:`Parametrization.constrain` reads it, for the same reason.
+The state is copied before :meth:`Parametrization.find` reads it, for the same reason.
 """
 
 from __future__ import annotations
@@ -104,8 +104,13 @@ class Memory:
                 exact = constraint._exact(copies)
                 seen = tuple(map(torch.detach, exact))
                 break
+        state = before = state_of(constraint)
+        if before is not None and (before.buffers or before.attributes):
+            state = _copy_of(before)
         found = constraint.find(*seen)
-        state = state_of(constraint, copied=True)
+        if state is not None and before is not None and before.buffers:
+            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
+            state = state._replace(marks=list(map(_mark, before.buffers)))
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
@@ -212,12 +217,12 @@ class _ReadAgain(torch.autograd.Function):
 # The state ----------------------------------------------------------------------------------------
 
 
-def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
-    """Return the state, with the values themselves or ``copied`` ones.
+def state_of(constraint: nn.Module) -> State | None:
+    """Return the state, with the values themselves.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters beside the originals, on a module
-        of another library, or on something that cannot be copied.
+        None if the weight depends on more than can be seen: on parameters beside the originals, or on a
+        module of another library.
     """
     parts: list[nn.Module] = [constraint]
     edits: list[int] = []
@@ -244,12 +249,15 @@ def state_of(constraint: nn.Module, copied: bool = False) -> State | None:
             # A weight does not depend on how its leading eigenvalue or its norm is tracked.
             if child is not None and not isinstance(child, Tracker):
                 parts.append(child)
-    if copied and (buffers or attributes):
-        try:
-            buffers, attributes = _copied(buffers), _copied(attributes)
-        except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-            return None
     return State((parts, edits), marks, buffers, attributes)
+
+
+def _copy_of(state: State) -> State | None:
+    """Return the state with copies of its values, or None if one cannot be copied."""
+    try:
+        return state._replace(buffers=_copied(state.buffers), attributes=_copied(state.attributes))
+    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
+        return None
 
 
 # The attributes of each module, which constraints have, too.
