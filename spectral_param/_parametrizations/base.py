@@ -456,6 +456,11 @@ class Parametrization(nn.Module, abc.ABC):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         self._is_empty = False
+        if self._like.is_meta and local_metadata.get("assign_to_params_buffers", False):
+            # The originals are no longer on the meta device. The next read tells where they are.
+            self._like, self._like_real = (
+                torch.empty_like(t, device="cpu") for t in (self._like, self._like_real)
+            )
         for name in self._saved:
             key = prefix + name
             if key not in state_dict:

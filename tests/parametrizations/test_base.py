@@ -121,6 +121,28 @@ def test_meta_device_then_loaded(n) -> None:
         module.weight.abs().sum().backward()
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("start", ["meta", "cpu"])
+def test_tensors_in_place_of_the_registered_ones_tell_device_and_dtype(name, start) -> None:
+    trained = constrained(name, torch.eye(4, dtype=torch.float64))
+
+    def loaded():
+        module = constrained(name, torch.empty(4, 4, device=start).fill_(1.0))
+        module.load_state_dict(trained.state_dict(), assign=True)
+        return module
+
+    loaded().to("cpu")  # Read or not.
+    module = loaded()
+    assert module.weight.dtype == module.parametrizations.weight[0].dtype == torch.float64
+    assert not any(t.is_meta for t in module.buffers())
+    module.weight = W = KINDS[name][1]((4, 4), torch.float64)
+    torch.testing.assert_close(module.weight, W)
+    module = loaded()
+    links = module.parametrizations.weight
+    links[0].restart(*links.parameters(recurse=False))
+    assert links[0].in_manifold(module.weight)
+
+
 def test_fake_tensors_as_on_the_meta_device() -> None:
     """Building a model under FakeTensorMode tells its shapes and takes no memory."""
     made = [(case.make, case.dtypes[0]) for case in CASES if case.name != "SignPattern"]  # Takes a pattern.
