@@ -38,6 +38,7 @@ from torch import Tensor
 from spectral_param._eigen import proof
 from spectral_param._eigen.follower import DIGEST, Layout, Tracker
 from spectral_param._eigen.singular import Pair, leading_pair, to_double
+from spectral_param._eigen.tracking import MOST
 
 Array = npt.NDArray[Any]
 
@@ -105,8 +106,8 @@ def state_of(block: Tensor, numbers: list[float]) -> State:
     step, degree, is_stale, *rest = numbers
     count = len(block)
     edges, outside, second = (rest[i * count : (i + 1) * count] for i in range(3))
-    # A generator's seed is below 2**63, and an edge is the square of a σ that is followed.
-    possible = all(0 <= x < math.inf for x in numbers) and step < 2.0**53
+    # An edge is the square of a σ that is followed.
+    possible = all(0 <= x < math.inf for x in numbers) and step < MOST
     if not (possible and all(not a or _is_ordinary(a) for a in edges)):
         return _lost(State(block, 0, 0, False, [], [], []), count)
     return State(block, int(step), min(int(degree), DEGREES), is_stale > 0, edges, outside, second)

@@ -155,9 +155,8 @@ def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
     if not all(0 <= x < MOST for x in numbers):
         return State(right, left)
     separation, step, warm, effort, failures, wait, regular = numbers
-    return State(
-        right, left, separation, int(step), warm > 0.5, effort, int(failures), int(wait), regular > 0.5
-    )
+    failures, wait = min(int(failures), LONGEST_WAIT), min(int(wait), LONGEST_WAIT)
+    return State(right, left, separation, int(step), warm > 0.5, effort, failures, wait, regular > 0.5)
 
 
 def initial_state(T: Tensor) -> State:

@@ -1,5 +1,6 @@
 """What every parametrization of the library refuses before anything changes, and its copies."""
 
+import contextlib
 import copy
 import warnings
 
@@ -10,6 +11,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 import spectral_param as sp
+from spectral_param._context import has_no_values
 from spectral_param.testing import Holder, holder, originals, tolerance
 from tests.cases import CASES, make_blocks, orthogonal, with_radius
 
@@ -157,6 +159,28 @@ def test_fake_tensors_as_on_the_meta_device() -> None:
         everything = (*layer.parameters(), *layer.buffers())
         assert all(isinstance(t, FakeTensor) for t in everything)
         assert all(t.grad is not None for t in layer.parameters())
+
+
+def test_a_start_without_values() -> None:
+    """restart and sample tell shapes, too."""
+    for mode, device in ((contextlib.nullcontext(), "meta"), (FakeTensorMode(), "cpu")):
+        for case in CASES:
+            if case.name == "SignPattern":  # Takes a pattern.
+                continue
+            with mode:
+                module = Holder(torch.empty(4, 4, dtype=case.dtypes[0], device=device))
+                links = sp.constrain(module, "weight", case.make((4, 4))).parametrizations.weight
+                links[0].restart(*links.parameters(recurse=False))
+                assert has_no_values(links[0].sample(), module.weight)
+
+
+def test_present_bounds_of_gates_under_fake_tensors() -> None:
+    for make in (sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.LyapunovForm):
+        with FakeTensorMode():
+            lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", make("present"))
+            output, _ = lstm(torch.randn(5, 2, 3))
+            assert isinstance(lstm.parametrizations.weight_hh_l0[0].sample(), FakeTensor)
+        assert output.shape == (5, 2, 6)
 
 
 @pytest.mark.parametrize("n", [6, 120])
