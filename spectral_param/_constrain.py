@@ -82,9 +82,9 @@ def constrain(
     Raises:
         ValueError: If ``module`` is not a module; if no tensor has this name; if the tensor is also
             registered elsewhere in the module, has no shape yet, holds kernels that are no matrices, or has a
-            shape that the constraint does not take; if its module is pruned, scripted, or an Embedding with
-            sparse gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; or if the constraint
-            raises it.
+            shape that the constraint does not take; if its module is pruned, scripted, computes the weight in
+            a hook, or is an Embedding with sparse gradients or ``max_norm``; if ``init`` or ``gates`` does
+            not fit; or if the constraint raises it.
 
     The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
@@ -359,6 +359,17 @@ def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int 
             "multiplies by a mask after the constraint. Call torch.nn.utils.prune.remove, and take the mask "
             "as a SignPattern before the constraint."
         )
+    for whole, value in vars(owner).items():
+        # The hooks of torch.nn.utils.weight_norm and spectral_norm replace a parameter by an attribute.
+        parts = [f"{whole}_{part}" for part in ("orig", "g", "v")]
+        if name in parts and isinstance(value, Tensor) and owner._forward_pre_hooks:
+            raise ValueError(
+                f"{kind}: expected a weight that the forward pass reads, got {name!r}, from which a hook "
+                f"computes {whole!r}, as torch.nn.utils.weight_norm and spectral_norm do. The constraint "
+                f"would not hold on {whole!r}. Call torch.nn.utils.remove_weight_norm or "
+                "remove_spectral_norm, or take torch.nn.utils.parametrizations.weight_norm, then constrain "
+                "the weight."
+            )
     if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and (owner.sparse or owner.max_norm is not None):
         argument = "sparse=True" if owner.sparse else f"max_norm={owner.max_norm}"
         raise ValueError(

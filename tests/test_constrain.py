@@ -409,6 +409,19 @@ def test_a_pruned_weight_is_refused() -> None:
     sp.constrain(layer, "weight*", sp.ScaledCayley())
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_a_weight_that_a_hook_computes_is_refused(kind) -> None:
+    layer = getattr(torch.nn.utils, kind)(torch.nn.Linear(4, 4))
+    for name in (*(key for key, _ in layer.named_parameters() if key != "bias"), "weight*"):
+        with pytest.raises(ValueError, match=f"expected a weight that the forward pass reads.*remove_{kind}"):
+            sp.constrain(layer, name, sp.ScaledCayley())
+    getattr(torch.nn.utils, f"remove_{kind}")(layer)  # The remedies.
+    sp.constrain(layer, "weight*", sp.ScaledCayley())
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))
+    sp.constrain(layer, "weight*", sp.SpectralRadiusNorm())
+
+
 def test_a_scripted_module_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
