@@ -14,7 +14,7 @@ import geotorch
 import torch
 
 from benchmarks.case import Case, held_bytes
-from benchmarks.cases import cases
+from benchmarks.cases import cases, groups
 from benchmarks.table import RESULTS
 from examples.papers import record
 
@@ -104,6 +104,9 @@ def main() -> None:
     parser.add_argument("--only", help="groups with this in their name; the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.json", help="where the numbers go")
     arguments = parser.parse_args()
+    names = groups(arguments.quick)
+    if not any((arguments.only or "") in name for name in names):
+        parser.error(f"--only: expected a part of one of {list(names)}, got {arguments.only!r}")
     check_tree(arguments.output)
     # After some steps, gradients of torch's orthogonal(cayley) have subnormal entries, with which a processor
     # takes ten times as long: the time would depend on the number of steps.

@@ -399,7 +399,7 @@ def main() -> None:
     """Run all kinds and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
-    parser.add_argument("--only", nargs="*", help="kinds; the others keep their numbers")
+    parser.add_argument("--only", nargs="*", choices=KINDS, help="the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "sparse.json", help="where the numbers go")
     arguments = parser.parse_args()
     check_tree(arguments.output)

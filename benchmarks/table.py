@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def main() -> None:
     """Write the pages."""
+    argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__).parse_args()
     names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
     results, memory, device, dynamics, forecasts = (
         json.loads((RESULTS / name).read_text()) for name in names

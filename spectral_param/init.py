@@ -21,7 +21,7 @@ from spectral_param.errors import (
     NotSquareError,
     UnsupportedDtypeError,
 )
-from spectral_param.functional._checks import check_matrix, square_blocks
+from spectral_param.functional._checks import check_matrix, is_finite, square_blocks
 from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_"]
@@ -207,7 +207,7 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
             f"{type(tensor).__name__}. Scale a dense array by radius / "
             "spectral_param.functional.spectral_radius(torch.from_numpy(array)).item()."
         )
-    if not (math.isfinite(radius) and radius > 0):
+    if not (is_finite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         return cast(Weight, _scale_sparse_(tensor, radius, generator))

@@ -114,6 +114,24 @@ def test_only_the_asked_group_is_run_and_the_rest_kept(text, monkeypatch, tmp_pa
     ]
 
 
+def test_a_group_that_is_none_is_refused_and_the_groups_are_listed(monkeypatch, tmp_path, capsys) -> None:
+    output = str(tmp_path / "cpu.json")
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--only", "nosuch", "--output", output])
+    with pytest.raises(SystemExit, match="2"):
+        runner.main()
+    expected = "--only: expected a part of one of .*'normalised, batch'.*'characters'.*, got 'nosuch'"
+    assert re.search(expected, capsys.readouterr().err)
+
+
+def test_help_writes_no_pages(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(table, "DOCS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["table", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        table.main()
+    assert "usage: python -m benchmarks.table" in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
+
+
 def test_pages_are_those_of_the_committed_numbers() -> None:
     results, peaks, steps, dynamics, forecasts = (
         json.loads((ROOT / "benchmarks/results" / name).read_text())

@@ -493,6 +493,9 @@ def test_what_newcomers_pass_to_constructors_is_answered_with_what_to_write() ->
         sp.SchurForm(0.9)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"got shape \(3,\).* signs\.expand\(n, n\)"):
         sp.SignPattern(torch.tensor([1.0, 1.0, -1.0]))
+    for pattern in ("a", None):
+        with pytest.raises(ValueError, match=rf"pattern: expected a matrix of .* got {pattern!r}"):
+            sp.SignPattern(pattern)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"got \['spectral_radius'\]\. Pass an instance"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", "spectral_radius")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="scipy sparse matrix first, then the radius, got float"):

@@ -204,6 +204,36 @@ def test_sparse_weights_are_refused_with_the_remedy(function) -> None:
             function(sparse)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        sp.functional.spectral_radius,
+        sp.functional.householder,
+        sp.analysis.orthogonality_error,
+        sp.analysis.singular_values,
+        sp.init.henaff_,
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (torch.nn.Linear(2, 2), r"a value of type Linear\. Pass .* for example layer\.weight"),
+        ([[1.0, 0.0], [0.0, 1.0]], r"a value of type list\. Convert .* torch\.as_tensor\(numbers\)"),
+        ([torch.eye(2)], r"a value of type list\. Pass one of its tensors"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_with_the_remedy(function, value, remedy) -> None:
+    with pytest.raises(ValueError, match=rf"{function.__name__}.*: expected a tensor, got {remedy}"):
+        function(value)
+
+
+def test_arguments_too_few_and_too_many_are_counted_by_python() -> None:
+    for arguments in ((), (torch.eye(2), 1, 2)):
+        with pytest.raises(TypeError, match="argument"):
+            sp.analysis.eigenvalues(*arguments)
+
+
 def test_arrays_of_numpy_are_drawn() -> None:
     values = np.array([0.5 + 0.1j, 0.5 - 0.1j])
     assert sp.analysis.plot_eigenvalues(values).collections

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 from spectral_param._parametrizations.foreign import Foreign, count_free, originals_for
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import check_module, whole_number
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
 Coupling = bool | Sequence[tuple[int, int]]
@@ -21,9 +21,22 @@ Coupling = bool | Sequence[tuple[int, int]]
 
 def block_sizes(blocks: Blocks) -> tuple[int, ...]:
     """Return the sizes; raise unless there are some, all positive."""
-    if not blocks:
+    remedy = "Write [(4, ScaledCayley()), (2, None)], with None for a block that is free."
+    pairs = _pairs(blocks, "blocks: expected pairs (size, parametrization)", remedy)
+    if not pairs:
         raise ValueError("blocks: expected at least one pair (size, parametrization), got none.")
-    return tuple(whole_number(size, "size of a block") for size, _ in blocks)
+    for _, block in pairs:
+        if block is not None:
+            check_module(block, "parametrization of a block")
+    return tuple(whole_number(size, "size of a block") for size, _ in pairs)
+
+
+def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
+    """Return the pairs; raise unless there are pairs only."""
+    try:
+        return [(first, second) for first, second in value]
+    except (TypeError, ValueError):
+        raise ValueError(f"{expected}, got {value!r}. {remedy}") from None
 
 
 def _support(
@@ -178,7 +191,8 @@ class BlockTriangular(Parametrization):
         pairs = tuple((i, j) for i in range(count) for j in range(i + 1, count))
         if isinstance(coupling, bool):
             return pairs if coupling else ()
-        chosen = tuple((int(i), int(j)) for i, j in coupling)
+        found = _pairs(coupling, "coupling: expected a bool or pairs (row, column)", "Write [(0, 1)].")
+        chosen = tuple((whole_number(i, "coupling", 0), whole_number(j, "coupling", 0)) for i, j in found)
         for pair in chosen:
             if pair not in pairs:
                 raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
+from spectral_param._context import HALF, is_on_host
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -93,8 +93,9 @@ class FourierUnitary(Parametrization):
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
         if not like.is_complex():
+            given = self._like.dtype if self._like.dtype in HALF else like.dtype
             raise UnsupportedDtypeError(
-                f"FourierUnitary: expected a complex weight, got {like.dtype}. Give the layer a complex "
+                f"FourierUnitary: expected a complex weight, got {given}. Give the layer a complex "
                 "dtype, for example torch.complex64, or take Givens for a real weight."
             )
         n = like.shape[-1]

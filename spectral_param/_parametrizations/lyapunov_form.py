@@ -16,14 +16,14 @@ from spectral_param._eigen import dominant_eigentriple
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._parametrizations.spectral_radius import (
     as_attribute,
+    bounds,
     broadcast_to_matrices,
-    check_present,
     readable,
     rounding_tolerance,
 )
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import check_finite, finfo_eps
+from spectral_param.functional._checks import check_finite, finfo_eps, is_finite
 
 Bound = float | Tensor | Literal["present"]
 
@@ -100,7 +100,7 @@ class LyapunovForm(Parametrization):
                 f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
                 "radius in discrete time, abscissa in continuous time."
             )
-        if growth is not None and not (math.isfinite(growth) and growth >= 1):
+        if growth is not None and not (is_finite(growth) and growth >= 1):
             raise ValueError(
                 f"growth: expected a finite number >= 1 or None, got {growth!r}. With 1, no step increases "
                 "the norm; the norm of the power k = 0 is 1."
@@ -203,12 +203,11 @@ class LyapunovForm(Parametrization):
 
     def _checked(self, name: str, value: Any) -> Bound:
         """Return a bound as an attribute."""
+        values = bounds(value, name, present=1.0)
         if isinstance(value, str):
-            check_present(value, name)
             self._saved = (name,)
             self._least = 0.0 if name == "radius" else -math.inf
             return "present"
-        values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         allowed = values.isfinite() & ((values > 0) | (name != "radius"))
         if isinstance(value, nn.Parameter) or not bool(allowed.all()):
             kind = "positive " if name == "radius" else ""

@@ -23,7 +23,7 @@ from spectral_param._parametrizations.decoded import flags, starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, check_real, finfo_eps
+from spectral_param.functional._checks import check_finite, check_real, finfo_eps, is_finite
 from spectral_param.functional._schur import (
     SchurBlocks,
     assemble,
@@ -121,20 +121,21 @@ class SchurForm(Parametrization):
         super().__init__()
         if form not in get_args(Form):
             raise ValueError(f"form: expected one of {', '.join(get_args(Form))}, got {form!r}.")
-        low, high = radius if isinstance(radius, tuple | list) else (0.0, radius)
-        if high is not None and not (math.isfinite(high) and 0 <= low < high):
+        pair: Any = radius if isinstance(radius, tuple | list) else (0.0, radius)
+        fits = len(pair) == 2 and all(map(is_finite, pair)) and 0 <= pair[0] < pair[1]
+        if radius is not None and not fits:
             raise ValueError(
                 "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or "
                 f"None, got {radius!r}."
             )
-        if abscissa is not None and not math.isfinite(abscissa):
+        if abscissa is not None and not is_finite(abscissa):
             raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
         if radius is not None and abscissa is not None:
             raise ValueError(
                 f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
                 "radius in discrete time, abscissa in continuous time."
             )
-        if departure is not None and not (math.isfinite(departure) and departure > 0):
+        if departure is not None and not (is_finite(departure) and departure > 0):
             raise ValueError(f"departure: expected a finite positive number or None, got {departure!r}.")
         for name, bound in (("radius", radius), ("abscissa", abscissa), ("departure", departure)):
             if bound is not None and form == "paper":
@@ -142,7 +143,7 @@ class SchurForm(Parametrization):
                     f"{name}: expected None with form='paper', where training T changes the eigenvalues, got "
                     f"{bound!r}. Take form='exact'."
                 )
-        if not (math.isfinite(delta) and delta >= 0):
+        if not (is_finite(delta) and delta >= 0):
             raise ValueError(f"delta: expected a finite number >= 0, got {delta!r}.")
         self.P = SkewExponential("cayley") if P is None else copy.deepcopy(P)
         if not callable(getattr(self.P, "right_inverse", None)):

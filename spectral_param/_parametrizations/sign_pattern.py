@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization, as_real
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, check_real
+from spectral_param.functional._checks import as_numbers, check_finite, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
 
 _FREE = 2.0
@@ -62,7 +62,7 @@ class SignPattern(Parametrization):
 
     def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:
         super().__init__()
-        entries = torch.as_tensor(pattern, dtype=torch.float32).detach().clone()
+        entries = as_numbers(pattern, "pattern", "a matrix of 1, -1, 0 and NaN", dtype=torch.float32).clone()
         known = entries.isnan() | (entries == 0) | (entries.abs() == 1)
         if entries.ndim < 2 or not bool(known.all()):
             strange = entries[~known].flatten()[:1].tolist() or [f"shape {tuple(entries.shape)}"]

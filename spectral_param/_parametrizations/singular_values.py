@@ -10,7 +10,7 @@ from spectral_param._parametrizations.base import Parametrization, as_real, as_t
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite
+from spectral_param.functional._checks import check_finite, is_finite
 from spectral_param.functional._householder import few_reflections, householder
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge
@@ -67,12 +67,13 @@ class SingularValues(Parametrization):
 
     def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
         super().__init__()
-        if not 0 < center < float("inf"):
+        if not (is_finite(center) and center > 0):
             raise ValueError(f"center: expected a finite number > 0, got {center!r}.")
-        if not 0 < margin <= center:
+        if not (is_finite(margin) and 0 < margin <= center):
             raise ValueError(
-                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For an orthogonal weight "
-                "(margin 0) take Householder or ScaledCayley."
+                f"margin: expected 0 < margin <= center = {center}, got {margin!r}. For the interval from a "
+                "to b pass margin=(b - a) / 2 and center=(a + b) / 2. For an orthogonal weight (margin 0) "
+                "take Householder or ScaledCayley."
             )
         self.margin = margin
         self.center = center

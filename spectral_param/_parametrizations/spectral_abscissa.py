@@ -15,8 +15,8 @@ from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import (
     as_attribute,
+    bounds,
     broadcast_to_matrices,
-    check_present,
     readable,
     rounding_tolerance,
     warn_degenerate,
@@ -68,11 +68,7 @@ class SpectralAbscissa(Parametrization):
         super().__init__()
         if mode not in get_args(Mode):
             raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
-        number = abscissa
-        if isinstance(abscissa, str):
-            check_present(abscissa, "abscissa")
-            number = 0.0
-        values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
+        values = bounds(abscissa, "abscissa", present=0.0)
         if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
                 f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, 
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._parametrizations.spectral_radius import (
     as_attribute,
+    bounds,
     broadcast_to_matrices,
-    check_present,
     readable,
     warn_degenerate,
 )
@@ -110,18 +110,15 @@ class SpectralNorm(Parametrization):
                 "norm: expected a number or a tensor, got a Parameter. The bound is not trained: pass "
                 "norm.detach()."
             )
-        number: Any = norm
-        if isinstance(norm, str):
-            check_present(norm, "norm")
-            self._saved, self._least = ("norm",), 0.0
-            number = 1.0
-        values = torch.as_tensor(number, dtype=torch.float64, device="cpu").detach()
+        values = bounds(norm, "norm", present=1.0)
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError(
                 f"norm: expected finite positive numbers, got {norm!r}. For a weight of zeros, which has the "
                 "norm 0, take no constraint."
             )
         self.norm: float | Tensor | str = norm if isinstance(norm, str) else as_attribute(values)
+        if isinstance(norm, str):
+            self._saved, self._least = ("norm",), 0.0
         self.mode = mode
         self.solver = solver
         self.tracking = NormFollower(solver)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -25,7 +24,7 @@ from spectral_param._eigen.follower import Follower, Solver
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import finfo_eps
+from spectral_param.functional._checks import as_numbers, finfo_eps, is_finite
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -122,23 +121,19 @@ class SpectralRadiusNorm(Parametrization):
         ):
             if value not in choices:
                 raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
-        if not (math.isfinite(eps) and eps >= 0):
+        if not (is_finite(eps) and eps >= 0):
             raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. Take 0, the default.")
         if isinstance(radius, nn.Parameter):
             raise ValueError(
                 "radius: expected a number or a tensor, got a Parameter. The radius is not trained: pass "
                 "radius.detach()."
             )
-        if isinstance(radius, str):
-            check_present(radius, "radius")
-            if eps > 0:
-                raise ValueError(
-                    "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
-                    f"bound, got {eps!r}. Leave it out."
-                )
-            values = torch.tensor(1.0, dtype=torch.float64)
-        else:
-            values = torch.as_tensor(radius, dtype=torch.float64, device="cpu").detach()
+        values = bounds(radius, "radius", present=1.0)
+        if isinstance(radius, str) and eps > 0:
+            raise ValueError(
+                "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
+                f"bound, got {eps!r}. Leave it out."
+            )
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError(
                 f"radius: expected finite positive numbers, got {radius!r}. "
@@ -388,10 +383,15 @@ def as_attribute(values: Tensor) -> float | Tensor:
     return values.clone() if values.ndim > 0 else values.item()
 
 
-def check_present(value: str, name: str) -> None:
-    """Raise unless the text is the one that an argument takes."""
-    if value != "present":
-        raise ValueError(f"{name}: expected a number, a tensor or 'present', got {value!r}.")
+def bounds(value: Any, name: str, present: float) -> Tensor:
+    """Return the numbers of an argument in float64 on the host, ``present`` in place of ``"present"``.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    value = present if isinstance(value, str) and value == "present" else value
+    expected = "a number, a tensor or 'present'"
+    return as_numbers(value, name, expected, dtype=torch.float64, device="cpu")
 
 
 def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> Tensor:  # -> () or (...)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.analysis._matrices import square_matrices
-from spectral_param.functional._checks import with_arrays
+from spectral_param.functional._checks import is_finite, with_arrays
 from spectral_param.functional._lyapunov import quadratic_form
 
 # A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
@@ -56,7 +56,7 @@ def lyapunov_certificate(W: Tensor, radius: float = 1.0) -> LyapunovCertificate:
         >>> bool(measured <= certificate.growth)
         True
     """
-    if not 0 < radius < math.inf:
+    if not (is_finite(radius) and radius > 0):
         raise ValueError(f"lyapunov_certificate: radius: expected a finite number > 0, got {radius!r}.")
     V = square_matrices(W, "lyapunov_certificate") / radius
     found = [_proven(matrix) for matrix in V.reshape(-1, *V.shape[-2:]).cpu()]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spectral_param.analysis._orthogonality import Recorder
 from spectral_param.analysis._transient import TransientGrowth
-from spectral_param.functional._checks import with_arrays
+from spectral_param.functional._checks import described, with_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,7 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> A
     Returns:
         The axes.
     """
+    _check_result(values, "values", values.is_complex(), "eigenvalues(W)")
     ax = _axes(ax)
     circle = torch.polar(torch.ones(361), torch.linspace(0, 2 * torch.pi, 361))
     ax.plot(_array(circle.real), _array(circle.imag), color=_GREY, linewidth=1, zorder=1)
@@ -55,6 +56,8 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) 
     Returns:
         The axes.
     """
+    sorted_ = _are_norms(values) and not bool((values.diff() > 0).any())
+    _check_result(values, "values", sorted_, "singular_values(W)")
     ax = _axes(ax)
     _curves(ax, torch.arange(1, values.shape[-1] + 1), values, **kwargs)
     ax.set_xlabel("index")
@@ -74,6 +77,7 @@ def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "",
     Returns:
         The axes. The scale is linear; call ``ax.set_yscale("log")`` for errors.
     """
+    _check_result(recorder, "recorder", isinstance(recorder, Recorder), "Recorder(measure)")
     ax = _axes(ax)
     values = recorder.values
     _curves(ax, recorder.steps, values.reshape(len(values), -1).mT, **kwargs)
@@ -98,6 +102,7 @@ def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | Non
     Returns:
         The axes.
     """
+    _check_result(norms, "norms", _are_norms(norms), "gradient_norms(rnn, x)")
     ax = _axes(ax)
     from matplotlib.colors import LogNorm
 
@@ -151,6 +156,7 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     Returns:
         The axes.
     """
+    _check_result(norms, "norms", _are_norms(norms), "loss_gradient_norms(rnn, x, loss)")
     ax = _axes(ax)
     mean = norms.reshape(-1, norms.shape[-1]).mean(dim=0)
     _curves(ax, torch.arange(len(mean)), mean, **kwargs)
@@ -173,6 +179,7 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) ->
     Returns:
         The axes.
     """
+    _check_result(memory, "memory", _are_norms(memory), "fisher_memory(W, v, steps)")
     ax = _axes(ax)
     _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), **kwargs)
     ax.set_yscale("log")
@@ -213,6 +220,7 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
     Returns:
         The axes.
     """
+    _check_result(magnitudes, "magnitudes", _are_norms(magnitudes), "subdiagonal_magnitudes(Theta)")
     ax = _axes(ax)
     _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, **kwargs)
     ax.set_xlabel("sub-diagonal k")
@@ -233,6 +241,7 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs
     Returns:
         The axes.
     """
+    _check_result(values, "values", values.is_complex(), "eigenvalues(W)")
     ax = _axes(ax)
     style = {"histtype": "stepfilled", "linewidth": 1.5, "alpha": 0.8, **kwargs}
     ax.hist(_array(values.angle().abs().flatten()), bins=bins, range=(0, torch.pi), **style)
@@ -257,6 +266,7 @@ def plot_transient_growth(
     Returns:
         The axes.
     """
+    _check_result(growth, "growth", isinstance(growth, TransientGrowth), "transient_growth(W, steps)")
     ax = _axes(ax)
     lines = _curves(ax, torch.arange(growth.norms.shape[-1]), growth.norms, **kwargs)
     if kreiss is not None:
@@ -265,6 +275,18 @@ def plot_transient_growth(
     ax.set_xlabel("k")
     ax.set_ylabel(r"$\|W^k\|_2$")
     return ax
+
+
+def _check_result(value: object, name: str, is_result: bool, call: str) -> None:
+    """Raise unless a plot got a result of the analysis, which a weight is not."""
+    if not is_result:
+        got = described(value)
+        raise ValueError(f"{name}: expected what analysis.{call} returns, got {got}. Pass that result.")
+
+
+def _are_norms(values: Tensor) -> bool:
+    """Return whether all numbers are real and not negative."""
+    return not (values.is_complex() or bool((values < 0).any()))
 
 
 def _axes(ax: Axes | None) -> Axes:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.analysis._matrices import as_double
+from spectral_param.functional._checks import check_module
 from spectral_param.nn._sequence_layer import check_real
 
 State = Tensor | tuple[Tensor, ...]
@@ -29,6 +30,7 @@ def evaluating(rnn: nn.Module) -> Iterator[None]:
     Yields:
         Nothing. Afterwards all submodules are in their previous modes.
     """
+    check_module(rnn, "rnn")
     modes = {module: module.training for module in rnn.modules()}
     rnn.eval()
     try:

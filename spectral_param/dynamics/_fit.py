@@ -16,7 +16,7 @@ from spectral_param.dynamics._growth import growth_of_exponential, growth_of_pow
 from spectral_param.dynamics._reduce import reduce
 from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import is_finite, whole_number
 
 Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
@@ -137,7 +137,7 @@ def fit_stable(
     X, Y, U, kind = _arrays(X, Y, U)
     bound = _bound(time, radius, abscissa)
     steps = whole_number(steps, "fit_stable: steps", least=0)
-    if not 0 <= ridge < np.inf:
+    if not (is_finite(ridge) and ridge >= 0):
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
     n, m = X.shape[1], U.shape[1]
     if ridge > 0:

@@ -16,7 +16,7 @@ from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
 from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
 from spectral_param.dynamics._measure import Part, Squares
 from spectral_param.dynamics._progress import progress_bar
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import is_finite, whole_number
 
 Array = NDArray[Any]  # float64
 
@@ -60,7 +60,7 @@ class Fitting:
                 f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius "
                 "too."
             )
-        if not (np.isfinite(self.dt) and self.dt > 0):
+        if not (is_finite(self.dt) and self.dt > 0):
             raise ValueError(f"{name}: expected dt > 0, got {self.dt!r}.")
         for argument, of in (("rank", self.rank), ("lead", self.lead)):
             if of is not None:

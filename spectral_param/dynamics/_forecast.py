@@ -19,7 +19,7 @@ from spectral_param.dynamics._measure import Part
 from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
 from spectral_param.dynamics._one_step import triangular_pairs
 from spectral_param.dynamics._rollout import windows_of
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import is_finite, whole_number
 
 Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]
@@ -135,7 +135,7 @@ def fit_forecast(
         horizon = whole_number(horizon, "fit_forecast: horizon", otherwise=f" or None{hint}")
     if start not in get_args(Start):
         raise ValueError(f"fit_forecast: expected start 'measured' or 'estimated', got {start!r}.")
-    if not 0 <= ridge < np.inf:
+    if not (is_finite(ridge) and ridge >= 0):
         raise ValueError(f"fit_forecast: expected 0 <= ridge < inf, got {ridge!r}.")
     iterations = whole_number(iterations, "fit_forecast: iterations", least=0)
     radius = _bound("discrete", radius, None)

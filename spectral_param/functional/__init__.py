@@ -1,6 +1,7 @@
 """The mathematics as pure functions of tensors.
 
-A derivation stands above its code, or on the page of the documentation that the file names.
+A derivation stands above its code, or on the page of the documentation that the file names. Most functions
+take numpy arrays, too; a :class:`ValueError` says what to pass in place of anything else.
 """
 
 from spectral_param._recurrence.activation import modrelu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,13 +20,19 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """Return ``function`` for numpy arrays, too, as tensors of the same dtype; it refuses sparse ones."""
+    """Return ``function`` for numpy arrays, too, as tensors of the same dtype.
+
+    It refuses sparse ones, and anything else where the signature has a tensor.
+    """
+    kinds = function.__annotations__  # As text, in the order of the arguments.
+    names = tuple(name for name in kinds if name != "return")
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        for value in (*args, *kwargs.values()):
+        given = {names[i]: value for i, value in enumerate(args[: len(names)])} | kwargs
+        for name, value in given.items():
             if isinstance(value, np.ndarray):
-                return function(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
+                return wrapped(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
             if isinstance(value, Tensor):
                 is_sparse, dense = value.layout != torch.strided, "to_dense"
             else:  # A sparse matrix of scipy has this method.
@@ -35,6 +42,8 @@ def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
                     f"{function.__name__}: expected a dense tensor or array, got a sparse one. "
                     f"Pass W.{dense}()."
                 )
+            if kinds.get(name) == "Tensor" or (value is not None and kinds.get(name) == "Tensor | None"):
+                check_tensor(value, f"{function.__name__}: {name}")
         return function(*args, **kwargs)
 
     return wrapped
@@ -80,8 +89,41 @@ def check_module(module: object, name: str) -> None:
     raise ValueError(f"{name}: expected a torch.nn.Module, got {described(module)}. {remedy}")
 
 
+def check_tensor(value: object, name: str) -> None:
+    """Raise unless ``value`` is a tensor."""
+    if isinstance(value, Tensor):
+        return
+    remedy = "Convert numbers with torch.as_tensor(numbers)."
+    if isinstance(value, nn.Module):
+        remedy = "Pass a tensor of the module, for example layer.weight."
+    elif isinstance(value, (list, tuple)) and any(isinstance(part, Tensor) for part in value):
+        remedy = "Pass one of its tensors, or torch.stack(tensors)."
+    raise ValueError(f"{name}: expected a tensor, got {described(value)}. {remedy}")
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether ``value`` is one finite number."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False
+
+
+def as_numbers(value: Any, name: str, expected: str, **options: Any) -> Tensor:
+    """Return a number, numbers in lists or arrays, or a tensor as ``torch.as_tensor`` does.
+
+    Raises:
+        ValueError: If it is something else. ``expected`` says what the caller accepts.
+    """
+    try:
+        return torch.as_tensor(value, **options).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name}: expected {expected}, got {value!r}.") from None
+
+
 def check_matrix(X: Tensor, name: str) -> None:
     """Raise unless X is a non-empty tensor of floating point or complex matrices."""
+    check_tensor(X, name)
     if X.ndim < 2 or X.numel() == 0:
         raise NotAMatrixError(
             f"{name}: expected a non-empty tensor of at least two dimensions, got shape {tuple(X.shape)}. "

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param._recurrence.sequence import reversal
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import check_tensor, is_finite, whole_number
 
 
 class SequenceLayer(nn.Module, abc.ABC):
@@ -53,8 +53,8 @@ class SequenceLayer(nn.Module, abc.ABC):
         return_output: bool = True,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout}.")
+        if not (is_finite(dropout) and 0 <= dropout <= 1):
+            raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout!r}.")
         self.input_size = whole_number(input_size, "input_size")
         self.hidden_size = whole_number(hidden_size, "hidden_size")
         self.num_layers = whole_number(num_layers, "num_layers")
@@ -196,6 +196,8 @@ class SequenceLayer(nn.Module, abc.ABC):
     def _check_states(self, hx: Tensor | None, batch: int, batched: bool = True) -> None:
         if hx is None:
             return
+        if not isinstance(hx, Tensor):
+            check_tensor(hx, "hx")
         count, n = len(self.cells), self.hidden_size
         names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
         if not batched:
@@ -204,6 +206,8 @@ class SequenceLayer(nn.Module, abc.ABC):
             raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
 
     def _check_input(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            check_tensor(x, "input")
         if x.ndim not in (2, 3):
             raise ValueError(f"input: expected 2 (unbatched) or 3 dimensions, got shape {tuple(x.shape)}.")
         self._check_features(x)

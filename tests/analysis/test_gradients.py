@@ -258,6 +258,8 @@ def test_networks_inputs_and_blocks_that_do_not_fit_are_refused() -> None:
     for function in (gradient_norms, lambda rnn, x, **kw: loss_gradient_norms(rnn, x, torch.sum, **kw)):
         with pytest.raises(ValueError, match="expected a network of one direction"):
             function(nn.RNN(2, 4, bidirectional=True), x)
+        with pytest.raises(ValueError, match=r"rnn: expected a torch\.nn\.Module, got .* of shape \(4, 4\)"):
+            function(torch.eye(4), x)
         with pytest.raises(ValueError, match="expected inputs of 2"):
             function(nn.RNN(2, 4), x[0, 0])
         with pytest.raises(ValueError, match="add up to the hidden size 4"):

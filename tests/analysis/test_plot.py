@@ -53,6 +53,12 @@ def close_figures():
     plt.close("all")
 
 
+@pytest.mark.parametrize("name", CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds"})
+def test_a_weight_in_place_of_the_result_is_refused(name) -> None:
+    with pytest.raises(ValueError, match=r"expected what analysis\..*\) returns, got .* of shape \(4, 4\)"):
+        getattr(analysis, name)(-W)
+
+
 def test_every_plot_has_a_case_here() -> None:
     assert set(CASES) == {name for name in analysis.__all__ if name.startswith("plot_")}
 

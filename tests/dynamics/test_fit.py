@@ -361,6 +361,7 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ((good, good), {"radius": "1"}, "expected a finite radius, got '1'"),
         ((good, good), {"steps": -1}, "steps: expected an integer >= 0, got -1"),
         ((good, good), {"steps": 1.5}, "steps: expected an integer >= 0, got 1.5"),
+        ((good, good), {"ridge": "a"}, "expected 0 <= ridge < inf, got 'a'"),
         ((good, good), {"ridge": -1.0}, "expected 0 <= ridge < inf, got -1.0"),
     ],
 )

@@ -94,6 +94,7 @@ rows = np.random.default_rng(0).standard_normal((20, 2))
         ((rows,), {"horizon": "cv"}, r"or None \(StableLinearModel takes 'cv'\), got 'cv'"),
         ((rows,), {"horizon": 0}, "horizon: expected an integer >= 1 or None, got 0"),
         ((rows,), {"start": "known"}, "expected start 'measured' or 'estimated', got 'known'"),
+        ((rows,), {"ridge": None}, "expected 0 <= ridge < inf, got None"),
         ((rows,), {"ridge": -1.0}, "expected 0 <= ridge < inf, got -1.0"),
         ((rows,), {"radius": 0.0}, "expected radius > 0, got 0.0"),
         ((rows,), {"towards": np.eye(3)}, r"towards of shape \(2, 2\)"),

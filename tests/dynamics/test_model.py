@@ -279,6 +279,7 @@ rows = recording(30)[0]
         ({}, (rows, np.ones((30, 1))), r"expected Y with 3 columns, as X has, got 1\. Did you mean U=\?"),
         ({"time": "continuous"}, (rows,), r"expected derivatives Y.*numpy\.gradient"),
         ({"abscissa": 0.0}, (rows,), "expected no abscissa for time='discrete'"),
+        ({"dt": "a"}, (rows,), "expected dt > 0, got 'a'"),
         ({"dt": 0.0}, (rows,), "expected dt > 0, got 0.0"),
         ({"rank": 4}, (rows,), "expected rank <= 3"),
         ({"rank": 0}, (rows,), "rank: expected an integer >= 1 or None, got 0"),

@@ -371,6 +371,7 @@ def test_complex_input_for_a_real_network() -> None:
         (torch.randn(2), "2 .unbatched. or 3 dimensions"),
         (torch.randn(4, 3, 5), "2 features"),
         (torch.randn(0, 3, 2), "at least one time step"),
+        ([[1.0, 2.0]], "input: expected a tensor, got a value of type list. Convert numbers"),
     ],
 )
 def test_sequences_of_wrong_shape_are_refused(x, match) -> None:
@@ -429,6 +430,8 @@ def test_dropout_of_complex_states_drops_whole_entries() -> None:
     [
         ({"num_layers": 0}, "num_layers: expected an integer >= 1"),
         ({"dropout": 1.5}, "dropout: expected a probability"),
+        ({"dropout": None}, "dropout: expected a probability from 0 to 1, got None"),
+        ({"coupling": None}, "coupling: expected a bool or pairs .* got None"),
         ({"nonlinearity": "gelu"}, "nonlinearity: expected one of"),
         ({"coupling": [(1, 0)]}, "coupling: expected pairs"),
         ({"coupling": [(0, 5)]}, "coupling: expected pairs"),

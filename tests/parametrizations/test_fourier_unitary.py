@@ -86,10 +86,11 @@ def test_only_the_present_weight_can_be_assigned() -> None:
 
 
 def test_real_weight_is_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        UnsupportedDtypeError, match=r"complex weight, got torch.float32\. Give the layer a complex dtype"
-    ):
-        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.FourierUnitary())
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        with pytest.raises(
+            UnsupportedDtypeError, match=rf"complex weight, got {dtype}\. Give the layer a complex dtype"
+        ):
+            sp.constrain(torch.nn.Linear(4, 4, dtype=dtype), "weight", sp.FourierUnitary())
     with pytest.raises(UnsupportedDtypeError, match=r"expected torch\.complex64 or .*, got torch\.float32"):
         sp.nn.URNN(2, 4, dtype=torch.float32, real_output=False)
 

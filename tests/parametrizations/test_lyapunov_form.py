@@ -198,6 +198,8 @@ def test_export_runs_without_the_library(tmp_path) -> None:
         ({"radius": "presnt"}, "'present'"),
         ({"abscissa": float("nan")}, "abscissa: expected a finite number"),
         ({"radius": 1.0, "abscissa": 0.0}, "at most one of them"),
+        ({"radius": torch.nn.ReLU()}, r"radius: expected a number, .* got ReLU\(\)"),
+        ({"growth": (1.0, 2.0)}, r"growth: expected a finite number >= 1 or None, got \(1\.0, 2\.0\)"),
         ({"growth": 0.5}, "growth: expected a finite number >= 1"),
     ],
 )

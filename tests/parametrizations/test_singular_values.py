@@ -195,6 +195,10 @@ def test_free_parameters_are_the_dimension_of_the_set() -> None:
     [
         ({"margin": 0}, "margin: expected 0 < margin <= center = 1.0, got 0"),
         ({"margin": 1.5}, "margin: expected 0 < margin <= center"),
+        ({"margin": "present"}, "margin: expected 0 < margin <= center = 1.0, got 'present'"),
+        ({"margin": (0.5, 1.5)}, r"got \(0\.5, 1\.5\).* margin=\(b - a\) / 2 and center=\(a \+ b\) / 2"),
+        ({"margin": None}, "margin: expected 0 < margin <= center = 1.0, got None"),
+        ({"center": [1.0]}, r"center: expected a finite number > 0, got \[1\.0\]"),
         ({"margin": float("nan")}, "margin: expected 0 < margin"),
         ({"center": -1.0}, "center: expected a finite number > 0"),
         ({"center": float("inf")}, "center: expected a finite number > 0"),

@@ -87,6 +87,7 @@ def test_nan_in_nan_out(mode) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
+        ({"abscissa": None}, "abscissa: expected a number, a tensor or 'present', got None"),
         ({"abscissa": float("inf")}, "abscissa: expected a finite number"),
         ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: .* of finite numbers, not a Parameter"),
         ({"mode": "below"}, "mode: expected one of equal, at_most, got 'below'"),

@@ -152,6 +152,9 @@ def test_eps_is_the_papers() -> None:
         ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
         ({"solver": "power"}, "solver: expected one of auto, dense, tracking, got 'power'"),
         ({"eps": -0.1}, "eps: expected a finite number >= 0"),
+        ({"eps": "a"}, "eps: expected a finite number >= 0, got 'a'"),
+        ({"radius": None}, "radius: expected a number, a tensor or 'present', got None"),
+        ({"radius": ["a"]}, r"radius: expected a number, a tensor or 'present', got \['a'\]"),
     ],
 )
 def test_radii_modes_and_solvers_out_of_range_are_named(kwargs, match) -> None:
