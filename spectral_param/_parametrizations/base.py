@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from spectral_param._context import HALF, full_precision, has_no_values, plain, promoted
 from spectral_param._parametrizations.copies import deep_copy
@@ -354,23 +354,13 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
-        parts = [part for part in self.modules() if isinstance(part, Parametrization)]
-        bounds = [(part, name) for part in parts for name in part._saved]  # Those that were "present".
-        for part, name in bounds:
-            if isinstance(getattr(part, name), FakeTensor):
-                setattr(part, name, "present")
         with unset_fake_temporarily():
             originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
-            numbers = [getattr(part, name) for part, name in bounds]
-            numbers = [n.tolist() if isinstance(n, Tensor) else n for n in numbers]
 
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)
 
         self._apply(empty)  # The buffers.
-        for (part, name), number in zip(bounds, numbers, strict=True):
-            if isinstance(number, list):
-                setattr(part, name, torch.tensor(number, dtype=torch.float64, device="cpu"))
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:

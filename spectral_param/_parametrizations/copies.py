@@ -21,9 +21,9 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
             memo[id(W)] = W.detach().clone()
             memo.setdefault(id(memo), []).append(W)
     # The copy of a fake tensor that PyTorch makes corrupts memory (torch 2.13).
-    for value in (*constraint.buffers(), *vars(constraint).values()):
-        if isinstance(value, FakeTensor):
-            memo[id(value)] = value.detach().clone()
+    for buffer in constraint.buffers():
+        if isinstance(buffer, FakeTensor):
+            memo[id(buffer)] = buffer.detach().clone()
     kind: Any = type(constraint)
     clone = kind.__new__(kind)
     memo[id(constraint)] = clone

@@ -126,7 +126,10 @@ class LyapunovForm(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return the original, found in double precision."""
         check_finite(W, "LyapunovForm")
-        bound, size = self._bound_and_size(W, eps, project)
+        return self._inverses(W, *self._bound_and_size(W, eps, project), eps, project)
+
+    def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float, project: bool) -> Tensor:
+        """Return the original of W, whose radius or abscissa is ``size``, for this bound."""
         exact = W.detach().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
@@ -148,14 +151,13 @@ class LyapunovForm(Parametrization):
 
         The disc has the radius 0.95 r; in continuous time 1, and it touches a - 0.05 from the left.
         """
-        self._take_present(torch.ones_like(like.real[..., 0, 0]) if self.abscissa is None else None, like)
+        if isinstance(getattr(self, self._name), str):
+            setattr(self, self._name, 1.0 if self.abscissa is None else 0.0)
         W = init.disc_(torch.empty_like(like))
         identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-        return self.unconstrain(
-            self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity),
-            eps=finfo_eps(W.dtype),
-            project=True,
-        )
+        W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity)
+        bound = self._broadcast(W)
+        return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return X in all places, but I for S."""
@@ -231,10 +233,14 @@ class LyapunovForm(Parametrization):
             function = partial(lyapunov.stable_rounded, eps=eps)
         return evaluated_again(function, X)
 
+    @property
+    def _name(self) -> str:
+        """The attribute that has the bound."""
+        return "radius" if self.abscissa is None else "abscissa"
+
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""
-        name = "radius" if self.abscissa is None else "abscissa"
-        value = getattr(self, name)
+        name, value = self._name, getattr(self, self._name)
         if isinstance(value, str):
             raise ValueError(
                 f"{name}: expected a number after another parametrization, which has no weight at "
@@ -242,39 +248,34 @@ class LyapunovForm(Parametrization):
             )
         if isinstance(value, float) and value == (name == "radius"):
             return V
-        bound = broadcast_to_matrices(value, V, name)[..., None, None]
+        bound = self._broadcast(V)[..., None, None]
         if name == "radius":
             return V * bound
         return V + bound * torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
 
-    def _take_present(self, value: Tensor | None, like: Tensor) -> None:
-        """Make the value the bound, if it is to be that of the present weight."""
-        if not self._saved:
-            return
-        value = torch.zeros_like(like.real[..., 0, 0]) if value is None else value
-        if self.abscissa is None:
-            if not bool(((value > 0) & value.isfinite()).all()):
-                raise ValueError(
-                    f"radius: expected a weight of positive finite spectral radius with 'present', got "
-                    f"{readable(value)}. Pass a number."
-                )
-            self.radius = as_attribute(value)
-        else:
-            self.abscissa = as_attribute(value)
+    def _broadcast(self, W: Tensor) -> Tensor:
+        """Return the bound as a tensor."""
+        return broadcast_to_matrices(getattr(self, self._name), W, self._name)
+
+    def _take_present(self, value: Tensor) -> None:
+        """Make the value the bound."""
+        if self.abscissa is None and not bool(((value > 0) & value.isfinite()).all()):
+            raise ValueError(
+                f"radius: expected a weight of positive finite spectral radius with 'present', got "
+                f"{readable(value)}. Pass a number."
+            )
+        setattr(self, self._name, as_attribute(value))
 
     def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
-        discrete = self.abscissa is None
-        triple = dominant_eigentriple(W, "modulus" if discrete else "real")
-        size = triple.eigenvalue.abs() if discrete else triple.eigenvalue.real
-        if self._saved and (project or isinstance(self.radius if discrete else self.abscissa, str)):
-            self._take_present(size, W)
-        name, value = ("radius", self.radius) if discrete else ("abscissa", self.abscissa)
-        assert value is not None
-        bound = broadcast_to_matrices(value, W, name)
+        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
+        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
+        if self._saved and (project or isinstance(getattr(self, self._name), str)):
+            self._take_present(size)
+        bound = self._broadcast(W)
         if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
             raise InManifoldError(
-                f"LyapunovForm: expected a weight of spectral {name} <= {readable(bound)}, got "
+                f"LyapunovForm: expected a weight of spectral {self._name} <= {readable(bound)}, got "
                 f"{readable(size)}. Remove the parametrization, set the weight and register a new instance, "
                 "which moves it into the set."
             )

@@ -165,7 +165,7 @@ class SpectralAbscissa(Parametrization):
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
         T = init.disc_(torch.empty_like(like))
         if isinstance(self.abscissa, str):
-            self.abscissa = as_attribute(torch.zeros_like(T.real[..., 0, 0]))
+            self.abscissa = 0.0
         shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
         self.rightmost.begin(T)
         return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)

@@ -219,7 +219,7 @@ class SpectralNorm(Parametrization):
         """Return Gaussian entries, scaled to the norm."""
         T = torch.randn_like(like)
         if isinstance(self.norm, str):
-            self.norm = as_attribute(torch.ones_like(T.real[..., 0, 0]))
+            self.norm = 1.0
         if self._is_convolution():
             leader = self._leader(T)
             bound = leader.pair.value / leader.cosine

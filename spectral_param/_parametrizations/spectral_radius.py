@@ -285,7 +285,7 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
         if isinstance(self.radius, str):
-            self.radius = as_attribute(torch.ones_like(T.real[..., 0, 0]))
+            self.radius = 1.0
         self.tracking.begin(self._measured(T))
         return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 

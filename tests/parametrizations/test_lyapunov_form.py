@@ -219,3 +219,11 @@ def test_the_bound_holds_after_another_parametrization() -> None:
     chain = [sp.SignPattern(signs), sp.LyapunovForm("present")]
     with pytest.raises(ValueError, match="expected a number after another parametrization"):
         sp.constrain(module, "weight", chain)
+
+
+@pytest.mark.parametrize("name", ["radius", "abscissa"])
+def test_the_start_of_the_paper_leaves_a_present_bound_at_its_default(name) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.LyapunovForm(**{name: "present"}), init="paper")
+    links = layer.parametrizations.weight
+    links[0].restart(*links.parameters(recurse=False))
+    assert getattr(links[0], name) == {"radius": 1, "abscissa": 0}[name]
