@@ -359,17 +359,17 @@ def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int 
             "multiplies by a mask after the constraint. Call torch.nn.utils.prune.remove, and take the mask "
             "as a SignPattern before the constraint."
         )
-    for whole, value in vars(owner).items():
-        # The hooks of torch.nn.utils.weight_norm and spectral_norm replace a parameter by an attribute.
-        parts = [f"{whole}_{part}" for part in ("orig", "g", "v")]
-        if name in parts and isinstance(value, Tensor) and owner._forward_pre_hooks:
-            raise ValueError(
-                f"{kind}: expected a weight that the forward pass reads, got {name!r}, from which a hook "
-                f"computes {whole!r}, as torch.nn.utils.weight_norm and spectral_norm do. The constraint "
-                f"would not hold on {whole!r}. Call torch.nn.utils.remove_weight_norm or "
-                "remove_spectral_norm, or take torch.nn.utils.parametrizations.weight_norm, then constrain "
-                "the weight."
-            )
+    # The hooks of torch.nn.utils.weight_norm and spectral_norm replace a parameter by an attribute.
+    whole, _, part = name.rpartition("_")
+    is_part = part in ("orig", "g", "v") and isinstance(vars(owner).get(whole), Tensor)
+    if is_part and owner._forward_pre_hooks:
+        raise ValueError(
+            f"{kind}: expected a weight that the forward pass reads, got {name!r}, from which a hook "
+            f"computes {whole!r}, as torch.nn.utils.weight_norm and spectral_norm do. The constraint "
+            f"would not hold on {whole!r}. Call torch.nn.utils.remove_weight_norm or "
+            "remove_spectral_norm, or take torch.nn.utils.parametrizations.weight_norm, then constrain "
+            "the weight."
+        )
     if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and (owner.sparse or owner.max_norm is not None):
         argument = "sparse=True" if owner.sparse else f"max_norm={owner.max_norm}"
         raise ValueError(

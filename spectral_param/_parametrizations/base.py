@@ -473,7 +473,10 @@ class Parametrization(nn.Module, abc.ABC):
             value = state_dict[key].detach().double().cpu()
             if not bool((value.isfinite() & (value > self._least)).all()):
                 kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
-                error_msgs.append(f"{key}: expected {kind}, got {value.tolist()}.")
+                error_msgs.append(
+                    f"{key}: expected {kind}, got {value.tolist()}. To keep the bound of the module, load "
+                    "the checkpoint without this key, with strict=False."
+                )
                 continue
             setattr(self, name, value.clone() if value.ndim > 0 else value.item())
 

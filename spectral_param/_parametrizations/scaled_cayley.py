@@ -121,8 +121,9 @@ class ScaledCayley(Parametrization):
             if not T.is_complex():
                 raise UnsupportedDtypeError(
                     f"ScaledCayley: expected complex originals of a complex weight, got {T.dtype}: a "
-                    "conversion has dropped the imaginary parts. Take a complex dtype, or remove the "
-                    "parametrization, convert the weight and register a new instance."
+                    "conversion has dropped the imaginary parts. Convert back, for example by "
+                    ".to(torch.complex64). For a real weight then remove the parametrization, convert the "
+                    "weight and register a new instance."
                 )
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
