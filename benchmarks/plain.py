@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -85,6 +86,18 @@ def cayley_step(n: int) -> Case:
     return Case(f"{CAYLEY}, n = {n}", contenders, curve=(CAYLEY, "n", n), registration=registration)
 
 
+def _at_its_bound(model: sp.nn.ENRNN) -> sp.nn.ENRNN:
+    """Return a copy whose latch is closed.
+
+    Args:
+        model: An ENRNN of one layer.
+    """
+    model = copy.deepcopy(model)
+    radius = model.cells[0].parametrizations["weight_hh"][0].blocks[1]
+    radius.latched.fill_(1)
+    return model
+
+
 def network_step(n: int, steps: int, batch: int) -> Case:
     """ENRNN, half of its units in each block, beside torch's networks of as many hidden units.
 
@@ -98,8 +111,11 @@ def network_step(n: int, steps: int, batch: int) -> Case:
     """
     torch.manual_seed(0)
     x = torch.randn(steps, batch, 4)
+    ours = sp.nn.ENRNN(4, n // 2, n - n // 2)
     models = {
-        "ENRNN": sp.nn.ENRNN(4, n // 2, n - n // 2),
+        "ENRNN": ours,
+        # Once the radius of the short-term block has reached its bound, each step takes eigenvalues.
+        "ENRNN, at its bound": _at_its_bound(ours),
         "torch.nn.RNN": nn.RNN(4, n),
         "torch.nn.LSTM": nn.LSTM(4, n),
     }

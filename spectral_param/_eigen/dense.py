@@ -147,8 +147,7 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
     double precision, which takes as long as single here.
     """
-    # A copy: FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
-    A = T.resolve_conj().resolve_neg().to(_double(T.dtype), copy=True).contiguous().numpy()
+    A = in_double(T)
     parts = A.view(np.float64)
     # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
     size = float(np.abs(parts).max())
@@ -348,6 +347,16 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
     packed = packed.to(T.device, non_blocking=True)
     return packed[..., 0, :], packed[..., 1:, :]
+
+
+def in_double(T: Tensor) -> Array:
+    """Return a copy of T in double precision.
+
+    FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
+    """
+    copied = T.resolve_conj().resolve_neg().to(_double(T.dtype), copy=True)
+    array: Array = copied.contiguous().numpy()
+    return array
 
 
 def _double(dtype: torch.dtype) -> torch.dtype:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._context import has_no_values, is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple
+from spectral_param._eigen.dense import in_double
 from spectral_param._eigen.derivative import (
     condition_reciprocal,
     degenerate_threshold,
@@ -21,6 +22,7 @@ from spectral_param._eigen.derivative import (
     known_value,
 )
 from spectral_param._eigen.follower import Follower, Solver
+from spectral_param._eigen.proof import has_radius_below
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
@@ -88,7 +90,9 @@ class SpectralRadiusNorm(Parametrization):
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
-    nothing. Under torch.compile every read costs as much as the first.
+    nothing. A few products take its place while they prove that ``"at_most"`` or ``"latched"`` leaves a
+    single matrix as it is (on the host, where it is not tracked). Under torch.compile every read costs as
+    much as the first.
 
     Matrices without a derivative have defined results:
 
@@ -152,8 +156,14 @@ class SpectralRadiusNorm(Parametrization):
 
     assignable_after = True
 
-    def find(self, T: Tensor) -> _Found:  # type: ignore[override]
-        """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches."""
+    def find(self, T: Tensor) -> _Found | Literal["slack"]:  # type: ignore[override]
+        """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches.
+
+        Returns:
+            ``"slack"`` if W = T is proven without them.
+        """
+        if self._is_slack(T):
+            return "slack"
         triple, regular = self.tracking.follow(self._measured(T))
         if isinstance(self.radius, str):  # After another parametrization.
             self._take_present(triple.eigenvalue.abs())
@@ -180,6 +190,14 @@ class SpectralRadiusNorm(Parametrization):
             self._close_latches(found.size, T)
         return found
 
+    def _is_slack(self, T: Tensor) -> bool:
+        """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
+        if self.mode == "equal" or T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):
+            return False
+        if not isinstance(self.radius, float) or (self.mode == "latched" and self._closed(0.0, T)):
+            return False
+        return has_radius_below(in_double(self._measured(T)), self.radius - self.eps)
+
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
         """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
@@ -188,8 +206,12 @@ class SpectralRadiusNorm(Parametrization):
             return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
         return self.tracking.follow(self._measured(divided(T, scale))).triple
 
-    def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
+    def constrain(  # type: ignore[override]
+        self, T: Tensor, found: _Found | Literal["slack"] | None = None
+    ) -> Tensor:
         """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
+        if isinstance(found, str):
+            return T
         if found is not None and found.regular:
             return self._constrain_regular(T, found)
         scale = _extreme_scale(T.detach())

@@ -143,3 +143,73 @@ def test_cholesky_without_a_gap(dtype) -> None:
     G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).repeat(3, 1, 1)
     s = torch.tensor([1 - 1e-12, 1 + 1e-12, torch.nan], dtype=torch.float64)
     assert proof.is_below(G, s).tolist() == [False, True, False]
+
+
+# Powers -------------------------------------------------------------------------------------------
+
+
+def cycle(n, weights, dtype=np.float64):
+    """Weights along a cycle: all eigenvalues have the modulus of their geometric mean."""
+    A = np.zeros((n, n), dtype)
+    A[np.arange(n), np.roll(np.arange(n), -1)] = weights
+    return A
+
+
+def jordan_block(n, value):
+    return value * np.eye(n) + np.diag(np.ones(n - 1), 1)
+
+
+def similar(A, seed=0, condition=1e3):
+    rng = np.random.default_rng(seed)
+    D = condition ** rng.uniform(-1, 1, len(A))
+    return (A * D) / D[:, None]
+
+
+# Matrices whose spectral radius is known without LAPACK.
+OF_RADIUS_ONE = {
+    "rotation": np.array([[0.6, -0.8], [0.8, 0.6]]),
+    "one entry": np.array([[1.0]]),
+    "jordan": jordan_block(5, 1.0),
+    "jordan, complex": jordan_block(9, 0.6 + 0.8j),
+    "triangular": np.eye(20) + np.triu(100 * np.ones((20, 20)), 1),
+    "cycle": cycle(96, np.exp(np.linspace(-1, 1, 96))),
+    "wild cycle": cycle(8, 10.0 ** np.array([9, -9, 6, -6, 3, -3, 0, 0])),
+    "two cycles": np.kron(np.eye(2), cycle(16, np.exp(np.linspace(-3, 3, 16)))),
+    "scaled": similar(cycle(30, np.ones(30)), condition=1e6),
+    "hermitian": hermitian(70, np.linspace(-1, 0.9, 70), dtype=np.complex128)[0],
+}
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
+@pytest.mark.parametrize("name", OF_RADIUS_ONE)
+def test_powers_prove_no_radius_that_is_not_below(name, size) -> None:
+    A = size * OF_RADIUS_ONE[name]
+    for bound in (-1.0, 0.0, 1e-320, 1e-30, 0.5, 0.999, 1.0, 1 + 1e-12):
+        assert not proof.has_radius_below(A, size * bound)
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-9, 1e-6])
+def test_rounding_errors_of_powers_do_not_make_a_radius_smaller(noise) -> None:
+    """A nilpotent block with a small entry in its corner: A⁸ is lost in the rounding errors of S² for S = A⁴."""
+    n = 8
+    A = 1e3 * np.diag(np.ones(n - 1), 1)
+    A[-1, 0] = noise
+    Q = hermitian(n, np.ones(n))[1]
+    rho = (noise * 1e3 ** (n - 1)) ** (1 / n)
+    for bound in np.geomspace(0.01 * rho, rho, 40):
+        assert not proof.has_radius_below(Q @ A @ Q.T, bound)
+
+
+@pytest.mark.parametrize(
+    ("name", "slack"),
+    [("one entry", 1.01), ("rotation", 1.01), ("hermitian", 1.04), ("jordan", 1.6)],
+)
+def test_powers_prove_a_radius_that_is_clearly_below(name, slack) -> None:
+    for size in (1e-100, 1.0, 1e100):
+        assert proof.has_radius_below(size * OF_RADIUS_ONE[name], size * slack)
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf, 1e300])
+def test_powers_prove_nothing_of_what_is_not_finite(entry) -> None:
+    for n in (1, 3, 80):
+        assert not proof.has_radius_below(np.full((n, n), entry), 1.0)
