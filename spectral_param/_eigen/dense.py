@@ -354,8 +354,7 @@ def in_double(T: Tensor) -> Array:
 
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
-    copied = T.resolve_conj().resolve_neg().to(_double(T.dtype), copy=True)
-    array: Array = copied.contiguous().numpy()
+    array: Array = T.to(_double(T.dtype), copy=True, memory_format=torch.contiguous_format).numpy()
     return array
 
 

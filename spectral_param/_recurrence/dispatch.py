@@ -164,7 +164,7 @@ def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | 
 def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
     """Return whether no tracer, transform or forward-mode AD is active on these tensors."""
     # torch.jit.trace records in-place operations wrongly.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
         return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))

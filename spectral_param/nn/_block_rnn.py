@@ -190,9 +190,9 @@ class BlockRNNCell(ConstrainedCell):
     def _constraint(self) -> BlockTriangular | None:
         """Return the constraint of W; None if it has been removed or is not the only one."""
         if is_parametrized(self, "weight_hh"):
-            chain: Any = self.parametrizations["weight_hh"]  # type: ignore[index]
-            if len(chain) == 1 and isinstance(chain[0], BlockTriangular):
-                return chain[0]
+            first, *after = self._chain()
+            if isinstance(first, BlockTriangular) and not after:
+                return first
         return None
 
     def _fast_product(self, constraint: BlockTriangular) -> Callable[[Tensor], Tensor] | None:
