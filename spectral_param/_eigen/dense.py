@@ -53,6 +53,10 @@ _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _EPS = float(np.finfo(np.float64).eps)
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
+# T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
+_POWERS = 7
+# Up to this size numpy's OpenBLAS takes a product on one thread.
+_NUMPY_SIZE = 64
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
 # neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
@@ -124,6 +128,32 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  #
     return _safe(T.detach(), "modulus")
 
 
+@np.errstate(all="ignore")  # What overflows proves nothing.
+def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
+    """Return whether powers of a matrix on the host prove ρ(T) < ``bound``, as they do unless it is close.
+
+    ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has
+    an error of at most 4n eps ‖S‖² (Frobenius norms), so it is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
+    """
+    if bound < 1e-200:  # Its reciprocal may overflow.
+        return False
+    bound, exponent = math.frexp(bound)
+    power = _in_double(T) * 2.0**-exponent
+    error, rounding = 0.0, 4 * len(power) * _EPS
+    for _ in range(_POWERS):
+        size = math.sqrt(np.vdot(power, power).real)
+        if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
+            return True
+        error = (2 * size + error) * error + rounding * size * size
+        bound *= bound
+        if len(power) > _NUMPY_SIZE:
+            tensor = torch.from_numpy(power)
+            power = (tensor @ tensor).numpy()
+        else:
+            power = power.dot(power)
+    return False
+
+
 def leaves_its_device(T: Tensor) -> bool:
     """Return whether the eigenvalues of T are computed on the host although T is on a device."""
     return not is_on_host(T) and T.shape[-1] <= HOST_SIZE
@@ -147,7 +177,7 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
     double precision, which takes as long as single here.
     """
-    A = in_double(T)
+    A = _in_double(T)
     parts = A.view(np.float64)
     # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
     size = float(np.abs(parts).max())
@@ -349,12 +379,13 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     return packed[..., 0, :], packed[..., 1:, :]
 
 
-def in_double(T: Tensor) -> Array:
+def _in_double(T: Tensor) -> Array:
     """Return a copy of T in double precision.
 
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
-    array: Array = T.to(_double(T.dtype), copy=True, memory_format=torch.contiguous_format).numpy()
+    kind = torch.complex128 if T.is_complex() else torch.float64
+    array: Array = T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
     return array
 
 

@@ -52,13 +52,6 @@ Cholesky
 --------
 sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This needs no gap and no chance. In double
 precision it is wrong only if λ_max(G) is within n rounding errors of s.
-
-Powers
-------
-ρ(A)^k ≤ ‖A^k‖. Let S be the computed power, in double precision, and ‖S - A^k‖ ≤ e. The computed SS has an
-error of at most 4n eps ‖S‖² in the Frobenius norm, so it is an A^2k up to
-
-    (2‖S‖ + e) e + 4n eps ‖S‖².                                                                   (7)
 """
 
 from __future__ import annotations
@@ -76,11 +69,6 @@ Array = npt.NDArray[Any]
 # p and τ of (1).
 VECTORS = 16
 TAU = 0.65
-# Of (7): A, A², A⁴ … A⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
-POWERS = 7
-# Up to this size numpy's OpenBLAS takes a product on one thread.
-_NUMPY_SIZE = 64
-_EPS = float(np.finfo(np.float64).eps)
 
 
 def chebyshev(x: float, degree: int) -> float:
@@ -137,24 +125,3 @@ def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
     G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
     failed: Tensor = torch.linalg.cholesky_ex(G).info
     return failed == 0
-
-
-@np.errstate(all="ignore")  # What overflows proves nothing.
-def has_radius_below(A: Array, bound: float) -> bool:  # (n, n), in double precision
-    """Return whether powers prove ρ(A) < ``bound`` by (7). They fail where ρ(A) is close to it or above."""
-    if bound < 1e-200:  # Its reciprocal may overflow.
-        return False
-    bound, exponent = math.frexp(bound)
-    power, error, rounding = A * 2.0**-exponent, 0.0, 4 * len(A) * _EPS
-    for _ in range(POWERS):
-        size = math.sqrt(np.vdot(power, power).real)
-        if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
-            return True
-        error = (2 * size + error) * error + rounding * size * size
-        bound *= bound
-        if len(A) > _NUMPY_SIZE:
-            tensor = torch.from_numpy(power)
-            power = (tensor @ tensor).numpy()
-        else:
-            power = power.dot(power)
-    return False

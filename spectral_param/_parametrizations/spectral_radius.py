@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._context import has_no_values, is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple
-from spectral_param._eigen.dense import in_double
+from spectral_param._eigen.dense import has_radius_below
 from spectral_param._eigen.derivative import (
     condition_reciprocal,
     degenerate_threshold,
@@ -22,7 +22,6 @@ from spectral_param._eigen.derivative import (
     known_value,
 )
 from spectral_param._eigen.follower import Follower, Solver
-from spectral_param._eigen.proof import has_radius_below
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
@@ -162,7 +161,7 @@ class SpectralRadiusNorm(Parametrization):
         Returns:
             ``"slack"`` if W = T is proven without them.
         """
-        if self._is_slack(T):
+        if self.mode != "equal" and self._is_slack(T):
             return "slack"
         triple, regular = self.tracking.follow(self._measured(T))
         if isinstance(self.radius, str):  # After another parametrization.
@@ -192,11 +191,11 @@ class SpectralRadiusNorm(Parametrization):
 
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
-        if self.mode == "equal" or T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):
+        if T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):
             return False
         if not isinstance(self.radius, float) or (self.mode == "latched" and self._closed(0.0, T)):
             return False
-        return has_radius_below(in_double(self._measured(T)), self.radius - self.eps)
+        return has_radius_below(self._measured(T), self.radius - self.eps)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
         """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""

@@ -190,7 +190,7 @@ class BlockRNNCell(ConstrainedCell):
     def _constraint(self) -> BlockTriangular | None:
         """Return the constraint of W; None if it has been removed or is not the only one."""
         if is_parametrized(self, "weight_hh"):
-            first, *after = self._chain()
+            first, *after = self.parametrizations["weight_hh"]  # type: ignore[index]
             if isinstance(first, BlockTriangular) and not after:
                 return first
         return None
