@@ -24,6 +24,7 @@ from spectral_param._recurrence.compiled import rnn_operator
 from spectral_param._recurrence.fused import has_numbers, rnn_fused
 from spectral_param._recurrence.reference import rnn_checkpointed, rnn_reference
 from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows, Support
+from spectral_param.functional._checks import check_tensor, with_arrays
 
 CheckpointEvery = int | Literal["auto"] | None
 Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
@@ -73,6 +74,7 @@ def run(cell: Cell, rows: Rows) -> Result:
     return output if rows.return_output else None, last
 
 
+@with_arrays
 def rnn(
     x: Tensor,
     h0: Tensor,
@@ -115,7 +117,7 @@ def rnn(
 
     Raises:
         ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, a
-            shape does not fit, or ``support`` leaves out a row.
+            shape or dtype does not fit, or ``support`` leaves out a row.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -125,7 +127,13 @@ def rnn(
     """
     check_nonlinearity(nonlinearity)
     check_checkpoint_every(checkpoint_every)
-    sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else [int(b) for b in batch_sizes]
+    if not callable(weight_hh):
+        check_tensor(weight_hh, "rnn: weight_hh")
+    if x.ndim != (3 if batch_sizes is None else 2):
+        raise ValueError(
+            f"rnn: expected x of shape (T, B, m), or (rows, m) with batch_sizes, got {tuple(x.shape)}."
+        )
+    sizes = _sizes(x, batch_sizes)
     cell = Cell(weight_ih, weight_hh, bias, nonlinearity, support)
     rows = Rows(
         x.flatten(0, 1) if batch_sizes is None else x,
@@ -195,14 +203,36 @@ def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
         )
     if h0.shape != (sizes[0], n):
         raise ValueError(f"rnn: expected h0 of shape (batch, n) = {(sizes[0], n)}, got {tuple(h0.shape)}.")
+    for name, factor, other, t in (("weight_ih", U, "x", rows.x), ("weight_hh", W, "h0", h0)):
+        if isinstance(factor, Tensor) and factor.dtype != t.dtype:
+            raise ValueError(
+                f"rnn: expected {other} in the dtype of {name}, {factor.dtype}, got {t.dtype}. Convert one "
+                f"of them: {other}.to({name}.dtype)."
+            )
+
+
+def _sizes(x: Tensor, batch_sizes: Sequence[int] | None) -> list[int]:
+    """Return the number of rows of each step."""
+    if batch_sizes is None:
+        return [x.shape[1]] * x.shape[0]
+    try:
+        return [int(size) for size in batch_sizes]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"batch_sizes: expected a list of integers, one for each step, got {batch_sizes!r}."
+        ) from None
 
 
 def _check_support(support: Support | None, n: int) -> None:
     if support is None:
         return
-    rows = [i for part, _ in support for i in range(n)[part]]
-    if rows != list(range(n)) or any(part.step not in (None, 1) for pair in support for part in pair):
+    try:
+        rows = [i for part, _ in support for i in range(n)[part]]
+        fits = rows == list(range(n)) and all(part.step in (None, 1) for pair in support for part in pair)
+    except (TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
         raise ValueError(
-            f"rnn: expected a support of slices without steps, whose rows cover 0 to {n} in order, got "
-            f"{support}."
+            f"rnn: expected a support of pairs of slices without steps, whose rows cover 0 to {n} in order, "
+            f"got {support!r}."
         )

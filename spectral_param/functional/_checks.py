@@ -121,6 +121,22 @@ def as_numbers(value: Any, name: str, expected: str, **options: Any) -> Tensor:
         raise ValueError(f"{name}: expected {expected}, got {value!r}.") from None
 
 
+def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of new parameters: the argument ``dtype``, or torch's default for None.
+
+    Raises:
+        UnsupportedDtypeError: If it is no dtype, or one of integers.
+    """
+    if dtype is None:
+        return torch.get_default_dtype()
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex):
+        return dtype
+    raise UnsupportedDtypeError(
+        f"dtype: expected a floating point or complex torch.dtype, got {dtype!r}. Pass for example "
+        "torch.float32."
+    )
+
+
 def check_matrix(X: Tensor, name: str) -> None:
     """Raise unless X is a non-empty tensor of floating point or complex matrices."""
     check_tensor(X, name)

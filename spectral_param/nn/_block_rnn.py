@@ -23,7 +23,7 @@ from spectral_param._recurrence.dispatch import (
     run,
 )
 from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
-from spectral_param.functional._checks import finfo_eps, whole_number
+from spectral_param.functional._checks import chosen_dtype, finfo_eps, whole_number
 from spectral_param.nn._cell import ConstrainedCell
 from spectral_param.nn._sequence_layer import SequenceLayer, check_real
 
@@ -112,7 +112,7 @@ class BlockRNNCell(ConstrainedCell):
         input_size = whole_number(input_size, "input_size")
         if input_map not in ("linear", "identity"):
             raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
-        dtype = torch.get_default_dtype() if dtype is None else dtype
+        dtype = chosen_dtype(dtype)
         super().__init__()
         self.input_size = input_size
         self.block_sizes = block_sizes(blocks)
@@ -303,7 +303,7 @@ class BlockRNN(SequenceLayer):
                 "input_map: 'identity' expects one direction or one layer, got several bidirectional layers, "
                 "whose output has twice as many features as the next layer has units. Take 'linear'."
             )
-        if real_output and not (dtype is not None and dtype.is_complex):
+        if real_output and not chosen_dtype(dtype).is_complex:
             raise ValueError(
                 f"real_output: expected a complex dtype, got {dtype}. Take real_output=False for real "
                 "states, or dtype=torch.complex64."

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param._constrain import Init
 from spectral_param._parametrizations import ScaledCayley
 from spectral_param._recurrence.goru import goru
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell
 from spectral_param.nn._sequence_layer import SequenceLayer, check_real
 
@@ -63,7 +63,7 @@ class GORUCell(ConstrainedCell):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if dtype is not None and dtype.is_complex:
+        if chosen_dtype(dtype).is_complex:
             raise ValueError(
                 f"dtype: expected a real dtype, got {dtype}. The gates are real; for a complex state take "
                 "spectral_param.nn.ScuRNN."

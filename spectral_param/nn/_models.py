@@ -22,6 +22,7 @@ from spectral_param._parametrizations.skew_exponential import Angles
 from spectral_param._parametrizations.spectral_radius import Mode
 from spectral_param._recurrence.activation import Nonlinearity
 from spectral_param.errors import UnsupportedDtypeError
+from spectral_param.functional._checks import chosen_dtype
 from spectral_param.functional._givens import Order
 from spectral_param.nn._block_rnn import BlockRNN, ComplexOptions, LayerOptions, Options
 
@@ -298,7 +299,7 @@ class EUNN(BlockRNN):
     ) -> None:
         dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         blocks = [(hidden_size, Givens(layers, order))]
-        real_output = dtype.is_complex if real_output is None else real_output
+        real_output = chosen_dtype(dtype).is_complex if real_output is None else real_output
         super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
 
 
@@ -384,7 +385,7 @@ class ORNN(BlockRNN):
         **options: Unpack[LayerOptions],
     ) -> None:
         if nonlinearity is None:
-            nonlinearity = "modrelu" if dtype is not None and dtype.is_complex else nn.LeakyReLU(0.1)
+            nonlinearity = "modrelu" if chosen_dtype(dtype).is_complex else nn.LeakyReLU(0.1)
         super().__init__(
             input_size,
             [(hidden_size, Householder(reflections))],
@@ -439,7 +440,7 @@ class SpectralRNN(BlockRNN):
         **options: Unpack[LayerOptions],
     ) -> None:
         if nonlinearity is None:
-            nonlinearity = "modrelu" if dtype is not None and dtype.is_complex else "relu"
+            nonlinearity = "modrelu" if chosen_dtype(dtype).is_complex else "relu"
         blocks = [(hidden_size, SingularValues(margin, reflections))]
         super().__init__(
             input_size,
@@ -455,7 +456,7 @@ class SpectralRNN(BlockRNN):
 def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
     """Return the dtype, by default complex in the precision of torch's default dtype; raise if it is real."""
     dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
-    if not dtype.is_complex:
+    if not chosen_dtype(dtype).is_complex:
         raise UnsupportedDtypeError(
             f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}"
         )

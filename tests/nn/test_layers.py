@@ -165,6 +165,11 @@ def test_signatures_are_complete(kind) -> None:
     kind(**required, batch_first=True, return_output=False)
     with pytest.raises(TypeError, match="unexpected keyword argument 'drop_out'"):
         kind(**required, drop_out=0.1)
+    for dtype in ("float32", torch.int64, float):
+        with pytest.raises(
+            ValueError, match=f"dtype: expected .* got {dtype!r}. Pass for example torch.float32"
+        ):
+            kind(**required, dtype=dtype)
 
 
 def test_the_hidden_size_of_enrnn() -> None:

@@ -531,6 +531,37 @@ def test_names_and_shapes_that_do_not_fit_are_refused() -> None:
         rnn(x, h0, U, W[:1], nonlinearity=torch.sin)
     with pytest.raises(ValueError, match=r"bias of shape \(n,\) = \(4,\), got \(1,\)"):
         rnn(x, h0, U, W, torch.zeros(1))
+    with pytest.raises(
+        ValueError, match=r"x of shape \(T, B, m\), or \(rows, m\) with batch_sizes, got \(3,\)"
+    ):
+        rnn(x[0, 0], h0, U, W)
+    with pytest.raises(
+        ValueError, match="batch_sizes: expected a list of integers, one for each step, got 2"
+    ):
+        rnn(x.flatten(0, 1), h0, U, W, batch_sizes=2)
+
+
+def test_other_kinds_of_arguments_are_refused() -> None:
+    x, h0, U, W = torch.randn(2, 1, 3), torch.zeros(1, 4), torch.zeros(4, 3), torch.zeros(4, 4)
+    for i, name in enumerate(["x", "h0", "weight_ih", "weight_hh", "bias"]):
+        arguments = [x, h0, U, W, torch.zeros(4)]
+        arguments[i] = 0.5
+        with pytest.raises(ValueError, match=f"rnn: {name}: expected a tensor, got a value of type float"):
+            rnn(*arguments)
+    for support in ("all", [(0, 4)], [slice(0, 4)]):
+        with pytest.raises(ValueError, match="support of pairs of slices"):
+            rnn(x, h0, U, W, support=support)
+    with pytest.raises(ValueError, match=r"x in the dtype of weight_ih, torch.float32, got torch.int64"):
+        rnn(x.long(), h0, U, W)
+    with pytest.raises(ValueError, match=r"Convert one of them: h0.to\(weight_hh.dtype\)"):
+        rnn(x, h0, U, W.double())
+
+
+def test_a_recurrence_takes_arrays() -> None:
+    x, h0, U, W = torch.randn(2, 1, 3), torch.zeros(1, 4), torch.randn(4, 3), torch.randn(4, 4)
+    found = rnn(*(t.numpy() for t in (x, h0, U, W)))
+    for a, b in zip(found, rnn(x, h0, U, W), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
