@@ -91,6 +91,32 @@ def physical_conj(x: Tensor) -> Tensor:
     return x.conj().resolve_conj()
 
 
+def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return xᴴy."""
+    # Not torch.vdot, because the precision of products depends on settings.
+    return (physical_conj(x) * y).sum(dim=-1)
+
+
+def degenerate_threshold(dtype: torch.dtype) -> float:
+    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
+
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
+    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
+    errors.
+    """
+    return float(10 * torch.finfo(dtype).eps ** 0.5)
+
+
+def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
+    return inner(v, u).detach().abs()
+
+
+def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
+    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
+
+
 def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
@@ -110,22 +136,43 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
         on_host, is_regular = leading_eigentriple(T.cpu(), height)
         return moved(on_host, T.device), is_regular
     T = T.detach()
-    if T.shape[-1] > SHORT_SIZE:
-        return _safe(T, height)[0], False
+    if T.shape[-1] > SHORT_SIZE or T.shape[:-2].numel() > SHORT_BATCH:
+        return _regular_instead(T, _safe(T, height)[0], height)
     if T.ndim == 2:
         return _short(T, height) or (_safe(T, height)[0], False)
-    matrices = T.flatten(end_dim=-3)
-    if len(matrices) > SHORT_BATCH:
-        return _safe(T, height)[0], False
     # One by one, so that the result of a matrix does not depend on the others in the batch.
-    triples, regular = zip(*(leading_eigentriple(matrix, height) for matrix in matrices), strict=True)
+    found = [_short(matrix, height) or (_safe(matrix, height)[0], False) for matrix in T.flatten(end_dim=-3)]
+    return _joined(found, T.shape[:-2])
+
+
+def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tensor]:  # (n, n)
+    """Compute :func:`leading_eigentriple` safely, and all moduli in descending order, up to a factor."""
+    triple, moduli = _safe(T.detach(), "modulus")
+    return *_regular_instead(T.detach(), triple, "modulus"), moduli
+
+
+def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
+    """Return triples of the short way, and that they are regular, for those of the safe way.
+
+    Only if one of these counts as defective, and the short way proves of all that they are not: units of
+    states, which it balances, can make eigenvectors of a simple eigenvalue nearly orthogonal.
+    """
+    if not bool(is_degenerate(triple.right, triple.left).any()):
+        return triple, False
+    found = []
+    for matrix in T.reshape(-1, *T.shape[-2:]):
+        solution = _short(matrix, height)
+        if solution is None or not solution[1]:
+            return triple, False
+        found.append(solution)
+    return _joined(found, T.shape[:-2])
+
+
+def _joined(found: list[tuple[Eigentriple, bool]], batch: torch.Size) -> tuple[Eigentriple, bool]:
+    """Return the triples of matrices as a batch, and whether all are regular."""
+    triples, regular = zip(*found, strict=True)
     parts = (torch.stack(part) for part in zip(*triples, strict=True))
-    return Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in parts)), all(regular)
-
-
-def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, Tensor]:  # (..., n, n)
-    """Compute the triples in the safe way, and all moduli in descending order, up to a factor."""
-    return _safe(T.detach(), "modulus")
+    return Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts)), all(regular)
 
 
 @np.errstate(all="ignore")  # What overflows proves nothing.

@@ -42,28 +42,15 @@ from spectral_param._eigen.dense import (
     SHORT_SIZE,
     Eigentriple,
     Height,
+    degenerate_threshold,
     dominant_eigentriple,
     height_of,
+    inner,
+    is_degenerate,
     physical_conj,
 )
 from spectral_param._eigen.singular import to_double
 from spectral_param._scale import power_of_two_scale
-
-
-def degenerate_threshold(dtype: torch.dtype) -> float:
-    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
-
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
-    errors.
-    """
-    return float(10 * torch.finfo(dtype).eps ** 0.5)
-
-
-def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return xᴴy."""
-    # Not torch.vdot, because the precision of products depends on settings.
-    return (physical_conj(x) * y).sum(dim=-1)
 
 
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
@@ -78,16 +65,6 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
     real_y, imag_y = torch.view_as_real(y.resolve_conj())[..., None, :, :].unbind(dim=-1)
     first = real_x * real_y if base is None else torch.addcmul(base, real_x, real_y)
     return torch.addcmul(first, imag_x, imag_y)
-
-
-def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
-    return inner(v, u).detach().abs()
-
-
-def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
-    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:

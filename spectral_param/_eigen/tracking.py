@@ -126,8 +126,9 @@ class State:
         effort: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
         wait: Number of calls to come without an attempt.
-        regular: Whether the last triple was tracked and 1/λ is in the range of numbers. A tracked λ is
-            neither zero nor defective.
+        regular: Whether the last triple is known to be regular; see
+            :func:`~spectral_param._eigen.dense.leading_eigentriple`. A tracked λ is neither zero nor
+            defective.
     """
 
     right: Tensor
@@ -217,10 +218,10 @@ def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
         if found is not None:
             return found, state
     if leaves_its_device(T):
-        triple, moduli = dominant_eigentriple_and_moduli((yield T))
+        triple, regular, moduli = dominant_eigentriple_and_moduli((yield T))
         triple = moved(triple, T.device)
     else:
-        triple, moduli = dominant_eigentriple_and_moduli(T)
+        triple, regular, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
@@ -228,7 +229,7 @@ def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
     # gone.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
-    return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=False)
+    return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=regular)
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:

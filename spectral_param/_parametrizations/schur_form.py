@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param._eigen.dense import eigenvectors
-from spectral_param._eigen.derivative import degenerate_threshold
+from spectral_param._eigen.dense import degenerate_threshold, eigenvectors
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,

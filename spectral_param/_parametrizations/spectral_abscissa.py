@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.derivative import is_degenerate, known_value
+from spectral_param._eigen.dense import is_degenerate
+from spectral_param._eigen.derivative import known_value
 from spectral_param._eigen.follower import Follower, Leader
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
@@ -58,8 +59,8 @@ class SpectralAbscissa(Parametrization):
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
     - If several eigenvalues are rightmost, the gradient is that of one of them.
     - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤
-      10\sqrt{eps}`. It has no usable derivative. The gradient then treats α as a constant, and a
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+      10\sqrt{eps}`, as they are and after balancing. It has no usable derivative. The gradient then treats α
+      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     assignable_after = True

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._context import has_no_values, is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple
-from spectral_param._eigen.dense import has_radius_below
-from spectral_param._eigen.derivative import (
+from spectral_param._eigen.dense import (
     condition_reciprocal,
     degenerate_threshold,
-    divided_by_modulus,
+    has_radius_below,
     is_degenerate,
-    known_value,
 )
+from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.follower import Follower, Solver
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._scale import balanced, divided, power_of_two_scale
@@ -98,8 +97,8 @@ class SpectralRadiusNorm(Parametrization):
     - NaN or infinity in T gives NaN in W and in the gradient.
     - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
       derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
-    - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`.
-      It has no usable derivative. The gradient then treats ρ as a constant.
+    - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
+      as they are and after balancing. It has no usable derivative. The gradient then treats ρ as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
       overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from spectral_param._context import is_plain, is_traced
 from spectral_param._eigen import Eigentriple
-from spectral_param._eigen.dense import Height, leading_eigentriple
-from spectral_param._eigen.derivative import eigentriple, inner, known_value, leading_value, recorded_value
+from spectral_param._eigen.dense import Height, inner, leading_eigentriple
+from spectral_param._eigen.derivative import eigentriple, known_value, leading_value, recorded_value
 from spectral_param.functional._checks import check_square, with_arrays
 
 

@@ -405,14 +405,15 @@ def test_abscissa_is_equivariant() -> None:
     torch.testing.assert_close(results[2], results[0])
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (120, 120), (3, 5, 5), (20, 5, 5)])
 @pytest.mark.parametrize("function", [spectral_radius, spectral_abscissa])
-def test_gradients_do_not_depend_on_the_units_of_rows_and_columns(function) -> None:
+def test_gradients_do_not_depend_on_the_units_of_rows_and_columns(function, shape) -> None:
     """In units of 1e-5 to 1e5 the unit eigenvectors have |vᴴu| of 1e-9 or so."""
-    S = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(function(S), S)
-    d = torch.logspace(-5, 5, 5, dtype=torch.float64)
+    S = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(function(S).sum(), S)
+    d = torch.logspace(-5, 5, shape[-1], dtype=torch.float64)
     T = (S.detach() * d[:, None] / d).requires_grad_()
-    (found,) = torch.autograd.grad(function(T), T)
+    (found,) = torch.autograd.grad(function(T).sum(), T)
     torch.testing.assert_close(found * d[:, None] / d, expected)
 
 
