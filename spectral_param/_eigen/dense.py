@@ -57,6 +57,8 @@ _SOLVES = 2
 _POWERS = 7
 # Up to this size numpy's OpenBLAS takes a product on one thread.
 _NUMPY_SIZE = 64
+# What the condition of a proven λ may be, times the root of eps; and how many units are tried for it.
+_CONDITION, _BALANCES = 0.01, 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
 # neither overflow nor underflow.
 _ORDINARY = (2.0**-40, 2.0**40)
@@ -152,19 +154,19 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tenso
 
 
 def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
-    """Return triples of the short way, and that they are regular, for those of the safe way.
+    """Return triples of the short way where it is safe, in place of ``triple``, those of the safe way.
 
-    Only if one of these counts as defective, and the short way proves of all that they are not: units of
-    states, which it balances, can make eigenvectors of a simple eigenvalue nearly orthogonal.
+    Only if one of these counts as defective: units of states, which the short way balances, can make the
+    eigenvectors of a simple eigenvalue nearly orthogonal.
     """
     if not bool(is_degenerate(triple.right, triple.left).any()):
         return triple, False
-    found = []
-    for matrix in T.reshape(-1, *T.shape[-2:]):
-        solution = _short(matrix, height)
-        if solution is None or not solution[1]:
-            return triple, False
-        found.append(solution)
+    n = T.shape[-1]
+    safe = zip(*(part.reshape(-1, *part.shape[T.ndim - 2 :]) for part in triple), strict=True)
+    found = [
+        _short(matrix, height) or (Eigentriple(*each), False)
+        for matrix, each in zip(T.reshape(-1, n, n), safe, strict=True)
+    ]
     return _joined(found, T.shape[:-2])
 
 
@@ -219,7 +221,7 @@ def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
 
 
 def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
-    """Return the triple of one matrix and whether its size is ordinary; None where this way is not safe.
+    """Return the triple of one matrix and whether it is regular; None where this way is not safe.
 
     Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
     double precision, which takes as long as single here.
@@ -235,10 +237,12 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     scale = 2.0 ** (math.frexp(size)[1] - 1)
     parts /= scale
     eps = float(torch.finfo(T.dtype).eps)
-    solution = _proven(A, height, eps) or _proven_in_balance(A, height, eps)
-    if solution is None:
-        return None
-    eigenvalue, u, v = solution
+    solution = _judged(A, height, eps)
+    if solution is None or not solution[3]:
+        solution = _proven_in_balance(A, height, eps)
+        if solution is None:
+            return None
+    eigenvalue, u, v, is_regular = solution
     # If real parts are compared, λ may be zero.
     is_ordinary = _ORDINARY[0] < size < _ORDINARY[1] or (
         _ORDINARY[0] < abs(eigenvalue) * scale < _ORDINARY[1] and size < _ORDINARY_ENTRY
@@ -247,18 +251,22 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     # With entries near the largest number, λ may be infinite.
     with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
         found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
-    return Eigentriple(*map(torch.from_numpy, found)), is_ordinary
+    return Eigentriple(*map(torch.from_numpy, found)), is_regular and is_ordinary
 
 
-def _proven(A: Array, height: Height, eps: float) -> tuple[complex, Array, Array] | None:
-    """Return λ and its unit vectors u and v, or None unless λ is proven to be simple and not zero."""
+# λ, its unit vectors u and v, and whether λ is proven to be simple and not zero.
+_Solution = tuple[complex, Array, Array, bool]
+
+
+def _judged(A: Array, height: Height, eps: float) -> _Solution | None:
+    """Return the leading eigenvalue with its vectors, and whether it is proven to be simple and not zero."""
     solution = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, height)
     if solution is None:
         return None
     eigenvalue, u, v = solution
     s = np.vdot(v, u)
     if s == 0:
-        return None
+        return eigenvalue, u, v, False
     v = v / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
     condition = _norm(v)  # of λ, since ‖u‖ = 1
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
@@ -268,33 +276,55 @@ def _proven(A: Array, height: Height, eps: float) -> tuple[complex, Array, Array
     proven = (
         defect <= rounding * condition
         and right_defect <= rounding
-        and condition < 0.01 / eps**0.5
+        and condition < _CONDITION / eps**0.5
         # The error of λ is at most the residual of v.
         and defect <= 1e-4 * modulus
         and modulus > 2 * len(u) * eps
     )
-    return (eigenvalue, u, v / condition) if proven else None
+    return eigenvalue, u, v / condition, proven
 
 
-def _proven_in_balance(A: Array, height: Height, eps: float) -> tuple[complex, Array, Array] | None:
-    """Return the same for a badly scaled A, from D⁻¹AD of rows and columns of similar size.
+def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
+    """Return the same for a badly scaled A, from D⁻¹AD; None if nothing is proven in any units.
 
     Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
-    does to them.
+    does to them. LAPACK's D makes rows and columns of similar size. That can be far from the D that the
+    condition of λ needs, for instance on a cycle of many states: it is smallest, Σ|v_i u_i| / |vᴴu|, where
+    |u| = |v|. So the vectors found give the next D, and so on. In the limit, this D makes a Jordan block
+    diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
     if d.min() == d.max():
-        return None
-    B = np.ascontiguousarray(B)
-    size = float(np.abs(B.view(np.float64)).max())
-    solution = _proven(B / size, height, eps) if 0 < size < math.inf else None
-    if solution is None:
-        return None
-    eigenvalue, u, v = solution
-    u, v = d * u, v / d
-    u, v = u / _norm(u), v / _norm(v)
-    # vᴴu as the gradient computes it, in single precision, too.
-    return (eigenvalue * size, u, v) if abs(np.vdot(v, u)) > 1e-30 else None
+        d = np.ones(len(A))
+    limit = _CONDITION / eps**0.5
+    for turn in range(_BALANCES):
+        size = float(np.abs(B).max())
+        if not 0 < size < math.inf:
+            return None
+        scaled = np.ascontiguousarray(B) / size
+        solution = _judged(scaled, height, eps)
+        if solution is None:
+            return None
+        eigenvalue, u, v, proven = solution
+        if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
+            u, v = d * u, v / d
+            u, v = u / _norm(u), v / _norm(v)
+            # The gradient divides by vᴴu, in the precision of T.
+            is_regular = bool(abs(np.vdot(v, u)) > (1e-30 if eps > 1e-10 else 1e-290))
+            return eigenvalue * size, u, v, is_regular
+        sizes = np.abs(u), np.abs(v)
+        if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+            return None
+        with np.errstate(all="ignore"):
+            step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
+            B, d = B * step / step[:, None], d * step
+    return None
+
+
+def _distance(A: Array, eigenvalue: complex) -> float:
+    """Return how far the other eigenvalues are."""
+    distances = np.abs(eigenvalues(torch.from_numpy(A)).numpy() - eigenvalue)
+    return float(np.sort(distances)[1:].min(initial=math.inf))
 
 
 def _norm(x: Array) -> float:
