@@ -345,8 +345,9 @@ class Parametrization(nn.Module, abc.ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        # The memory compares the number of edits, and lists the attributes that may change without one.
-        vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
+        if name != "training":
+            # The memory compares the number of edits, and lists the attributes that may change without one.
+            vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""

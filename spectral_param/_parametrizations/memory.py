@@ -45,8 +45,9 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 class State(NamedTuple):
     """What a weight depends on beside its originals."""
 
-    # The constraint and the modules nested in it, and how often an attribute of each has been set.
-    structure: tuple[list[nn.Module], list[int]]
+    # The constraint and the modules nested in it, and how often an attribute of each has been set, and its
+    # ``training``, which is set by every switch to evaluation and back.
+    structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
     attributes: list[Any]  # Those that can be edited in place.
@@ -230,7 +231,7 @@ def state_of(constraint: nn.Module) -> State | None:
         module of another library.
     """
     parts: list[nn.Module] = [constraint]
-    edits: list[int] = []
+    edits: list[tuple[int, bool]] = []
     marks: list[_Mark] = []
     buffers: list[Tensor] = []
     attributes: list[Any] = []
@@ -240,7 +241,7 @@ def state_of(constraint: nn.Module) -> State | None:
             if parameter is not None:
                 return None
         if "_edits" in content:  # One of our constraints.
-            edits.append(content["_edits"])
+            edits.append((content["_edits"], content["training"]))
             for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))

@@ -345,6 +345,27 @@ def test_a_latch_that_stays_open_leaves_earlier_reads_their_gradient() -> None:
     assert torch.equal(torch.autograd.grad(W.sum(), original)[0], torch.ones(2, 5, 5))
 
 
+class Dropped(sp.ScaledCayley):
+    """A constraint whose weight depends on ``training``."""
+
+    def constrain(self, T, found=None):
+        W = super().constrain(T, found=found)
+        return W if self.training else 0.5 * W
+
+
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.ScaledCayley, Dropped])
+def test_a_validation_between_a_read_and_its_backward_pass(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
+    original = layer.parametrizations.weight.original
+    (expected,) = torch.autograd.grad(layer.weight[0].sum(), original)
+    W = layer.weight
+    with torch.no_grad():
+        torch.testing.assert_close(layer.eval().weight, (0.5 if make is Dropped else 1.0) * W)
+    layer.train()
+    torch.testing.assert_close(torch.autograd.grad(W[0].sum(), original)[0], expected)
+    torch.testing.assert_close(layer.weight, W)
+
+
 def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
     layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
     sp.constrain(layer, "weight", sp.FourierUnitary())
