@@ -177,29 +177,30 @@ def _joined(found: list[tuple[Eigentriple, bool]], batch: torch.Size) -> tuple[E
     return Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts)), all(regular)
 
 
-@np.errstate(all="ignore")  # What overflows proves nothing.
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     """Return whether powers of a matrix on the host prove ρ(T) < ``bound``, as they do unless it is close.
 
     ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has
     an error of at most 4n eps ‖S‖² (Frobenius norms), so it is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
     """
-    if bound < 1e-200:  # Its reciprocal may overflow.
+    if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False
     bound, exponent = math.frexp(bound)
-    power = _in_double(T) * 2.0**-exponent
+    power: Any = _in_double(T)
+    multiply: Any = np.dot
+    norm: Any = _norm
+    if len(power) > _NUMPY_SIZE:
+        power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
-    for _ in range(_POWERS):
-        size = math.sqrt(np.vdot(power, power).real)
-        if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
-            return True
-        error = (2 * size + error) * error + rounding * size * size
-        bound *= bound
-        if len(power) > _NUMPY_SIZE:
-            tensor = torch.from_numpy(power)
-            power = (tensor @ tensor).numpy()
-        else:
-            power = power.dot(power)
+    with np.errstate(all="ignore"):  # What overflows proves nothing.
+        power = power * 2.0**-exponent
+        for _ in range(_POWERS):
+            size = float(norm(power))
+            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
+                return True
+            error = (2 * size + error) * error + rounding * size * size
+            bound *= bound
+            power = multiply(power, power)
     return False
 
 

@@ -262,7 +262,8 @@ class _Divided(torch.autograd.Function):
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v), regular=True)
         elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
-            return _small(T, eigenvalue, u, v, G, ctx.radius, ctx.eps), None, None, None, None, None
+            gradient = _small(T, eigenvalue, u, v, G, float(ctx.radius), float(ctx.eps))
+            return gradient, None, None, None, None, None
         shifted = _shifted(eigenvalue, ctx.eps)
         f = ctx.radius / shifted
         g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
@@ -277,25 +278,25 @@ def _shifted(eigenvalue: Tensor, eps: float) -> Tensor:
     return eigenvalue.abs() + eps if eps else eigenvalue.abs()
 
 
-@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
 def _small(
     T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
 ) -> Tensor:
     """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
-    matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
-    right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
-    size = abs(value)
-    f = radius / (size + eps)
-    g = -np.vdot(matrix, gradient).real * f / (size + eps)
-    w = left * (g * value / size / np.vdot(right, left))
-    result = f * gradient
-    if T.is_complex():
-        result += w[:, None] * right.conj()
-    else:
-        result += w.real[:, None] * right.real
-        if value.imag:
-            result += w.imag[:, None] * right.imag
-    return torch.from_numpy(result)
+    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+        matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
+        right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
+        size = abs(value)
+        f = radius / (size + eps)
+        g = -np.vdot(matrix, gradient).real * f / (size + eps)
+        w = left * (g * value / size / np.vdot(right, left))
+        result = f * gradient
+        if T.is_complex():
+            result += w[:, None] * right.conj()
+        else:
+            result += w.real[:, None] * right.real
+            if value.imag:
+                result += w.imag[:, None] * right.imag
+        return torch.from_numpy(result)
 
 
 def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)

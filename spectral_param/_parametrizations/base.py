@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -344,7 +345,8 @@ class Parametrization(nn.Module, abc.ABC):
         return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
+        # numpy's numbers decide about dtypes where Python's do not.
+        super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
             # The memory compares the number of edits, and lists the attributes that may change without one.
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)

@@ -18,6 +18,7 @@ from spectral_param._parametrizations.spectral_radius import (
     as_attribute,
     bounds,
     broadcast_to_matrices,
+    differentiated_where,
     readable,
     rounding_tolerance,
     warn_degenerate,
@@ -102,12 +103,12 @@ class SpectralAbscissa(Parametrization):
 
     def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        if found is None:
-            alpha = self.rightmost.recorded(T)
-        else:
-            alpha = known_value(T, found.triple, "real", found.regular)
-        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
-        shift = torch.where(self._active(shift.detach()), shift, 0)
+        bound = broadcast_to_matrices(self.abscissa, T, "abscissa")
+        alpha = self.rightmost.recorded(T) if found is None else found.triple.eigenvalue.real
+        active = self._active((alpha - bound).detach())
+        if found is not None:
+            alpha = known_value(differentiated_where(active, T), found.triple, "real", found.regular)
+        shift = torch.where(active, alpha - bound, 0)
         return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
 
     def check_after(self, links: list[nn.Module]) -> None:

@@ -145,7 +145,7 @@ class SpectralRadiusNorm(Parametrization):
         if isinstance(radius, str):
             self._saved, self._least = ("radius",), 0.0
         self.mode = mode
-        self.eps = eps
+        self.eps = float(eps)
         self.solver = solver
         self.of = of
         self.register_buffer("latched", None)
@@ -215,12 +215,14 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
         A = self._measured(S)
-        rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
+        rho = self.tracking.recorded(A) if found is None else found.triple.eigenvalue.abs()
         scale = scale[..., 0, 0]
         size = (rho * scale).detach()
         if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
             self._close_latches(size, T)
         divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
+        if found is not None:
+            rho = known_value(differentiated_where(divided_by, A), found.triple)
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
@@ -233,11 +235,12 @@ class SpectralRadiusNorm(Parametrization):
         radius: Any = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
+        scaled = T if active is None else differentiated_where(active, T)
         if self.of == "absolute":
-            rho = known_value(self._measured(T), found.triple, regular=True)
-            W = T * (radius / (rho + self.eps))[..., None, None]
+            rho = known_value(self._measured(scaled), found.triple, regular=True)
+            W = scaled * (radius / (rho + self.eps))[..., None, None]
         else:
-            W = divided_by_modulus(T, *found.triple, radius, self.eps)
+            W = divided_by_modulus(scaled, *found.triple, radius, self.eps)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
@@ -385,6 +388,11 @@ class SpectralRadiusNorm(Parametrization):
             f"spectral_param.functional.spectral_radius(weight{call})) instead, or remove the "
             "parametrization, set the weight and register a new instance, which projects it."
         )
+
+
+def differentiated_where(active: Any, T: Tensor) -> Tensor:
+    """Return T, without a derivative where not ``active``: that of a result that is not used may be NaN."""
+    return torch.where(active[..., None, None], T, T.detach()) if isinstance(active, Tensor) else T
 
 
 def warn_degenerate(message: str) -> None:

@@ -269,22 +269,22 @@ def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:  # (n, n) or (k, n,
     return inverse
 
 
-@np.errstate(all="ignore")  # The result is checked.
 def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
     """Return the inverses of many small matrices, by steps of Gauss and Jordan for all of them at once.
 
     LAPACK, which inverts one after the other, takes four times as long for 128 matrices of size 8.
     """
-    # The number of the matrix comes last, so that a row of memory has the same entry of all of them.
-    A = M.numpy().transpose(1, 2, 0).copy()
-    for i, row in enumerate(A):
-        column = A[:, i].copy()
-        A[:, i] = 0
-        row[i] = 1
-        row /= column[i]
-        column[i] = 0
-        A -= column[:, None] * row
-    return torch.from_numpy(A.transpose(2, 0, 1).copy())
+    with np.errstate(all="ignore"):  # The result is checked.
+        # The number of the matrix comes last, so that a row of memory has the same entry of all of them.
+        A = M.numpy().transpose(1, 2, 0).copy()
+        for i, row in enumerate(A):
+            column = A[:, i].copy()
+            A[:, i] = 0
+            row[i] = 1
+            row /= column[i]
+            column[i] = 0
+            A -= column[:, None] * row
+        return torch.from_numpy(A.transpose(2, 0, 1).copy())
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
@@ -325,17 +325,17 @@ def _twice_inverse_of_skew(S: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(found)).reshape(S.shape)
 
 
-@np.errstate(over="ignore", divide="ignore")
 def _of_real_skew(S: Array) -> Array:
     """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
 
     Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
     """
-    return of_real_skew(
-        S,
-        lambda b: 2 / (1 + b**2),
-        lambda b: np.where(b != 0, 2 / (b + 1 / b), 0),  # 2b/(1 + b²)
-    )
+    with np.errstate(over="ignore", divide="ignore"):
+        return of_real_skew(
+            S,
+            lambda b: 2 / (1 + b**2),
+            lambda b: np.where(b != 0, 2 / (b + 1 / b), 0),  # 2b/(1 + b²)
+        )
 
 
 def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array], Array]) -> Array:
@@ -392,22 +392,22 @@ def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
     return W
 
 
-@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
 def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
     """Return the gradient with respect to T of one small real matrix, as the formulas at the top."""
-    Z, B = found
-    n, adjoint = len(Z), Z.T
-    K = (G.resolve_neg().numpy() * signs).dot(adjoint)
-    above, below = K[:n], K[n:]
-    half = adjoint.dot(above if B is None else above - B.T.dot(below))
-    half *= -0.25  # ½ g_M
-    transposed = half.T
-    np.subtract(half, transposed, out=above)
-    if B is not None:
-        half = half + transposed
-        half *= 2
-        np.subtract(B.dot(half), below, out=below)
-    return torch.from_numpy(K)
+    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+        Z, B = found
+        n, adjoint = len(Z), Z.T
+        K = (G.resolve_neg().numpy() * signs).dot(adjoint)
+        above, below = K[:n], K[n:]
+        half = adjoint.dot(above if B is None else above - B.T.dot(below))
+        half *= -0.25  # ½ g_M
+        transposed = half.T
+        np.subtract(half, transposed, out=above)
+        if B is not None:
+            half = half + transposed
+            half *= 2
+            np.subtract(B.dot(half), below, out=below)
+        return torch.from_numpy(K)
 
 
 class _ScaledCayley(torch.autograd.Function):

@@ -271,45 +271,45 @@ def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
     return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
 
 
-@np.errstate(all="ignore")  # What overflows goes the long way.
 def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
     """Return :func:`_forward` of one small real matrix, or None if S must be divided."""
-    x = X.detach().numpy()
-    n = x.shape[1]
-    pair = np.empty_like(x)
-    np.matmul(x[:n], x[n:], out=pair[:n])
-    np.multiply(x[n:], 0.5, out=pair[n:])
-    # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
-    if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
-        return None
-    H = pair.T @ pair
-    H.flat[:: n + 1] *= 1 + _enlargement(X)
-    # LAPACK's columns are rows here, and H is symmetric.
-    factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
-    F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
-    V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
-    found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
-    return None if failed else tuple(found)
+    with np.errstate(all="ignore"):  # What overflows goes the long way.
+        x = X.detach().numpy()
+        n = x.shape[1]
+        pair = np.empty_like(x)
+        np.matmul(x[:n], x[n:], out=pair[:n])
+        np.multiply(x[n:], 0.5, out=pair[n:])
+        # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
+        if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
+            return None
+        H = pair.T @ pair
+        H.flat[:: n + 1] *= 1 + _enlargement(X)
+        # LAPACK's columns are rows here, and H is symmetric.
+        factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
+        F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
+        V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
+        found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
+        return None if failed else tuple(found)
 
 
-@np.errstate(all="ignore")  # A GradScaler tries infinite gradients.
 def _short_backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> Tensor:
     """Return the gradient of one small real matrix, as the formulas at the top."""
-    x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
-    n = x.shape[1]
-    K, S = x[:n], x[n:]
-    T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
-    half = T @ v.T
-    N = half + half.T
-    g_Q = S @ T.T
-    g_Q -= q @ N
-    g = np.empty_like(x)
-    np.matmul(g_Q, S.T, out=g[:n])
-    np.matmul(K.T, g_Q, out=g[n:])
-    g[n:] += q @ T
-    N *= 0.25
-    g[n:] -= S @ N
-    return torch.from_numpy(g)
+    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+        x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
+        n = x.shape[1]
+        K, S = x[:n], x[n:]
+        T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
+        half = T @ v.T
+        N = half + half.T
+        g_Q = S @ T.T
+        g_Q -= q @ N
+        g = np.empty_like(x)
+        np.matmul(g_Q, S.T, out=g[:n])
+        np.matmul(K.T, g_Q, out=g[n:])
+        g[n:] += q @ T
+        N *= 0.25
+        g[n:] -= S @ N
+        return torch.from_numpy(g)
 
 
 # The way back: what the maps take to one given matrix, in double precision ----------------------------

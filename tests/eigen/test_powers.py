@@ -1,5 +1,7 @@
 """Powers of a matrix prove that its spectral radius is below a bound, or nothing."""
 
+import fractions
+
 import numpy as np
 import pytest
 import torch
@@ -60,6 +62,29 @@ def test_rounding_errors_of_powers_do_not_make_a_radius_smaller() -> None:
     for bound in (1.2, 1.3, 1.4):
         assert not has_radius_below(T, bound)
         assert not has_radius_below(torch.kron(torch.eye(40, dtype=T.dtype), T), bound)
+
+
+def test_powers_of_matrices_that_are_nearly_nilpotent() -> None:
+    """ρ, exactly from trace and determinant, consists of the rounding errors of the entries."""
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        angle, size = rng.uniform(0, 2 * np.pi), 10 ** rng.uniform(0, 10)
+        c, s = np.cos(angle), np.sin(angle)
+        T = size * np.array([[-c * s, c * c], [-s * s, c * s]])
+        half, (a, b, c, d) = fractions.Fraction(1, 2), map(fractions.Fraction, T.flat)
+        mean, determinant = half * (a + d), a * d - b * c
+        root = abs(mean**2 - determinant) ** half
+        rho = float(determinant) ** 0.5 if mean**2 < determinant else abs(float(mean)) + root
+        assert not has_radius_below(torch.from_numpy(T), 0.99 * rho)
+
+
+def test_numbers_that_a_processor_flushes_to_zero_prove_nothing() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        for bound in (1e308, 1e200, 1e-200, 1e-300):
+            assert not has_radius_below(torch.tensor([[1.75 * bound]], dtype=torch.float64), bound)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.parametrize import register_parametrization
@@ -103,6 +104,69 @@ def test_what_is_clearly_below_needs_no_eigenvalues(n, mode, of, monkeypatch) ->
             layer.train()
         torch.testing.assert_close(W, expected_W, rtol=0, atol=0)
         torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=0)
+
+
+def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
+    """W = T only if ρ(T) + ε ≤ r."""
+    T = with_radius((6, 6), torch.float64, 0.93)
+    layer = constrained(T, mode="at_most", eps=0.1)
+    set_original(layer, T)
+    assert radius(layer).item() == pytest.approx(0.93 / 1.03)
+    set_original(layer, T / 2)
+    assert torch.equal(layer.weight, T / 2)
+
+
+def test_what_is_tracked_is_tracked_below_the_bound_too() -> None:
+    layer = constrained(with_radius((20, 20), torch.float64, 0.3), mode="at_most", solver="tracking")
+    before = parametrization(layer).tracking.numbers.clone()
+    set_original(layer, with_radius((20, 20), torch.float64, 0.2))
+    layer.weight  # noqa: B018
+    assert not torch.equal(parametrization(layer).tracking.numbers, before)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, torch.tensor])
+@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
+@pytest.mark.parametrize("n", [6, 40, 100])
+def test_numbers_of_every_kind(n, mode, kind) -> None:
+    """ε in the constructor, the radius later."""
+    T = with_radius((n, n), torch.float64, 0.97)
+    results = []
+    for number in (float, kind):
+        layer = constrained(T, mode=mode, eps=number(0.25))
+        parametrization(layer).radius = number(1.5)
+        original = layer.parametrizations.weight.original
+        for factor in (1.0, 4.0):
+            set_original(layer, factor * T)
+            W = layer.weight
+            results.append((W.detach(), *torch.autograd.grad(W[0].square().sum(), original)))
+    for expected, found in zip(results[:2], results[2:], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [5, 100])
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sp.SpectralRadiusNorm(mode="at_most"),
+        lambda: sp.SpectralRadiusNorm(mode="latched"),
+        lambda: sp.SpectralRadiusNorm(mode="at_most", of="absolute"),
+        lambda: sp.SpectralRadiusNorm(mode="at_most", eps=0.1),
+        lambda: sp.SpectralAbscissa(1.0, mode="at_most"),
+    ],
+    ids=["at_most", "latched", "absolute", "eps", "abscissa"],
+)
+def test_second_derivatives_where_the_weight_is_the_original(make, batch, n) -> None:
+    """Also where those of the eigenvalue do not exist: all eigenvalues are equal."""
+    T = (0.5 * torch.eye(n, dtype=torch.float64)).expand(*batch, n, n).clone()
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(T)
+    sp.constrain(module, "weight", make())
+    original = module.parametrizations.weight.original
+    G, x = torch.randn(2, *T.shape, dtype=T.dtype)
+    (first,) = torch.autograd.grad((G * module.weight**2).sum(), original, create_graph=True)
+    (second,) = torch.autograd.grad((first * x).sum(), original)
+    torch.testing.assert_close(second, 2 * G * x)
 
 
 def test_latch_closes_in_training_only() -> None:
