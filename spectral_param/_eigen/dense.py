@@ -18,7 +18,6 @@ matrices.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -249,8 +248,8 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
         _ORDINARY[0] < abs(eigenvalue) * scale < _ORDINARY[1] and size < _ORDINARY_ENTRY
     )
     kind = _COMPLEX[T.dtype.to_complex()]
-    # With entries near the largest number, λ may be infinite.
-    with contextlib.nullcontext() if is_ordinary else np.errstate(over="ignore"):
+    # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
+    with np.errstate(over="ignore", under="ignore"):
         found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
     return Eigentriple(*map(torch.from_numpy, found)), is_regular and is_ordinary
 
@@ -451,7 +450,8 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     By numpy: where MKL's iteration does not converge, torch 2.13 writes behind the end of a real matrix's
     eigenvectors before it raises, which ends the process.
     """
-    values, vectors = (torch.from_numpy(x) for x in np.linalg.eig(T.cpu().numpy()))
+    with np.errstate(under="ignore"):
+        values, vectors = (torch.from_numpy(x) for x in np.linalg.eig(T.cpu().numpy()))
     packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
     packed = packed.to(T.device, non_blocking=True)
     return packed[..., 0, :], packed[..., 1:, :]

@@ -440,6 +440,16 @@ def test_a_cycle_of_any_weights(n, dtype) -> None:
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=100 * error)
 
 
+@pytest.mark.parametrize("function", [spectral_radius, spectral_abscissa])
+@pytest.mark.parametrize("n", [3, 40, 120])
+def test_numpy_may_raise_where_numbers_underflow(function, n) -> None:
+    """Vectors in units far apart, and triangular matrices, have entries that single precision rounds to zero."""
+    d = torch.logspace(-9, 9, n)
+    with np.errstate(all="raise"):
+        for T in (torch.randn(n, n) * d[:, None] / d, torch.randn(n, n).triu()):
+            assert function(T).isfinite()
+
+
 def test_second_derivative_of_the_abscissa_through_torch_func() -> None:
     T = torch.randn(4, 4, dtype=torch.float64)
     expected = torch.autograd.functional.hessian(spectral_abscissa, T)
