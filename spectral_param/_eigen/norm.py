@@ -31,7 +31,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,8 +38,7 @@ from spectral_param._eigen import proof
 from spectral_param._eigen.follower import DIGEST, Layout, Tracker
 from spectral_param._eigen.singular import Pair, leading_pair, to_double
 from spectral_param._eigen.tracking import MOST
-
-Array = npt.NDArray[Any]
+from spectral_param._matrices import Array
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3

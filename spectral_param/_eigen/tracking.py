@@ -72,7 +72,6 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -84,8 +83,8 @@ from spectral_param._eigen.dense import (
     leaves_its_device,
     moved,
 )
+from spectral_param._matrices import Array
 
-Array = npt.NDArray[Any]
 R = TypeVar("R")
 # A computation that needs numbers on the host: it yields a tensor and is sent the same on the host. So the
 # computations for many matrices wait for their device together; see :func:`together`.

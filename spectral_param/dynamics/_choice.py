@@ -17,17 +17,16 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._measure import Part, Squares, squares
 from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
 from spectral_param.dynamics._one_step import OneStep
 from spectral_param.dynamics._rollout import operations, windows_of
 
-Array = NDArray[Any]  # float64
 Model = tuple[Array, Array]  # A, B
 
 _RIDGES = 10.0 ** np.arange(-8, 3.5)  # in units of the mean square of a state

@@ -21,17 +21,15 @@ Without the weight R this is in Noferini and Poloni, "Nearest Ω-stable matrix v
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dtrexc
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
-
-Array = NDArray[Any]  # float64
 
 
 class Basis(NamedTuple):

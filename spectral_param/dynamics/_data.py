@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 
 def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:

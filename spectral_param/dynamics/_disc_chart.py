@@ -13,14 +13,11 @@ Q ← Q exp Ω), T above the blocks, and d, κ, log\|b\| of each block. Derivati
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dtrexc
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 

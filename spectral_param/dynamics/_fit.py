@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
@@ -18,7 +19,6 @@ from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
 from spectral_param.functional._checks import is_finite, whole_number
 
-Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
 _ROUNDING = 1e-13  # LAPACK's eigenvalues may exceed the bound by this, relative to `size` below.

@@ -7,8 +7,8 @@ import warnings
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import LADDERS, Choice, choose, folds_of, number_of_fits
 from spectral_param.dynamics._coordinates import Coordinates, Units
 from spectral_param.dynamics._data import Pairs, as_array, stacked
@@ -17,8 +17,6 @@ from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of,
 from spectral_param.dynamics._measure import Part, Squares
 from spectral_param.dynamics._progress import progress_bar
 from spectral_param.functional._checks import is_finite, whole_number
-
-Array = NDArray[Any]  # float64
 
 _LEAD = 50  # default of the lead, at most a quarter of the longest recording
 _CALLER = 4  # frames from a warning to the line that called StableLinearModel.fit

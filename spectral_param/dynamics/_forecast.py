@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import Choice
 from spectral_param.dynamics._coordinates import Units
 from spectral_param.dynamics._data import as_array, require_finite
@@ -21,7 +21,6 @@ from spectral_param.dynamics._one_step import triangular_pairs
 from spectral_param.dynamics._rollout import windows_of
 from spectral_param.functional._checks import is_finite, whole_number
 
-Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]
 
 _RUNGS = (5, 12, 30, 75, 200)  # horizons on the way to a longer one

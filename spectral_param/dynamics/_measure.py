@@ -8,12 +8,12 @@ mean of the rows of the fit, so that 1 is the error of forecasting the mean. Sta
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
+
 Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
 
 _STARTS = 100  # of forecasts in a recording, about

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from torch import nn
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import Choice
 from spectral_param.dynamics._data import as_array, names_of, pairs_of
 from spectral_param.dynamics._fit import StableFit, Time
@@ -20,8 +20,6 @@ from spectral_param.dynamics._forecast import ForecastFit, Start
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._rollout import Windows, forecast
 from spectral_param.functional._checks import whole_number
-
-Array = NDArray[Any]  # float64
 
 
 class StableLinearModel:

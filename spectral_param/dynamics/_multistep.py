@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._disc_chart import Chart
 from spectral_param.dynamics._rollout import Windows, forecast, forecast_error, gauss_newton, gradient
-
-Array = NDArray[Any]  # float64
 
 LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12

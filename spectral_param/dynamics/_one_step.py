@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._fit import fit_stable
 from spectral_param.dynamics._measure import Part
-
-Array = NDArray[Any]  # float64
 
 _NORM_STEPS = 200
 _BLOCK = 50  # rows added to a factor at a time, or twice as many as it has

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._blocks import nearest_in_disc, nearest_in_half_plane
 
-Array = NDArray[Any]  # float64
 ComplexArray = NDArray[Any]  # complex128
 
 

@@ -22,17 +22,14 @@ eigenvalue.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
-
-Array = NDArray[Any]  # float64
 
 _HALVINGS = 12
 _CONVERGED = 1e-10  # relative decrease of the penalised error

@@ -18,15 +18,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param._matrices import Array
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
-
-Array = npt.NDArray[Any]
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]

@@ -59,7 +59,7 @@ import cmath
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -68,11 +68,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param._context import matmul, promoted
+from spectral_param._matrices import Array
 from spectral_param.functional._checks import with_arrays
 
 Order = Literal["rectangular", "fft"]
 ORDERS = get_args(Order)
-Array = NDArray[Any]  # float64 or complex128
 Angles = NDArray[np.float64]
 
 
