@@ -11,7 +11,7 @@ from torch import Tensor
 Array = NDArray[Any]  # Of numpy, in float64 or complex128.
 
 
-def identity_like(X: Tensor) -> Tensor:  # (..., m, n) -> (n, n)
+def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
     """Return the identity, in the dtype and on the device of X."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 

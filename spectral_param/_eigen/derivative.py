@@ -46,7 +46,7 @@ from spectral_param._eigen.dense import (
     height_of,
     physical_conj,
 )
-from spectral_param._eigen.singular import to_double
+from spectral_param._matrices import to_double
 from spectral_param._scale import power_of_two_scale
 
 

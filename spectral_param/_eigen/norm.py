@@ -36,9 +36,9 @@ from torch import Tensor
 
 from spectral_param._eigen import proof
 from spectral_param._eigen.follower import DIGEST, Layout, Tracker
-from spectral_param._eigen.singular import Pair, leading_pair, to_double
+from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._eigen.tracking import MOST
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, not_nested
 from spectral_param._eigen.dense import physical_conj
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -45,11 +46,6 @@ class Pair(NamedTuple):
 
 
 # T is of shape (..., m, n) with m ≥ n in all of the following.
-
-
-def to_double(T: Tensor) -> Tensor:
-    """Return T in double precision."""
-    return T.to(torch.complex128 if T.is_complex() else torch.float64)
 
 
 def leading_pair(T: Tensor) -> Pair:
@@ -138,7 +134,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
         return y - v * _inner(v, y)[..., None]
 
     square = (sigma * sigma)[..., None, None]
-    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    identity = identity_like(T)
     M = square * (identity + _outer(v, v) + leading @ leading.mH) - G
     M = torch.where(square.detach() == 0, identity, M)
     x = torch.where(square.detach()[..., 0] == 0, 0, rest(x))

@@ -34,7 +34,8 @@ from torch import Tensor
 
 from spectral_param._context import promoted
 from spectral_param._eigen import proof
-from spectral_param._eigen.singular import Pair, leading_pair, norm, recorded_norm, to_double
+from spectral_param._eigen.singular import Pair, leading_pair, norm, recorded_norm
+from spectral_param._matrices import to_double
 
 # The least quotient of the largest norm on the grid and the bound.
 TIGHT = 0.9775

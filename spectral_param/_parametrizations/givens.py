@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host, promoted
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -92,8 +93,7 @@ class Givens(Parametrization):
         """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
         angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
         theta, phi, d = self._rotations(*angles)
-        identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
-        return givens_operator(theta, phi, d, order=self.order)(identity).mT
+        return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
@@ -198,11 +198,10 @@ class Givens(Parametrization):
         rotations = num_rotations(n, layers, self.order)
         if rotations == n * (n - 1) // 2 and (project or eps > torch.finfo(W.dtype).eps):
             W = polar_factor(W)
-        W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
+        W = to_double(W.cpu())
         theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
-        identity = torch.eye(n, dtype=W.dtype)
         phases = phi if W.is_complex() else None
-        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity).mT
+        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity_like(W)).mT
         return (theta, phi, d), float((rebuilt - W).abs().max())
 
     def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import matmul
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
@@ -102,8 +103,7 @@ class SkewExponential(Parametrization):
         fill = init.henaff_ if self.angles == "henaff" else init.cayley_
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
-        identity = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
-        self.base = identity.expand_as(R).clone()
+        self.base = identity_like(R).expand_as(R).clone()
         # The entries below the diagonal between two rotations are no angles.
         angles[..., 1::2] = 0
         return torch.diag_embed(angles, -1)

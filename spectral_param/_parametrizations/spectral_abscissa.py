@@ -11,6 +11,7 @@ from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.derivative import is_degenerate, known_value
 from spectral_param._eigen.follower import Follower, Leader
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import (
@@ -107,7 +108,7 @@ class SpectralAbscissa(Parametrization):
             alpha = known_value(T, found.triple, "real", found.regular)
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
         shift = torch.where(self._active(shift.detach()), shift, 0)
-        return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        return T - shift[..., None, None] * identity_like(T)
 
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if the shift of the diagonal would undo what a pattern gives.
@@ -158,8 +159,7 @@ class SpectralAbscissa(Parametrization):
             )
         self.rightmost.begin(W)
         self._warned = False
-        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-        return W - torch.where(outside, shift, 0)[..., None, None] * identity
+        return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
@@ -168,7 +168,7 @@ class SpectralAbscissa(Parametrization):
             self.abscissa = 0.0
         shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
         self.rightmost.begin(T)
-        return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        return T + shift[..., None, None] * identity_like(T)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T; a complex entry counts as two."""
