@@ -171,9 +171,9 @@ def choose(
     return best.fit(OneStep(parts), parts), best.choice, best.squares, still
 
 
-def number_of_fits(starts: Sequence[str], folds: int = 4) -> int:
+def number_of_fits(starts: Sequence[str]) -> int:
     """Return how often ``progress`` is called at most."""
-    return folds * (1 + sum(len(LADDERS[start]) for start in starts))
+    return 4 * (1 + sum(len(LADDERS[start]) for start in starts))
 
 
 def total_squares(folds: list[Fold], models: Sequence[Model], lead: int, shown: slice) -> Squares:
@@ -186,21 +186,17 @@ def _error(candidate: _Candidate) -> float:
     return candidate.choice.error
 
 
+@dataclasses.dataclass
 class _Search:
     """The stages, and what they share."""
 
-    def __init__(
-        self,
-        folds: list[Fold],
-        parts: list[Part],
-        lead: int,
-        shown: slice,
-        radius: float,
-        towards: Array | None,
-        progress: Callable[[], object],
-    ) -> None:
-        self.folds, self.parts, self.lead, self.shown = folds, parts, lead, shown
-        self.radius, self.towards, self.progress = radius, towards, progress
+    folds: list[Fold]
+    parts: list[Part]
+    lead: int
+    shown: slice
+    radius: float
+    towards: Array | None
+    progress: Callable[[], object]
 
     def aims(self, data: OneStep) -> dict[str, Array]:
         """Return the matrices to shrink towards."""

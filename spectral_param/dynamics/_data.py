@@ -43,6 +43,14 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
     return array.astype(np.float64, copy=False)
 
 
+def as_matrix(M: Any, name: str, caller: str, shape: tuple[int, int]) -> Array:
+    """Return :func:`as_array`; raise a ValueError unless it is finite and has this shape."""
+    array = as_array(M, name, caller)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{caller}: expected a finite {name} of shape {shape}, got shape {array.shape}.")
+    return array
+
+
 def is_frame(M: Any) -> bool:
     """Return whether it is a pandas frame; pandas need not be there."""
     return hasattr(M, "columns") and hasattr(M, "dtypes") and hasattr(M, "to_numpy")

@@ -119,14 +119,8 @@ class Chart:
         c, b = self.T[self.first + 1, self.first], self.T[self.first, self.first + 1]
         return Chart(self.Q, self.T, self.radius) if (np.abs(c) > np.abs(b)).any() else self
 
-    def pull(self, gradient: Array) -> Array:
-        """Return the gradient in coordinates at Ω = 0 of a function with this gradient in the basis Q."""
-        rotated: Array = gradient @ self.T.T - self.T.T @ gradient
-        skew = (rotated - rotated.T)[self.lower]
-        return np.concatenate([skew, self.pull_blocks(gradient)])
-
     def pull_blocks(self, gradient: Array) -> Array:
-        """Return the gradient in the coordinates of T."""
+        """Return the gradient in the coordinates of T of a function with this gradient in the basis Q."""
         i, j = self.first, self.first + 1
         in_tau, in_b, in_c = gradient[i, i] + gradient[j, j], gradient[i, j], gradient[j, i]
         tau_d, tau_k, c_d, c_k, b, c = self._block_derivatives()

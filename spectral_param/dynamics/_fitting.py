@@ -11,7 +11,7 @@ import numpy as np
 from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import LADDERS, Choice, choose, folds_of, number_of_fits
 from spectral_param.dynamics._coordinates import Coordinates, Units
-from spectral_param.dynamics._data import Pairs, as_array, stacked
+from spectral_param.dynamics._data import Pairs, as_matrix, stacked
 from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
 from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
 from spectral_param.dynamics._measure import Part, Squares
@@ -216,11 +216,7 @@ class Fitting:
         if self.towards is None:
             return None
         n = len(units.x)
-        A0 = as_array(self.towards, "towards", "StableLinearModel")
-        if A0.shape != (n, n) or not np.isfinite(A0).all():
-            raise ValueError(
-                f"StableLinearModel: expected a finite towards of shape {(n, n)}, got shape {A0.shape}."
-            )
+        A0 = as_matrix(self.towards, "towards", "StableLinearModel", (n, n))
         return A0 / units.x[:, None] * units.x
 
     def _chosen(

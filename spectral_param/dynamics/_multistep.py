@@ -47,20 +47,16 @@ class _Point:
     error: float
 
 
+@dataclasses.dataclass
 class Problem:
     """The objective, by A and B, in common units."""
 
-    def __init__(
-        self,
-        windows: list[Windows],
-        estimated: bool,
-        radius: float,
-        ridge: float,
-        ridge_u: float,
-        A0: Array,
-    ) -> None:
-        self.windows, self.estimated, self.radius = windows, estimated, radius
-        self.ridge, self.ridge_u, self.A0 = ridge, ridge_u, A0
+    windows: list[Windows]
+    estimated: bool
+    radius: float
+    ridge: float
+    ridge_u: float
+    A0: Array
 
     def error(self, A: Array, B: Array) -> float:
         """Return the objective, infinity where forecasts overflow."""
