@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
-from spectral_param._parametrizations.foreign import Foreign, count_free, originals_for
+from spectral_param._parametrizations.foreign import Foreign, adapted, count_free, originals_for
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_module, whole_number
 
@@ -109,7 +109,7 @@ class BlockTriangular(Parametrization):
         return self._assemble([block.constrained(own, known) for block, own, known in each], couplings)
 
     def _adapted(self) -> list[Parametrization | Foreign]:
-        return [block if isinstance(block, Parametrization) else Foreign(block) for block in self.blocks]
+        return list(map(adapted, self.blocks))
 
     def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:

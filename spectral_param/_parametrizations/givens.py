@@ -20,7 +20,7 @@ from spectral_param._parametrizations.base import (
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import polar_factor
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param.functional._checks import check_choice, check_finite, whole_number
 from spectral_param.functional._givens import (
     ORDERS,
     Order,
@@ -76,8 +76,7 @@ class Givens(Parametrization):
 
     def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
         super().__init__()
-        if order not in ORDERS:
-            raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+        check_choice(order, "order", ORDERS)
         layers = None if layers is None else whole_number(layers, "layers", otherwise=" or None")
         if layers is not None and order == "fft":
             raise ValueError(

@@ -14,12 +14,10 @@ from spectral_param import init
 from spectral_param._context import evaluated_again
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.spectral_radius import (
-    as_attribute,
     bounds,
     broadcast_to_matrices,
-    readable,
     rounding_tolerance,
 )
 from spectral_param.errors import InManifoldError
@@ -253,15 +251,6 @@ class LyapunovForm(Parametrization):
     def _broadcast(self, W: Tensor) -> Tensor:
         """Return the bound as a tensor."""
         return broadcast_to_matrices(getattr(self, self._name), W, self._name)
-
-    def _take_present(self, value: Tensor) -> None:
-        """Make the value the bound."""
-        if self.abscissa is None and not bool(((value > 0) & value.isfinite()).all()):
-            raise ValueError(
-                f"radius: expected a weight of positive finite spectral radius with 'present', got "
-                f"{readable(value)}. Pass a number."
-            )
-        setattr(self, self._name, as_attribute(value))
 
     def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""

@@ -23,7 +23,7 @@ from spectral_param._parametrizations.decoded import flags, starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, check_real, finfo_eps, is_finite
+from spectral_param.functional._checks import check_choice, check_finite, check_real, finfo_eps, is_finite
 from spectral_param.functional._schur import (
     SchurBlocks,
     assemble,
@@ -119,8 +119,7 @@ class SchurForm(Parametrization):
         delta: float = 1e-4,
     ) -> None:
         super().__init__()
-        if form not in get_args(Form):
-            raise ValueError(f"form: expected one of {', '.join(get_args(Form))}, got {form!r}.")
+        check_choice(form, "form", get_args(Form))
         pair: Any = radius if isinstance(radius, tuple | list) else (0.0, radius)
         fits = len(pair) == 2 and all(map(is_finite, pair)) and 0 <= pair[0] < pair[1]
         if radius is not None and not fits:

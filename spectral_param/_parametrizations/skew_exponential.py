@@ -14,7 +14,7 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.functional._checks import check_finite, check_real
+from spectral_param.functional._checks import check_choice, check_finite, check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 
 Angles = Literal["henaff", "cayley"]
@@ -60,8 +60,7 @@ class SkewExponential(Parametrization):
 
     def __init__(self, angles: Angles = "henaff") -> None:
         super().__init__()
-        if angles not in get_args(Angles):
-            raise ValueError(f"angles: expected one of {', '.join(get_args(Angles))}, got {angles!r}.")
+        check_choice(angles, "angles", get_args(Angles))
         self.angles = angles
         self.register_buffer("base", None)
 

@@ -12,17 +12,16 @@ from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.derivative import is_degenerate, known_value
 from spectral_param._eigen.follower import Follower, Leader
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import (
-    as_attribute,
     bounds,
     broadcast_to_matrices,
-    readable,
     rounding_tolerance,
     warn_degenerate,
 )
 from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_choice
 
 Mode = Literal["equal", "at_most"]
 
@@ -67,8 +66,7 @@ class SpectralAbscissa(Parametrization):
 
     def __init__(self, abscissa: float | Tensor | Literal["present"] = 0.0, mode: Mode = "equal") -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
+        check_choice(mode, "mode", get_args(Mode))
         values = bounds(abscissa, "abscissa", present=0.0)
         if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
@@ -125,15 +123,6 @@ class SpectralAbscissa(Parametrization):
                 "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
                 "sign; -1 may stay with mode='at_most'."
             )
-
-    def _take_present(self, alpha: Tensor) -> None:
-        """Make the abscissas of the present weight the bound."""
-        if not bool(alpha.isfinite().all()):
-            raise ValueError(
-                f"abscissa: expected a weight of finite spectral abscissa with 'present', got "
-                f"{readable(alpha)}. Pass a number."
-            )
-        self.abscissa = as_attribute(alpha)
 
     def _active(self, shift: Tensor) -> Tensor:
         """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""

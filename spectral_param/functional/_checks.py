@@ -64,6 +64,12 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
     return int(value)
 
 
+def check_choice(value: object, name: str, choices: tuple[Any, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+
+
 def described(value: object) -> str:
     """Return what ``value`` is, in few words, whatever its size."""
     if isinstance(value, type):
