@@ -37,7 +37,7 @@ from torch import Tensor
 from spectral_param._eigen import proof
 from spectral_param._eigen.follower import DIGEST, Layout, Tracker
 from spectral_param._eigen.singular import Pair, leading_pair
-from spectral_param._eigen.tracking import MOST
+from spectral_param._eigen.tracking import MOST, random_rows
 from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
@@ -427,10 +427,8 @@ def _orthonormal(V: Tensor) -> Tensor:
 
 
 def _normal(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return random vectors. They are drawn on the host, so that they are the same on any device."""
-    shape = (*like.shape[:-2], count, like.shape[-2])
-    rows = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
-    return rows.to(like.device, non_blocking=True).mT
+    """Return random vectors."""
+    return random_rows((*like.shape[:-2], count, like.shape[-2]), like, generator).mT
 
 
 def _scaled(factors: Iterable[float], T: Tensor) -> Any:

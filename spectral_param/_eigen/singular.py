@@ -29,6 +29,7 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, not_nested
 from spectral_param._eigen.dense import physical_conj
+from spectral_param._eigen.derivative import inner
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -108,10 +109,6 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., m), (..., n) -> (..., m, n)
     return x[..., :, None] * physical_conj(y)[..., None, :]
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return (physical_conj(x) * y).sum(dim=-1)
-
-
 def _left(T: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
     """Return u = T v/σ; zero for σ = 0, where there is no derivative."""
     positive = sigma.detach() != 0
@@ -131,7 +128,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
 
     def rest(y: Tensor) -> Tensor:  # (I - Π) y for the space without v
         y = y - _times(leading, _times(leading.mH, y))
-        return y - v * _inner(v, y)[..., None]
+        return y - v * inner(v, y)[..., None]
 
     square = (sigma * sigma)[..., None, None]
     identity = identity_like(T)
@@ -175,7 +172,7 @@ class _Leading(torch.autograd.Function):
     def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor]:
         T, sigma, v = ctx.saved_tensors
         dTv = _times(dT, v)
-        d_sigma = _inner(_left(T, sigma, v), dTv).real
+        d_sigma = inner(_left(T, sigma, v), dTv).real
         return d_sigma, _turned(T, sigma, v, _times(dT.mH, _times(T, v)) + _times(T.mH, dTv))
 
     @staticmethod

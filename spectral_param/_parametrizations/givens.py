@@ -86,12 +86,9 @@ class Givens(Parametrization):
         self.order: Order = order
         self.register_buffer("signs", None)
 
-    def constrain(  # type: ignore[override]
-        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
-    ) -> Tensor:
-        """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
-        angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
-        theta, phi, d = self._rotations(*angles)
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
+        theta, phi, d = self._rotations(*map(as_real, originals))
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
@@ -155,15 +152,13 @@ class Givens(Parametrization):
             return (below,)
         return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
 
-    def free_parameters(  # type: ignore[override]
-        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
-    ) -> int:
+    def free_parameters(self, *originals: Tensor) -> int:
         """Return one for each rotation of a real weight; two, and n for D, for a complex one.
 
         All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
         unitary matrices.
         """
-        return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
+        return sum(t.numel() for t in originals if is_trained(t))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
