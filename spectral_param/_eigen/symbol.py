@@ -72,7 +72,9 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = math.prod(math.cos(math.pi * (q - 1) / (2 * n)) for q, n in zip(taps, counts, strict=True))
+    cosine = 1.0  # Not math.prod, which torch.compile does not know.
+    for q, n in zip(taps, counts, strict=True):
+        cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
     used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
     ways = [2 * math.pi / n * torch.arange(k, dtype=torch.float64) for n, k in zip(counts, used, strict=True)]
