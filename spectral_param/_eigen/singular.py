@@ -59,7 +59,7 @@ def leading_pair(T: Tensor) -> Pair:
     if T.dtype in (torch.float64, torch.complex128):  # Squares of single precision do not overflow.
         scale = power_of_two_scale(T)
         T = divided(T, scale)
-    G = T if scale is not None else to_double(T)
+    G = to_double(T)
     G = (G.mH @ G).cpu().resolve_conj()
     n = G.shape[-1]
     values, vectors = [], []

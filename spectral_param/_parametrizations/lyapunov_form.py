@@ -22,7 +22,7 @@ from spectral_param._parametrizations.spectral_radius import (
 )
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import check_finite, finfo_eps, is_finite
+from spectral_param.functional._checks import check_finite, check_time, finfo_eps, is_finite
 
 Bound = float | Tensor | Literal["present"]
 
@@ -94,11 +94,7 @@ class LyapunovForm(Parametrization):
         self, radius: Bound | None = None, *, abscissa: Bound | None = None, growth: float | None = None
     ) -> None:
         super().__init__()
-        if radius is not None and abscissa is not None:
-            raise ValueError(
-                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
-                "radius in discrete time, abscissa in continuous time."
-            )
+        check_time(radius, abscissa)
         if growth is not None and not (is_finite(growth) and growth >= 1):
             raise ValueError(
                 f"growth: expected a finite number >= 1 or None, got {growth!r}. With 1, no step increases "
