@@ -219,7 +219,7 @@ class _Search:
     ) -> _Candidate:
         """Return the candidate of these models."""
         found = total_squares(self.folds, models, self.lead, self.shown)
-        return _Candidate(dataclasses.replace(choice, error=float(found.score())), fit, found, models)
+        return _Candidate(dataclasses.replace(choice, error=found.score()), fit, found, models)
 
     def one_step(self) -> _Candidate:
         """Return the best fit of one step."""
