@@ -200,7 +200,7 @@ class _Divided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, f: Tensor) -> Tensor:
         ctx.save_for_backward(T, sigma, v, f)
-        return T * _to_matrices(f)
+        return T * f[..., None, None]
 
     @staticmethod
     @full_precision
@@ -213,11 +213,7 @@ class _Divided(torch.autograd.Function):
         g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
         u = g[..., None] * _left(T, sigma, v)
         outer = u[..., :, None], physical_conj(v)[..., None, :]
-        return torch.addcmul(_to_matrices(f) * G, *outer, value=-1), None, None, None
-
-
-def _to_matrices(x: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
-    return x[..., None, None]
+        return torch.addcmul(f[..., None, None] * G, *outer, value=-1), None, None, None
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
