@@ -288,7 +288,7 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
     """Return vectors and factors with C = H_1 ⋯ H_k for one unitary matrix (k, k)."""
     R = C.clone()
     k = len(C)
-    vectors = identity_like(C)
+    vectors = identity_like(C).clone()
     factors = torch.full_like(C[0], -1)
     limit = 10 * k * finfo_eps(C.dtype)
     stays = torch.zeros(k, dtype=torch.bool, device=C.device)
