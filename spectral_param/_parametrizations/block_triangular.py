@@ -109,7 +109,7 @@ class BlockTriangular(Parametrization):
         return self._assemble([block.constrained(own, known) for block, own, known in each], couplings)
 
     def _adapted(self) -> list[Parametrization | Foreign]:
-        return list(map(adapted, self.blocks))
+        return [adapted(block) for block in self.blocks]
 
     def _assemble(self, diagonal: list[Tensor], tensors: list[Tensor]) -> Tensor:
         if len(diagonal) == 1:

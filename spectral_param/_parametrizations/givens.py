@@ -88,7 +88,7 @@ class Givens(Parametrization):
 
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
-        theta, phi, d = self._rotations(*map(as_real, originals))
+        theta, phi, d = self._rotations(*[as_real(t) for t in originals])
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
