@@ -98,14 +98,14 @@ def constrain(
     targets = _targets(module, tensor_name)
     _check_chain(chain, init)
     _check_gates(chain, gates)
-    for owner, name in targets:
-        with _naming(module, owner, name, tensor_name):
+    for full, owner, name in targets:
+        with _naming(full, tensor_name):
             _check_kind(owner, name, chain, gates)
             _check_target(module, owner, name, init)
-    before = [_Snapshot(owner, name) for owner, name in targets]
+    before = [_Snapshot(owner, name) for _, owner, name in targets]
     try:
-        for owner, name in targets:
-            with _naming(module, owner, name, tensor_name):
+        for full, owner, name in targets:
+            with _naming(full, tensor_name):
                 _register(owner, name, [_prepared(link, owner, name, gates) for link in chain], init)
     except Exception:
         for snapshot in reversed(before):
@@ -143,7 +143,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
         UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
     """
     left = []
-    for owner, name in _targets(module, tensor_name):
+    for _, owner, name in _targets(module, tensor_name):
         if not is_parametrized(owner, name):
             continue
         links: Any = owner.parametrizations[name]  # type: ignore[index]
@@ -257,8 +257,8 @@ def _is_kernel(owner: nn.Module, name: str) -> bool:
     return isinstance(owner, nn.modules.conv._ConvNd) and name == "weight"
 
 
-def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
-    """Return the modules and names of the tensors that a pattern matches."""
+def _targets(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]]:
+    """Return the tensors that a pattern matches: their full names, their modules and their names there."""
     check_module(module, "module")
     if not isinstance(pattern, str):
         raise ValueError(
@@ -274,7 +274,7 @@ def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
                 continue
             names.append(full)
             if full == pattern or fnmatch.fnmatchcase(full, pattern):
-                found.append((owner, name))
+                found.append((full, owner, name))
     if not found:
         shown = names if len(names) <= 20 else [*names[:20], f"and {len(names) - 20} others"]
         raise ValueError(
@@ -285,14 +285,11 @@ def _targets(module: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 
 
 @contextlib.contextmanager
-def _naming(module: nn.Module, owner: nn.Module, name: str, pattern: str) -> Iterator[None]:
+def _naming(full: str, pattern: str) -> Iterator[None]:
     """Let an error of the library say which of the matches of a pattern it is about."""
     try:
         yield
     except ValueError as error:
-        full = next(
-            f"{path}.{name}" if path else name for path, part in module.named_modules() if part is owner
-        )
         if full != pattern:
             error.args = (f"{full} (matches {pattern!r}): {error}",)
         raise

@@ -77,20 +77,6 @@ def param_groups(
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.001, 0.0001]
     """
-    marked, others = split_parameters(model, constrained)
-    groups: list[dict[str, Any]] = [
-        {"params": others, "lr": lr},
-        {"params": marked, "lr": lr / 10 if constrained_lr is None else constrained_lr},
-    ]
-    if weight_decay is not None:
-        groups[0]["weight_decay"], groups[1]["weight_decay"] = weight_decay, 0.0
-    return [group for group in groups if group["params"]]
-
-
-def split_parameters(
-    model: nn.Module, constrained: type[nn.Module] | tuple[type[nn.Module], ...]
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters that parametrizations of the given classes read, and all others."""
     check_module(model, "model")
     found: dict[int, nn.Parameter] = {}
     for weight in model.modules():
@@ -101,7 +87,13 @@ def split_parameters(
                 owners = [part for part, originals in parts if any(t is tensor for t in originals)]
                 if any(isinstance(owner, constrained) for owner in (*owners, *later)):
                     found[id(tensor)] = tensor
-    return list(found.values()), [p for p in model.parameters() if id(p) not in found]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in found], "lr": lr},
+        {"params": list(found.values()), "lr": lr / 10 if constrained_lr is None else constrained_lr},
+    ]
+    if weight_decay is not None:
+        groups[0]["weight_decay"], groups[1]["weight_decay"] = weight_decay, 0.0
+    return [group for group in groups if group["params"]]
 
 
 def num_free_parameters(module: nn.Module) -> int:

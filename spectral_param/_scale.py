@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-Array = npt.NDArray[Any]
+from spectral_param._matrices import Array
 
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 

@@ -226,8 +226,8 @@ def _assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:
     assert min(shape[-2:]) == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
 
 
-def _assert_inside(case: Case, W: Tensor, what: str) -> None:
-    limit = tolerance(W.dtype, max(W.shape[-2:]))
+def _assert_inside(case: Case, W: Tensor, what: str, size: float = 1.0) -> None:
+    limit = tolerance(W.dtype, max(W.shape[-2:])) * size
     violation = case.violation(W.detach()).max().item()
     assert violation <= limit, f"{what}: expected a violation <= {limit:.1e}, got {violation:.1e}"
 
@@ -325,11 +325,7 @@ def check_large_originals(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         for tensor in originals(module):
             tensor.data.mul_(scale)
         W = module.weight.detach()
-        limit = tolerance(dtype, max(shape[-2:])) * max(1.0, _largest(W))
-        violation = case.violation(W).max().item()
-        assert violation <= limit, (
-            f"originals times {scale:.0e}: expected <= {limit:.1e}, got {violation:.1e}"
-        )
+        _assert_inside(case, W, f"originals times {scale:.0e}", max(1.0, _largest(W)))
 
 
 def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up. A module may import from its own layer and from those below.
 LAYERS = (
     ("errors",),
-    ("_context", "_scale"),
+    ("_context", "_matrices", "_scale"),
     ("_eigen", "_recurrence", "functional"),
     ("_parametrizations", "init"),
     ("_constrain", "_model"),

@@ -22,15 +22,13 @@ import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host
+from spectral_param._matrices import Array, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
-
-Array = npt.NDArray[Any]
 
 # The quantity by which an eigenvalue leads: modulus or real part.
 Height = Literal["modulus", "real"]
@@ -406,7 +404,7 @@ def _safe(T: Tensor, height: Height) -> tuple[Eigentriple, Tensor]:  # T: (..., 
         eigenvalue, accurate = _rayleigh_quotient(scaled, eigenvalue, right, left, height)
         if not accurate.all():
             # Nearly defective: in single precision LAPACK's error is the square root of a rounding error.
-            again = _solve(scaled[~accurate].to(_double(scaled.dtype)), height)
+            again = _solve(to_double(scaled[~accurate]), height)
             for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
                 part[~accurate] = better.to(part.dtype)
 
@@ -467,10 +465,6 @@ def _in_double(T: Tensor) -> Array:
     return array
 
 
-def _double(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex128 if dtype.is_complex else torch.float64
-
-
 def _rayleigh_quotient(
     T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tensor, height: Height
 ) -> tuple[Tensor, Tensor]:
@@ -479,7 +473,7 @@ def _rayleigh_quotient(
     The error of LAPACK's eigenvalue is eps times its condition number. The error of the quotient is the
     product of both vectors' residuals, which in single precision is several digits better.
     """
-    double = T.to(_double(T.dtype))
+    double = to_double(T)
     u, v = right.to(torch.complex128), left.to(torch.complex128)
     columns = u[..., None] if T.is_complex() else torch.stack([u.real, u.imag], dim=-1)
     product = double @ columns

@@ -49,7 +49,7 @@ from spectral_param._eigen.dense import (
     is_degenerate,
     physical_conj,
 )
-from spectral_param._eigen.singular import to_double
+from spectral_param._matrices import to_double
 from spectral_param._scale import power_of_two_scale
 
 
@@ -88,7 +88,7 @@ def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: b
 def _bordered_solve(
     T: Tensor, eigenvalue: Tensor, column: Tensor, row: Tensor, rhs: Tensor, degenerate: Tensor
 ) -> Tensor:
-    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x, with zero for degenerate λ."""
+    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; zero for degenerate λ and for rhs = 0."""
     n = T.shape[-1]
     scale = power_of_two_scale(T.detach())
     identity = torch.eye(n, dtype=T.dtype, device=T.device)
@@ -100,7 +100,9 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = torch.linalg.solve_ex(bordered, padded).result[..., :n, 0] / scale[..., 0]
-    return torch.where(degenerate[..., None], 0, x)
+    # If nothing depends on λ, the solution is zero, also where other eigenvalues are equal to λ.
+    unused = degenerate[..., None] | (rhs == 0).all(dim=-1, keepdim=True)
+    return torch.where(unused, 0, x)
 
 
 class _Eigen(torch.autograd.Function):

@@ -31,16 +31,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spectral_param._eigen import proof
 from spectral_param._eigen.follower import DIGEST, Layout, Tracker
-from spectral_param._eigen.singular import Pair, leading_pair, to_double
-from spectral_param._eigen.tracking import MOST
-
-Array = npt.NDArray[Any]
+from spectral_param._eigen.singular import Pair, leading_pair
+from spectral_param._eigen.tracking import MOST, random_rows
+from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3
@@ -54,7 +52,8 @@ REACH, LOWEST = 0.75, 0.25
 POWERS = 4
 # Part of the tolerance that a bound may use up before the block is filtered.
 WORN = 0.4
-# For σ in this range nothing overflows or underflows in single precision. Outside LAPACK computes it.
+# If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
+# precision. Outside LAPACK computes it.
 ORDINARY = (2.0**-40, 2.0**40)
 
 
@@ -119,11 +118,8 @@ def _lost(state: State, count: int) -> State:
     return state._replace(degree=0, is_stale=False, edges=none, outside=none, second=none)
 
 
-class Last(NamedTuple):
-    """The matrices of the last call, and their norms."""
-
-    T: Tensor
-    pair: Pair
+# The matrices of the last call, and their norms.
+Last = tuple[Tensor, Norm]
 
 
 def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, State]:  # T: (b, m, n), m ≥ n
@@ -200,19 +196,20 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
 
 def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
     """Return the norms by what the last step knew, or None, and the state."""
+    before, (pair, _) = last
     # The factor covers the rounding errors of the norm.
-    moves = torch.linalg.vector_norm(T - last.T.reshape(T.shape), dim=(-2, -1)).reshape(-1).tolist()
+    moves = torch.linalg.vector_norm(T - before.reshape(T.shape), dim=(-2, -1)).reshape(-1).tolist()
     outside, second = (
         [old and old + 1.001 * move for old, move in zip(bounds, moves, strict=True)]
         for bounds in (state.outside, state.second)
     )
     state = state._replace(outside=outside, second=second)
-    sizes = last.pair.value.reshape(-1).tolist()
+    sizes = pair.value.reshape(-1).tolist()
     V = state.block
     # Where the block is the whole space, its Ritz pairs are exact.
     is_part = V.shape[-1] < T.shape[-1]
     if is_part and all(0 < b < sigma for b, sigma in zip(second, sizes, strict=True)):
-        norms = _by_powers(T, last.pair.vector, second)
+        norms = _by_powers(T, pair.vector, second)
         if norms is not None:
             return norms, state
     if state.is_stale:
@@ -430,10 +427,8 @@ def _orthonormal(V: Tensor) -> Tensor:
 
 
 def _normal(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return random vectors. They are drawn on the host, so that they are the same on any device."""
-    shape = (*like.shape[:-2], count, like.shape[-2])
-    rows = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
-    return rows.to(like.device, non_blocking=True).mT
+    """Return random vectors."""
+    return random_rows((*like.shape[:-2], count, like.shape[-2]), like, generator).mT
 
 
 def _scaled(factors: Iterable[float], T: Tensor) -> Any:
@@ -554,8 +549,7 @@ class NormFollower(Tracker[Norm]):
         if versions != (numbers._version, block._version):
             state = state_of(block, numbers.tolist())
         elif self._last is not None and self._last[0].shape == T.shape:
-            before, (pair, _) = self._last
-            last = Last(before, pair)
+            last = self._last
         matrices = T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:])
         found, state = follow(matrices, state._replace(block=block), last)
         with torch.no_grad():

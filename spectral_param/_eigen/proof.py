@@ -57,14 +57,12 @@ precision it is wrong only if λ_max(G) is within n rounding errors of s.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Array = npt.NDArray[Any]
+from spectral_param._matrices import Array
 
 # p and τ of (1).
 VECTORS = 16

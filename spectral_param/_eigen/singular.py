@@ -28,7 +28,8 @@ from scipy.linalg import eigh
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, not_nested
-from spectral_param._eigen.dense import physical_conj
+from spectral_param._eigen.dense import inner, physical_conj
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -47,11 +48,6 @@ class Pair(NamedTuple):
 # T is of shape (..., m, n) with m ≥ n in all of the following.
 
 
-def to_double(T: Tensor) -> Tensor:
-    """Return T in double precision."""
-    return T.to(torch.complex128 if T.is_complex() else torch.float64)
-
-
 def leading_pair(T: Tensor) -> Pair:
     """Return σ and v of ordinary tensors, by LAPACK on the host, without a graph.
 
@@ -62,7 +58,7 @@ def leading_pair(T: Tensor) -> Pair:
     if T.dtype in (torch.float64, torch.complex128):  # Squares of single precision do not overflow.
         scale = power_of_two_scale(T)
         T = divided(T, scale)
-    G = T if scale is not None else to_double(T)
+    G = to_double(T)
     G = (G.mH @ G).cpu().resolve_conj()
     n = G.shape[-1]
     values, vectors = [], []
@@ -112,10 +108,6 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., m), (..., n) -> (..., m, n)
     return x[..., :, None] * physical_conj(y)[..., None, :]
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return (physical_conj(x) * y).sum(dim=-1)
-
-
 def _left(T: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
     """Return u = T v/σ; zero for σ = 0, where there is no derivative."""
     positive = sigma.detach() != 0
@@ -135,10 +127,10 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
 
     def rest(y: Tensor) -> Tensor:  # (I - Π) y for the space without v
         y = y - _times(leading, _times(leading.mH, y))
-        return y - v * _inner(v, y)[..., None]
+        return y - v * inner(v, y)[..., None]
 
     square = (sigma * sigma)[..., None, None]
-    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    identity = identity_like(T)
     M = square * (identity + _outer(v, v) + leading @ leading.mH) - G
     M = torch.where(square.detach() == 0, identity, M)
     x = torch.where(square.detach()[..., 0] == 0, 0, rest(x))
@@ -179,7 +171,7 @@ class _Leading(torch.autograd.Function):
     def jvp(ctx: Any, dT: Tensor, *_: None) -> tuple[Tensor, Tensor]:
         T, sigma, v = ctx.saved_tensors
         dTv = _times(dT, v)
-        d_sigma = _inner(_left(T, sigma, v), dTv).real
+        d_sigma = inner(_left(T, sigma, v), dTv).real
         return d_sigma, _turned(T, sigma, v, _times(dT.mH, _times(T, v)) + _times(T.mH, dTv))
 
     @staticmethod
@@ -207,7 +199,7 @@ class _Divided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, f: Tensor) -> Tensor:
         ctx.save_for_backward(T, sigma, v, f)
-        return T * _to_matrices(f)
+        return T * f[..., None, None]
 
     @staticmethod
     @full_precision
@@ -220,11 +212,7 @@ class _Divided(torch.autograd.Function):
         g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
         u = g[..., None] * _left(T, sigma, v)
         outer = u[..., :, None], physical_conj(v)[..., None, :]
-        return torch.addcmul(_to_matrices(f) * G, *outer, value=-1), None, None, None
-
-
-def _to_matrices(x: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
-    return x[..., None, None]
+        return torch.addcmul(f[..., None, None] * G, *outer, value=-1), None, None, None
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:

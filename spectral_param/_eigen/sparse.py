@@ -51,15 +51,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
+from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
-
-Array = npt.NDArray[Any]
 
 # All eigenvalues of a matrix of this size take a tenth of a second, less than a proof.
 DENSE = 500

@@ -34,7 +34,8 @@ from torch import Tensor
 
 from spectral_param._context import promoted
 from spectral_param._eigen import proof
-from spectral_param._eigen.singular import Pair, leading_pair, norm, recorded_norm, to_double
+from spectral_param._eigen.singular import Pair, leading_pair, norm, recorded_norm
+from spectral_param._matrices import to_double
 
 # The least quotient of the largest norm on the grid and the bound.
 TIGHT = 0.9775
@@ -42,18 +43,6 @@ TIGHT = 0.9775
 _SAME = 1e-9
 # Entries of the Gram matrices that are held at once.
 _ENTRIES = 2**22
-
-
-class Grid(NamedTuple):
-    """Frequencies at which a symbol is evaluated.
-
-    Attributes:
-        frequencies: ω, float64 ``(P, axes)``.
-        cosine: Quotient of the norm on the grid and the bound; at least ``TIGHT``.
-    """
-
-    frequencies: Tensor
-    cosine: float
 
 
 def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
@@ -74,18 +63,22 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
     return K
 
 
-def grid(taps: tuple[int, ...], real: bool) -> Grid:
-    """Return the grid for a kernel of these sizes; half of it for a real one, since K̂(-ω) is conjugate."""
+def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
+    """Return the grid for a kernel of these sizes: frequencies ω, float64 ``(P, axes)``.
+
+    Half of it for a real kernel, since K̂(-ω) is conjugate. Beside it the quotient of the norm on the grid and
+    the bound, at least ``TIGHT``.
+    """
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = 1.0
+    cosine = 1.0  # Not math.prod, which torch.compile does not know.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
     used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
     ways = [2 * math.pi / n * torch.arange(k, dtype=torch.float64) for n, k in zip(counts, used, strict=True)]
-    return Grid(_product(ways), cosine)
+    return _product(ways), cosine
 
 
 def _product(ways: list[Tensor]) -> Tensor:

@@ -72,7 +72,6 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -84,8 +83,8 @@ from spectral_param._eigen.dense import (
     leaves_its_device,
     moved,
 )
+from spectral_param._matrices import Array
 
-Array = npt.NDArray[Any]
 R = TypeVar("R")
 # A computation that needs numbers on the host: it yields a tensor and is sent the same on the host. So the
 # computations for many matrices wait for their device together; see :func:`together`.
@@ -106,8 +105,7 @@ MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 LONGEST_WAIT = 32
 # What no number of a state reaches, the number of steps included. A generator's seed is below 2**63.
 MOST = 2.0**53
-# The audit: p and τ of (2), δ in rounding errors of λ, and the largest number of products.
-AUDIT_VECTORS, AUDIT_TAU = proof.VECTORS, proof.TAU
+# The audit: δ in rounding errors of λ, and the largest number of products.
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
@@ -205,11 +203,8 @@ def _on_host(tensors: list[Tensor]) -> list[Tensor]:
 def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
     """Run :func:`track`."""
     T = T.detach().resolve_conj()
-    if state is None or (state.right.dtype, state.right.device, len(state.right)) != (
-        T.dtype,
-        T.device,
-        len(T),
-    ):
+    kind = (T.dtype, T.device, len(T))
+    if state is None or (state.right.dtype, state.right.device, len(state.right)) != kind:
         state = initial_state(T)
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
@@ -381,13 +376,13 @@ def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, 
     """Return Rᵀ and Lᴴ with random directions in place of the last ones, or of all of a cold start."""
     n, columns = state.right.shape
     kept = columns - FRESH if state.warm else 0
-    fresh = _random((2, columns - kept, n), state.right, generator)
+    fresh = random_rows((2, columns - kept, n), state.right, generator)
     blocks = state.right[:, :kept].mT, state.left[:, :kept].mH
     right, left = (torch.cat(pair) for pair in zip(blocks, fresh, strict=True))
     return right, left
 
 
-def _random(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
     """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
     x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
     return x.to(like.device, non_blocking=True)
@@ -658,7 +653,7 @@ def _audit(
     P = power.matrix
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # The norm of a standard normal (n, p) matrix, over τ.
-    root = (len(P) ** 0.5 + AUDIT_VECTORS**0.5) / AUDIT_TAU
+    root = (len(P) ** 0.5 + proof.VECTORS**0.5) / proof.TAU
     # θ_1 of P = T^e is λ^e.
     log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
     found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
@@ -694,7 +689,7 @@ def _bounded_resolvent(
     # (I - Π)ᵀ acts on rows.
     projector = _from_host((inside.c @ inside.dual).T, right) @ right
     onto_left = left.mT
-    z = _random((AUDIT_VECTORS, len(P)), right, generator)
+    z = random_rows((proof.VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
     scale = 1 / (inside.leader * (1 - delta))
     bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
@@ -706,7 +701,7 @@ def _bounded_resolvent(
             every = torch.stack(powers)
             gram = (yield torch.bmm(every.conj(), every.mT)).abs().double()
             # The largest row sum of the Gram matrix is an upper bound on the squared norm.
-            bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / AUDIT_TAU).tolist()
+            bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / proof.TAU).tolist()
             powers = []
             *first_bounds, last = bounds
             M = sum(first_bounds) / (1 - last) / (1 - delta) if last < 1 else math.inf

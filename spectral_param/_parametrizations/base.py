@@ -293,7 +293,7 @@ class Parametrization(nn.Module, abc.ABC):
             )
         if has_no_values(self._like):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
-        return as_tuple(self.start(self._split(_new_like(self._like, self._shape))))
+        return as_tuple(self.start(self._split(at_least_float32(self._like.new_zeros(self._shape)))))
 
     def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
         """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
@@ -447,21 +447,11 @@ class Parametrization(nn.Module, abc.ABC):
             if not isinstance(value, str):
                 destination[prefix + name] = torch.as_tensor(value, dtype=torch.float64).clone()
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        metadata, _, missing, unexpected, errors = args
         self._is_empty = False
-        if self._like.is_meta and local_metadata.get("assign_to_params_buffers", False):
+        if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.
             self._like, self._like_real = (
                 torch.empty_like(t, device="cpu") for t in (self._like, self._like_real)
@@ -469,19 +459,33 @@ class Parametrization(nn.Module, abc.ABC):
         for name in self._saved:
             key = prefix + name
             if key not in state_dict:
-                missing_keys.append(key)
+                missing.append(key)
                 continue
-            if key in unexpected_keys:
-                unexpected_keys.remove(key)
-            value = state_dict[key].detach().double().cpu()
-            if not bool((value.isfinite() & (value > self._least)).all()):
-                kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
-                error_msgs.append(
-                    f"{key}: expected {kind}, got {value.tolist()}. To keep the bound of the module, load "
-                    "the checkpoint without this key, with strict=False."
-                )
+            if key in unexpected:
+                unexpected.remove(key)
+            if self._may_be_saved(state_dict[key]):
+                setattr(self, name, as_attribute(state_dict[key]))
                 continue
-            setattr(self, name, value.clone() if value.ndim > 0 else value.item())
+            kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
+            errors.append(
+                f"{key}: expected {kind}, got {state_dict[key].tolist()}. To keep the bound of the module, "
+                "load the checkpoint without this key, with strict=False."
+            )
+
+    def _may_be_saved(self, values: Tensor) -> bool:
+        return bool((values.isfinite() & (values > self._least)).all())
+
+    def _take_present(self, size: Tensor) -> None:
+        """Make what the present matrices have (radii, abscissas, norms) the bound, which is saved."""
+        (name,) = self._saved
+        if not self._may_be_saved(size):
+            kind = "finite" if self._least < 0 else "positive finite"
+            what = "norm" if name == "norm" else f"spectral {name}"
+            raise ValueError(
+                f"{name}: expected a weight of {kind} {what} with 'present', got {readable(size)}. Pass a "
+                "number."
+            )
+        setattr(self, name, as_attribute(size))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_editable": None}
@@ -497,14 +501,20 @@ _FUNCTIONAL_CALL = (
 )
 
 
-def _new_like(like: Tensor, shape: torch.Size) -> Tensor:
-    """Return zeros of this shape, float32 or better."""
-    return at_least_float32(like.new_zeros(shape))
-
-
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
     return (originals,) if isinstance(originals, Tensor) else tuple(originals)
+
+
+def as_attribute(values: Tensor) -> float | Tensor:
+    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
+    values = values.detach().double().cpu()
+    return values.clone() if values.ndim > 0 else values.item()
+
+
+def readable(values: Tensor) -> str:
+    """Return the numbers as text for a message."""
+    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 
 def at_least_float32(X: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import HALF, is_on_host
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -56,8 +57,7 @@ class FourierUnitary(Parametrization):
     def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
-        identity = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        return fourier_operator(v, phases, permutation(self.permutation))(identity).mT
+        return fourier_operator(v, phases, permutation(self.permutation))(identity_like(v)).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host, promoted
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -19,7 +20,7 @@ from spectral_param._parametrizations.base import (
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import polar_factor
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param.functional._checks import check_choice, check_finite, whole_number
 from spectral_param.functional._givens import (
     ORDERS,
     Order,
@@ -75,8 +76,7 @@ class Givens(Parametrization):
 
     def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
         super().__init__()
-        if order not in ORDERS:
-            raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+        check_choice(order, "order", ORDERS)
         layers = None if layers is None else whole_number(layers, "layers", otherwise=" or None")
         if layers is not None and order == "fft":
             raise ValueError(
@@ -86,14 +86,10 @@ class Givens(Parametrization):
         self.order: Order = order
         self.register_buffer("signs", None)
 
-    def constrain(  # type: ignore[override]
-        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
-    ) -> Tensor:
-        """Return W; theta and phi have one entry for each rotation, omega has one for each row."""
-        angles = [as_real(t) for t in (theta, phi, omega) if t is not None]
-        theta, phi, d = self._rotations(*angles)
-        identity = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
-        return givens_operator(theta, phi, d, order=self.order)(identity).mT
+    def constrain(self, *originals: Tensor) -> Tensor:
+        """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
+        theta, phi, d = self._rotations(*[as_real(t) for t in originals])
+        return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
 
     def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
@@ -156,15 +152,13 @@ class Givens(Parametrization):
             return (below,)
         return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
 
-    def free_parameters(  # type: ignore[override]
-        self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
-    ) -> int:
+    def free_parameters(self, *originals: Tensor) -> int:
         """Return one for each rotation of a real weight; two, and n for D, for a complex one.
 
         All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
         unitary matrices.
         """
-        return sum(t.numel() for t in (theta, phi, omega) if t is not None and is_trained(t))
+        return sum(t.numel() for t in originals if is_trained(t))
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -198,11 +192,10 @@ class Givens(Parametrization):
         rotations = num_rotations(n, layers, self.order)
         if rotations == n * (n - 1) // 2 and (project or eps > torch.finfo(W.dtype).eps):
             W = polar_factor(W)
-        W = W.to("cpu", torch.complex128 if W.is_complex() else torch.float64)
+        W = to_double(W.cpu())
         theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
-        identity = torch.eye(n, dtype=W.dtype)
         phases = phi if W.is_complex() else None
-        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity).mT
+        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity_like(W)).mT
         return (theta, phi, d), float((rebuilt - W).abs().max())
 
     def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:

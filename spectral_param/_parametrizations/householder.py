@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -241,8 +242,7 @@ class Householder(Parametrization):
         n = W.shape[-1]
         if count == n:
             return
-        identity = torch.eye(n, dtype=W.dtype, device=W.device)
-        moved = float(torch.linalg.svdvals(identity - W)[..., count].max())
+        moved = float(torch.linalg.svdvals(identity_like(W) - W)[..., count].max())
         if moved > 10 * n * eps:
             raise InManifoldError(
                 f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "

@@ -13,17 +13,16 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._context import evaluated_again
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._matrices import identity_like, to_double
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.spectral_radius import (
-    as_attribute,
     bounds,
     broadcast_to_matrices,
-    readable,
     rounding_tolerance,
 )
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import check_finite, finfo_eps, is_finite
+from spectral_param.functional._checks import check_finite, check_time, finfo_eps, is_finite
 
 Bound = float | Tensor | Literal["present"]
 
@@ -95,11 +94,7 @@ class LyapunovForm(Parametrization):
         self, radius: Bound | None = None, *, abscissa: Bound | None = None, growth: float | None = None
     ) -> None:
         super().__init__()
-        if radius is not None and abscissa is not None:
-            raise ValueError(
-                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
-                "radius in discrete time, abscissa in continuous time."
-            )
+        check_time(radius, abscissa)
         if growth is not None and not (is_finite(growth) and growth >= 1):
             raise ValueError(
                 f"growth: expected a finite number >= 1 or None, got {growth!r}. With 1, no step increases "
@@ -119,7 +114,7 @@ class LyapunovForm(Parametrization):
             V = lyapunov.stable(X)
         else:
             # In double precision: it costs little beside what the bounds are for.
-            V = self._map(X.to(torch.complex128 if X.is_complex() else torch.float64), finfo_eps(X.dtype))
+            V = self._map(to_double(X), finfo_eps(X.dtype))
             V = V.to(X.dtype)
         return self._placed(V)
 
@@ -130,13 +125,10 @@ class LyapunovForm(Parametrization):
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float, project: bool) -> Tensor:
         """Return the original of W, whose radius or abscissa is ``size``, for this bound."""
-        exact = W.detach().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
+        exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
-        if self.abscissa is None:
-            V = exact / largest
-        else:
-            V = exact - largest * torch.eye(W.shape[-1], dtype=exact.dtype)
+        V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
         found = [self._inverse(matrix, finfo_eps(W.dtype)) for matrix in matrices]
         limit = 10 * W.shape[-1] * eps
@@ -154,8 +146,7 @@ class LyapunovForm(Parametrization):
         if isinstance(getattr(self, self._name), str):
             setattr(self, self._name, 1.0 if self.abscissa is None else 0.0)
         W = init.disc_(torch.empty_like(like))
-        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-        W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity)
+        W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
         bound = self._broadcast(W)
         return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
 
@@ -163,7 +154,7 @@ class LyapunovForm(Parametrization):
         """Return X in all places, but I for S."""
         blocks = [X] * self._blocks()
         if self.abscissa is None and self.growth is None:
-            blocks[1] = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device).expand_as(X)
+            blocks[1] = identity_like(X).expand_as(X)
         return (torch.cat(blocks, dim=-2),)
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
@@ -190,7 +181,7 @@ class LyapunovForm(Parametrization):
             >>> bool(weight[0].certificate(weight.original).growth <= 3.0)
             True
         """
-        X = X.detach().to(torch.complex128 if X.is_complex() else torch.float64)
+        X = to_double(X.detach())
         form = lyapunov.form(X, self.abscissa is not None, self.growth)
         values = torch.linalg.eigvalsh(form)
         ratio = values[..., -1] / values[..., 0]
@@ -251,20 +242,11 @@ class LyapunovForm(Parametrization):
         bound = self._broadcast(V)[..., None, None]
         if name == "radius":
             return V * bound
-        return V + bound * torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+        return V + bound * identity_like(V)
 
     def _broadcast(self, W: Tensor) -> Tensor:
         """Return the bound as a tensor."""
         return broadcast_to_matrices(getattr(self, self._name), W, self._name)
-
-    def _take_present(self, value: Tensor) -> None:
-        """Make the value the bound."""
-        if self.abscissa is None and not bool(((value > 0) & value.isfinite()).all()):
-            raise ValueError(
-                f"radius: expected a weight of positive finite spectral radius with 'present', got "
-                f"{readable(value)}. Pass a number."
-            )
-        setattr(self, self._name, as_attribute(value))
 
     def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
@@ -287,7 +269,7 @@ class LyapunovForm(Parametrization):
         for room in _ROOMS:
             inner = V * (1 - room)
             if self.abscissa is not None and room > 0:
-                inner = V - room * torch.linalg.matrix_norm(V) * torch.eye(len(V), dtype=V.dtype)
+                inner = V - room * torch.linalg.matrix_norm(V) * identity_like(V)
             for original in self._candidates(inner, eps):
                 error = float((self._map(original, eps) - V).abs().max())
                 if error <= 10 * len(V) * eps * max(1.0, float(V.abs().max())):
@@ -303,7 +285,7 @@ class LyapunovForm(Parametrization):
         if not bool(P.isfinite().all()):
             if self.growth is None:
                 return []
-            P = torch.eye(len(V), dtype=V.dtype)
+            P = identity_like(V)
         if self.growth is not None:
             P = lyapunov.with_condition(P, discrete, self.growth)
         originals, target = [], V

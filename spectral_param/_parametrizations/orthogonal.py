@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import identity_like
 from spectral_param.errors import InManifoldError
 
 
@@ -21,8 +22,7 @@ def check_orthogonal(W: Tensor, eps: float, name: str) -> None:
     Raises:
         InManifoldError: If an entry of WᴴW - I is larger than 10·n·eps.
     """
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    defect = float((W.mH @ W - identity).abs().max())
+    defect = float((W.mH @ W - identity_like(W)).abs().max())
     # Not `defect > ...`, which is false for NaN, and huge entries make the defect NaN.
     if not defect <= 10 * W.shape[-1] * eps:
         raise InManifoldError(

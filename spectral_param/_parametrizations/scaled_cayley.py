@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
+from spectral_param._matrices import Array
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.decoded import sign_array, signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._cayley import (
-    Array,
     Inverse,
     ShortInverse,
     cayley_inverse,

@@ -22,7 +22,14 @@ from spectral_param._parametrizations.decoded import flags, starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, check_real, finfo_eps, is_finite
+from spectral_param.functional._checks import (
+    check_choice,
+    check_finite,
+    check_real,
+    check_time,
+    finfo_eps,
+    is_finite,
+)
 from spectral_param.functional._schur import (
     SchurBlocks,
     assemble,
@@ -118,8 +125,7 @@ class SchurForm(Parametrization):
         delta: float = 1e-4,
     ) -> None:
         super().__init__()
-        if form not in get_args(Form):
-            raise ValueError(f"form: expected one of {', '.join(get_args(Form))}, got {form!r}.")
+        check_choice(form, "form", get_args(Form))
         pair: Any = radius if isinstance(radius, tuple | list) else (0.0, radius)
         fits = len(pair) == 2 and all(map(is_finite, pair)) and 0 <= pair[0] < pair[1]
         if radius is not None and not fits:
@@ -129,11 +135,7 @@ class SchurForm(Parametrization):
             )
         if abscissa is not None and not is_finite(abscissa):
             raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
-        if radius is not None and abscissa is not None:
-            raise ValueError(
-                f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take "
-                "radius in discrete time, abscissa in continuous time."
-            )
+        check_time(radius, abscissa)
         if departure is not None and not (is_finite(departure) and departure > 0):
             raise ValueError(f"departure: expected a finite positive number or None, got {departure!r}.")
         for name, bound in (("radius", radius), ("abscissa", abscissa), ("departure", departure)):

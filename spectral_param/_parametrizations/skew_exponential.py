@@ -10,10 +10,11 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import matmul
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.functional._checks import check_finite, check_real
+from spectral_param.functional._checks import check_choice, check_finite, check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 
 Angles = Literal["henaff", "cayley"]
@@ -59,8 +60,7 @@ class SkewExponential(Parametrization):
 
     def __init__(self, angles: Angles = "henaff") -> None:
         super().__init__()
-        if angles not in get_args(Angles):
-            raise ValueError(f"angles: expected one of {', '.join(get_args(Angles))}, got {angles!r}.")
+        check_choice(angles, "angles", get_args(Angles))
         self.angles = angles
         self.register_buffer("base", None)
 
@@ -102,8 +102,7 @@ class SkewExponential(Parametrization):
         fill = init.henaff_ if self.angles == "henaff" else init.cayley_
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
-        identity = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
-        self.base = identity.expand_as(R).clone()
+        self.base = identity_like(R).expand_as(R).clone()
         # The entries below the diagonal between two rotations are no angles.
         angles[..., 1::2] = 0
         return torch.diag_embed(angles, -1)

@@ -12,18 +12,17 @@ from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.dense import is_degenerate
 from spectral_param._eigen.derivative import known_value
 from spectral_param._eigen.follower import Follower, Leader
-from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._matrices import identity_like
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import (
-    as_attribute,
     bounds,
     broadcast_to_matrices,
-    differentiated_where,
-    readable,
     rounding_tolerance,
     warn_degenerate,
 )
 from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_choice
 
 Mode = Literal["equal", "at_most"]
 
@@ -68,8 +67,7 @@ class SpectralAbscissa(Parametrization):
 
     def __init__(self, abscissa: float | Tensor | Literal["present"] = 0.0, mode: Mode = "equal") -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}.")
+        check_choice(mode, "mode", get_args(Mode))
         values = bounds(abscissa, "abscissa", present=0.0)
         if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
             raise ValueError(
@@ -103,13 +101,13 @@ class SpectralAbscissa(Parametrization):
 
     def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        bound = broadcast_to_matrices(self.abscissa, T, "abscissa")
-        alpha = self.rightmost.recorded(T) if found is None else found.triple.eigenvalue.real
-        active = self._active((alpha - bound).detach())
-        if found is not None:
-            alpha = known_value(differentiated_where(active, T), found.triple, "real", found.regular)
-        shift = torch.where(active, alpha - bound, 0)
-        return T - shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        if found is None:
+            alpha = self.rightmost.recorded(T)
+        else:
+            alpha = known_value(T, found.triple, "real", found.regular)
+        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
+        shift = torch.where(self._active(shift.detach()), shift, 0)
+        return T - shift[..., None, None] * identity_like(T)
 
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if the shift of the diagonal would undo what a pattern gives.
@@ -126,15 +124,6 @@ class SpectralAbscissa(Parametrization):
                 "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
                 "sign; -1 may stay with mode='at_most'."
             )
-
-    def _take_present(self, alpha: Tensor) -> None:
-        """Make the abscissas of the present weight the bound."""
-        if not bool(alpha.isfinite().all()):
-            raise ValueError(
-                f"abscissa: expected a weight of finite spectral abscissa with 'present', got "
-                f"{readable(alpha)}. Pass a number."
-            )
-        self.abscissa = as_attribute(alpha)
 
     def _active(self, shift: Tensor) -> Tensor:
         """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
@@ -160,8 +149,7 @@ class SpectralAbscissa(Parametrization):
             )
         self.rightmost.begin(W)
         self._warned = False
-        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-        return W - torch.where(outside, shift, 0)[..., None, None] * identity
+        return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
@@ -170,7 +158,7 @@ class SpectralAbscissa(Parametrization):
             self.abscissa = 0.0
         shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
         self.rightmost.begin(T)
-        return T + shift[..., None, None] * torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        return T + shift[..., None, None] * identity_like(T)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T; a complex entry counts as two."""

@@ -10,25 +10,17 @@ from torch import Tensor, nn
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.follower import Solver
-from spectral_param._eigen.norm import Norm, NormFollower
+from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
-from spectral_param._parametrizations.base import Parametrization, real_entries
-from spectral_param._parametrizations.spectral_radius import (
-    as_attribute,
-    bounds,
-    broadcast_to_matrices,
-    readable,
-    warn_degenerate,
-)
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
+from spectral_param._parametrizations.spectral_radius import bounds, broadcast_to_matrices, warn_degenerate
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, finfo_eps
+from spectral_param.functional._checks import check_choice, check_finite, finfo_eps
 
 Mode = Literal["equal", "at_most"]
 # Number of rounding errors by which the bound of a norm may exceed c before a weight is scaled.
 _ROUNDINGS = 8
-# If σ is in this range, its square and its products with a gradient neither overflow nor underflow.
-_ORDINARY = (2.0**-40, 2.0**40)
 
 
 class _Found(NamedTuple):
@@ -102,9 +94,8 @@ class SpectralNorm(Parametrization):
         solver: Solver = "auto",
     ) -> None:
         super().__init__()
-        for name, value, choices in (("mode", mode, get_args(Mode)), ("solver", solver, get_args(Solver))):
-            if value not in choices:
-                raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+        check_choice(mode, "mode", get_args(Mode))
+        check_choice(solver, "solver", get_args(Solver))
         if isinstance(norm, nn.Parameter):
             raise ValueError(
                 "norm: expected a number or a tensor, got a Parameter. The bound is not trained: pass "
@@ -137,7 +128,7 @@ class SpectralNorm(Parametrization):
             sigma = found.pair.value
         if isinstance(self.norm, str):  # After another parametrization.
             self._take_present(found.bound)
-        low, high = _ORDINARY
+        low, high = ORDINARY
         regular = all(low < each < high for each in sigma.reshape(-1).tolist())
         if not (regular or self._warned) and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
             self._warned = True
@@ -160,7 +151,7 @@ class SpectralNorm(Parametrization):
             W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
         else:
             W = divided_by_norm(symbol.tall(T), pair, c)
-            W = W.mT if _is_wide(T) else W
+            W = W if W.shape == T.shape else W.mT
         if bool(active.all()):
             return W
         return torch.where(active.to(T.device, non_blocking=True)[..., None, None], W, T)
@@ -191,11 +182,7 @@ class SpectralNorm(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, scaled if W is outside the set."""
         check_finite(W, "SpectralNorm")
-        if self._is_convolution():
-            leader = self._leader(W)
-            bound = leader.pair.value / leader.cosine
-        else:
-            bound = leading_pair(symbol.tall(W)).value
+        bound = self._bound_of(W)
         if self._saved and (project or isinstance(self.norm, str)):
             self._take_present(bound)
         c = broadcast_to_matrices(self.norm, W, "norm").double().cpu()
@@ -220,11 +207,7 @@ class SpectralNorm(Parametrization):
         T = torch.randn_like(like)
         if isinstance(self.norm, str):
             self.norm = 1.0
-        if self._is_convolution():
-            leader = self._leader(T)
-            bound = leader.pair.value / leader.cosine
-        else:
-            bound = leading_pair(symbol.tall(T)).value
+        bound = self._bound_of(T)
         self.tracking.begin(symbol.tall(T))
         c = broadcast_to_matrices(self.norm, T, "norm")
         return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
@@ -237,14 +220,12 @@ class SpectralNorm(Parametrization):
         """Return the arguments, for ``repr``."""
         return f"norm={self.norm!r}, mode={self.mode!r}, solver={self.solver!r}"
 
-    def _take_present(self, bound: Tensor) -> None:
-        """Make the norms of the present weight the bound."""
-        if not bool(((bound > 0) & bound.isfinite()).all()):
-            raise ValueError(
-                f"norm: expected a weight of positive finite norm with 'present', got {readable(bound)}. "
-                "Pass a number."
-            )
-        self.norm = as_attribute(bound)
+    def _bound_of(self, T: Tensor) -> Tensor:
+        """Return the norms, or bounds of them for a convolution, by LAPACK."""
+        if not self._is_convolution():
+            return leading_pair(symbol.tall(T)).value
+        leader = self._leader(T)
+        return leader.pair.value / leader.cosine
 
     # Convolutions -----------------------------------------------------------------------------------
 
@@ -261,10 +242,6 @@ class SpectralNorm(Parametrization):
         leader = symbol.leader(self._kernel(T), len(self.strides), hints)
         vars(self)["_hints"] = tuple(hints)  # Not an edit: the result does not depend on them.
         return leader
-
-
-def _is_wide(T: Tensor) -> bool:
-    return T.shape[-2] < T.shape[-1]
 
 
 def _is_zero(size: Tensor, T: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ from spectral_param._eigen.dense import (
 )
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.follower import Follower, Solver
-from spectral_param._parametrizations.base import Parametrization, real_entries
+from spectral_param._matrices import to_double
+from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import as_numbers, finfo_eps, is_finite
+from spectral_param.functional._checks import as_numbers, check_choice, finfo_eps, is_finite
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -116,13 +117,9 @@ class SpectralRadiusNorm(Parametrization):
         of: Of = "weight",
     ) -> None:
         super().__init__()
-        for name, value, choices in (
-            ("mode", mode, get_args(Mode)),
-            ("solver", solver, get_args(Solver)),
-            ("of", of, get_args(Of)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+        check_choice(mode, "mode", get_args(Mode))
+        check_choice(solver, "solver", get_args(Solver))
+        check_choice(of, "of", get_args(Of))
         if not (is_finite(eps) and eps >= 0):
             raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. Take 0, the default.")
         if isinstance(radius, nn.Parameter):
@@ -215,14 +212,12 @@ class SpectralRadiusNorm(Parametrization):
         scale = _extreme_scale(T.detach())
         S = divided(T, scale)
         A = self._measured(S)
-        rho = self.tracking.recorded(A) if found is None else found.triple.eigenvalue.abs()
+        rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
         scale = scale[..., 0, 0]
         size = (rho * scale).detach()
         if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
             self._close_latches(size, T)
         divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
-        if found is not None:
-            rho = known_value(differentiated_where(divided_by, A), found.triple)
         shifted = rho if self.eps == 0 else rho + self.eps / scale
         divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
@@ -235,12 +230,11 @@ class SpectralRadiusNorm(Parametrization):
         radius: Any = self.radius
         if isinstance(radius, Tensor):
             radius = broadcast_to_matrices(radius, T, "radius")
-        scaled = T if active is None else differentiated_where(active, T)
         if self.of == "absolute":
-            rho = known_value(self._measured(scaled), found.triple, regular=True)
-            W = scaled * (radius / (rho + self.eps))[..., None, None]
+            rho = known_value(self._measured(T), found.triple, regular=True)
+            W = T * (radius / (rho + self.eps))[..., None, None]
         else:
-            W = divided_by_modulus(scaled, *found.triple, radius, self.eps)
+            W = divided_by_modulus(T, *found.triple, radius, self.eps)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
@@ -328,15 +322,6 @@ class SpectralRadiusNorm(Parametrization):
         """Return the matrix whose spectral radius counts."""
         return T.abs() if self.of == "absolute" else T
 
-    def _take_present(self, rho: Tensor) -> None:
-        """Make the radii of the present weight the bound."""
-        if not bool(((rho > 0) & rho.isfinite()).all()):
-            raise ValueError(
-                f"radius: expected a weight of positive finite spectral radius with 'present', got "
-                f"{readable(rho)}. Pass a number."
-            )
-        self.radius = as_attribute(rho)
-
     def _active(self, rho: Any, T: Tensor) -> Any:
         """Return which matrices are scaled, for ρ as a tensor or, for one matrix, a number.
 
@@ -390,11 +375,6 @@ class SpectralRadiusNorm(Parametrization):
         )
 
 
-def differentiated_where(active: Any, T: Tensor) -> Tensor:
-    """Return T, without a derivative where not ``active``: that of a result that is not used may be NaN."""
-    return torch.where(active[..., None, None], T, T.detach()) if isinstance(active, Tensor) else T
-
-
 def warn_degenerate(message: str) -> None:
     """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads the weight."""
     # That line is in the innermost caller outside of this library and torch.
@@ -403,12 +383,6 @@ def warn_degenerate(message: str) -> None:
         level, frame = level + 1, frame.f_back
     message += " in this precision, until T has moved away from such matrices."
     warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
-
-
-def as_attribute(values: Tensor) -> float | Tensor:
-    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
-    values = values.detach().double().cpu()
-    return values.clone() if values.ndim > 0 else values.item()
 
 
 def bounds(value: Any, name: str, present: float) -> Tensor:
@@ -444,11 +418,6 @@ def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> 
             f"{name} for each matrix, got shape {tuple(value.shape)}."
         ) from None
     return value.to(T.real.dtype, copy=True).to(T.device, non_blocking=True)
-
-
-def readable(values: Tensor) -> str:
-    """Return the numbers as text for a message."""
-    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
 
 
 def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
@@ -492,7 +461,7 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
 
 def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
     """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
-    host = W.detach().resolve_conj().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
+    host = to_double(W.detach().resolve_conj().cpu())
     pairs = [
         balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
         for matrix in host.reshape(-1, *host.shape[-2:]).numpy()

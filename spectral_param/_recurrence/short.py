@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import Array
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.sequence import Segment, ends, previous
-
-Array = np.ndarray[Any, Any]
 
 
 def forward(tensors: Sequence[Any], nonlinearity: Named, segment: Segment) -> tuple[Tensor, Tensor]:

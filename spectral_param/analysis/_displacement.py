@@ -46,13 +46,11 @@ def displacement(
         {'weight': 0.0}
     """
     trial = constrain(copy.deepcopy(module), tensor_name, constraint, gates=gates)
-    paths = {id(part): path for path, part in module.named_modules()}
     moved = {}
     with torch.no_grad():
-        for owner, name in _targets(module, tensor_name):
-            path = paths[id(owner)]
+        for full, owner, name in _targets(module, tensor_name):
             before = getattr(owner, name)
-            after = getattr(trial.get_submodule(path), name)
+            after = getattr(trial.get_submodule(full.rpartition(".")[0]), name)
             distance, size = float((after - before).norm()), float(before.norm())
-            moved[f"{path}.{name}" if path else name] = distance / size if size > 0 else distance
+            moved[full] = distance / size if size > 0 else distance
     return moved

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import identity_like
 from spectral_param.analysis._matrices import as_double, norm_2, square_matrices, without_nan
 from spectral_param.analysis._spectra import eigenvalues
 from spectral_param.functional._checks import whole_number, with_arrays
@@ -76,7 +77,7 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
 def _noise_root(W: Tensor) -> Tensor:  # (..., n, n)
     """Return the lower triangular L with L Lᴴ = Σ Wᵏ (Wᵏ)ᴴ."""
     A = W
-    L = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)
+    L = identity_like(W).expand(W.shape)
     for _ in range(_DOUBLINGS):
         # The remaining terms are then below rounding in every direction: A C Aᴴ ⪯ eps I ⪯ eps C.
         rest = torch.linalg.matrix_norm(A @ L)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import to_double
 from spectral_param.functional._checks import check_matrix, square_blocks
 
 
 def as_double(X: Tensor) -> Tensor:
     """Return the values in double precision, without a graph."""
-    return X.detach().resolve_conj().to(torch.complex128 if X.is_complex() else torch.float64)
+    return to_double(X.detach().resolve_conj())
 
 
 def square_matrices(W: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import identity_like
 from spectral_param.analysis._matrices import matrices
 from spectral_param.functional._checks import with_arrays
 
@@ -42,8 +43,7 @@ def orthogonality_error(W: Tensor) -> Tensor:
     """
     W = matrices(W, "orthogonality_error")
     W = W.mH if W.shape[-2] < W.shape[-1] else W
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity)
+    error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity_like(W))
     return error
 
 

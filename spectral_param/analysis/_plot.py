@@ -38,9 +38,7 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> A
     ax.plot(_array(circle.real), _array(circle.imag), color=_GREY, linewidth=1, zorder=1)
     points = values.flatten()
     ax.scatter(_array(points.real), _array(points.imag), **{"s": 14, "zorder": 2, **kwargs})
-    ax.set_aspect("equal")
-    ax.set_xlabel(r"$\mathrm{Re}\,\lambda$")
-    ax.set_ylabel(r"$\mathrm{Im}\,\lambda$")
+    ax.set(aspect="equal", xlabel=r"$\mathrm{Re}\,\lambda$", ylabel=r"$\mathrm{Im}\,\lambda$")
     return ax
 
 
@@ -60,8 +58,7 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) 
     _check_result(values, "values", sorted_, "singular_values(W)")
     ax = _axes(ax)
     _curves(ax, torch.arange(1, values.shape[-1] + 1), values, **kwargs)
-    ax.set_xlabel("index")
-    ax.set_ylabel("singular value")
+    ax.set(xlabel="index", ylabel="singular value")
     return ax
 
 
@@ -81,8 +78,7 @@ def plot_recording(recorder: Recorder, ax: Axes | None = None, ylabel: str = "",
     ax = _axes(ax)
     values = recorder.values
     _curves(ax, recorder.steps, values.reshape(len(values), -1).mT, **kwargs)
-    ax.set_xlabel("optimizer step")
-    ax.set_ylabel(ylabel)
+    ax.set(xlabel="optimizer step", ylabel=ylabel)
     return ax
 
 
@@ -111,8 +107,7 @@ def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | Non
     unread = torch.ones_like(mean, dtype=torch.bool).triu(1)
     shown = mean.clamp(min=top * _DYNAMIC_RANGE).masked_fill(unread, torch.nan)
     image = ax.imshow(_array(shown), norm=LogNorm(top * _DYNAMIC_RANGE, top), cmap="viridis")
-    ax.set_xlabel("t")
-    ax.set_ylabel("τ")
+    ax.set(xlabel="t", ylabel="τ")
     ax.figure.colorbar(image, ax=ax, extend="min", shrink=0.8, label="gradient norm")
     return ax
 
@@ -137,9 +132,7 @@ def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = N
         label = "measured" if lag == 0 else None
         ax.plot([lag] * len(values), _array(values), ".", color="C0", markersize=3, alpha=0.4, label=label)
     ax.plot(range(lags), _array(bounds[:lags]), color="C1", label="bound of Theorem 3.1")
-    ax.set_yscale("log")
-    ax.set_xlabel("lag")
-    ax.set_ylabel("gradient norm")
+    ax.set(yscale="log", xlabel="lag", ylabel="gradient norm")
     ax.legend()
     return ax
 
@@ -160,9 +153,7 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     ax = _axes(ax)
     mean = norms.reshape(-1, norms.shape[-1]).mean(dim=0)
     _curves(ax, torch.arange(len(mean)), mean, **kwargs)
-    ax.set_yscale("log")
-    ax.set_xlabel("t")
-    ax.set_ylabel(r"$\|\partial L/\partial h_t\|_2$")
+    ax.set(yscale="log", xlabel="t", ylabel=r"$\|\partial L/\partial h_t\|_2$")
     return ax
 
 
@@ -182,9 +173,7 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) ->
     _check_result(memory, "memory", _are_norms(memory), "fisher_memory(W, v, steps)")
     ax = _axes(ax)
     _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), **kwargs)
-    ax.set_yscale("log")
-    ax.set_xlabel("k")
-    ax.set_ylabel("Fisher memory J(k)")
+    ax.set(yscale="log", xlabel="k", ylabel="Fisher memory J(k)")
     return ax
 
 
@@ -203,8 +192,7 @@ def plot_schur_form(Theta: Tensor, ax: Axes | None = None) -> Axes:
     largest = Theta.abs().max().item()
     image = ax.imshow(_array(Theta), cmap="RdBu_r", vmin=-largest, vmax=largest)
     ax.figure.colorbar(image, ax=ax, shrink=0.8)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(xticks=[], yticks=[])
     return ax
 
 
@@ -223,8 +211,7 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
     _check_result(magnitudes, "magnitudes", _are_norms(magnitudes), "subdiagonal_magnitudes(Theta)")
     ax = _axes(ax)
     _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, **kwargs)
-    ax.set_xlabel("sub-diagonal k")
-    ax.set_ylabel("mean magnitude")
+    ax.set(xlabel="sub-diagonal k", ylabel="mean magnitude")
     return ax
 
 
@@ -245,10 +232,8 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs
     ax = _axes(ax)
     style = {"histtype": "stepfilled", "linewidth": 1.5, "alpha": 0.8, **kwargs}
     ax.hist(_array(values.angle().abs().flatten()), bins=bins, range=(0, torch.pi), **style)
-    ax.set_xlim(0, torch.pi)
     ax.set_xticks([0, torch.pi / 2, torch.pi], ["0", "π/2", "π"])
-    ax.set_xlabel("angle of the eigenvalue")
-    ax.set_ylabel("eigenvalues")
+    ax.set(xlim=(0, torch.pi), xlabel="angle of the eigenvalue", ylabel="eigenvalues")
     return ax
 
 
@@ -272,8 +257,7 @@ def plot_transient_growth(
     if kreiss is not None:
         for colour, bound in zip(lines, kreiss.flatten().tolist(), strict=True):
             ax.axhline(bound, color=colour, linestyle="--", linewidth=1)
-    ax.set_xlabel("k")
-    ax.set_ylabel(r"$\|W^k\|_2$")
+    ax.set(xlabel="k", ylabel=r"$\|W^k\|_2$")
     return ax
 
 

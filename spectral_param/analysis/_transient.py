@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import identity_like
 from spectral_param.analysis._matrices import norm_2, square_matrices
 from spectral_param.analysis._spectra import eigenvalues
 from spectral_param.functional._checks import whole_number, with_arrays
@@ -75,7 +76,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
     steps = whole_number(steps, "transient_growth: steps")
     W = square_matrices(W, "transient_growth")
     finite = W.isfinite().all(dim=(-2, -1))
-    power = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand(W.shape)
+    power = identity_like(W).expand(W.shape)
     curve = [torch.ones_like(finite, dtype=torch.float64)]
     for _ in range(steps):
         power = W @ power

@@ -35,12 +35,10 @@ treat the disc with all pieces, without weights.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 _ANGLES = np.arange(48) * (np.pi / 48)  # the grid of the search for a corner
 _ITERATIONS = 24

@@ -17,17 +17,16 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._measure import Part, Squares, squares
 from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
 from spectral_param.dynamics._one_step import OneStep
 from spectral_param.dynamics._rollout import operations, windows_of
 
-Array = NDArray[Any]  # float64
 Model = tuple[Array, Array]  # A, B
 
 _RIDGES = 10.0 ** np.arange(-8, 3.5)  # in units of the mean square of a state
@@ -172,9 +171,9 @@ def choose(
     return best.fit(OneStep(parts), parts), best.choice, best.squares, still
 
 
-def number_of_fits(starts: Sequence[str], folds: int = 4) -> int:
+def number_of_fits(starts: Sequence[str]) -> int:
     """Return how often ``progress`` is called at most."""
-    return folds * (1 + sum(len(LADDERS[start]) for start in starts))
+    return 4 * (1 + sum(len(LADDERS[start]) for start in starts))
 
 
 def total_squares(folds: list[Fold], models: Sequence[Model], lead: int, shown: slice) -> Squares:
@@ -187,21 +186,17 @@ def _error(candidate: _Candidate) -> float:
     return candidate.choice.error
 
 
+@dataclasses.dataclass
 class _Search:
     """The stages, and what they share."""
 
-    def __init__(
-        self,
-        folds: list[Fold],
-        parts: list[Part],
-        lead: int,
-        shown: slice,
-        radius: float,
-        towards: Array | None,
-        progress: Callable[[], object],
-    ) -> None:
-        self.folds, self.parts, self.lead, self.shown = folds, parts, lead, shown
-        self.radius, self.towards, self.progress = radius, towards, progress
+    folds: list[Fold]
+    parts: list[Part]
+    lead: int
+    shown: slice
+    radius: float
+    towards: Array | None
+    progress: Callable[[], object]
 
     def aims(self, data: OneStep) -> dict[str, Array]:
         """Return the matrices to shrink towards."""
@@ -224,7 +219,7 @@ class _Search:
     ) -> _Candidate:
         """Return the candidate of these models."""
         found = total_squares(self.folds, models, self.lead, self.shown)
-        return _Candidate(dataclasses.replace(choice, error=float(found.score())), fit, found, models)
+        return _Candidate(dataclasses.replace(choice, error=found.score()), fit, found, models)
 
     def one_step(self) -> _Candidate:
         """Return the best fit of one step."""

@@ -21,17 +21,15 @@ Without the weight R this is in Noferini and Poloni, "Nearest Ω-stable matrix v
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dtrexc
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
-
-Array = NDArray[Any]  # float64
 
 
 class Basis(NamedTuple):
@@ -106,18 +104,17 @@ def schur_bases(A: Array, region: Region) -> list[Basis]:
     Blocks of size 2 start at every second row, so real eigenvalues are paired with each other.
     """
     T, Q = scipy.linalg.schur(A, output="real", check_finite=False)
-    sizes, eigenvalues, i = [], [], 0
-    while i < len(T):
-        pair = i + 1 < len(T) and T[i + 1, i] != 0
+    sizes = block_sizes(T)
+    eigenvalues = []
+    for i, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
         # In LAPACK's standard form a pair has equal diagonal entries, and b and c of opposite sign.
-        eigenvalues.append(T[i, i] + 1j * np.sqrt(abs(T[i, i + 1] * T[i + 1, i])) if pair else T[i, i] + 0j)
-        sizes.append(2 if pair else 1)
-        i += sizes[-1]
+        root = np.sqrt(abs(T[i, i + 1] * T[i + 1, i])) if size == 2 else 0.0
+        eigenvalues.append(T[i, i] + 1j * root)
     falling = list(np.argsort(-region.height(np.array(eigenvalues)), kind="stable"))
     return [
-        Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)), 0),
+        Basis(reordered(T, Q, sizes, _on_grid(falling, sizes))[1], 0),
         # A single real eigenvalue is the lowest real one in both orders, so it stands first here.
-        Basis(_reorder(T, Q, sizes, _on_grid(falling, sizes)[::-1]), len(T) % 2),
+        Basis(reordered(T, Q, sizes, _on_grid(falling, sizes)[::-1])[1], len(T) % 2),
     ]
 
 
@@ -135,18 +132,27 @@ def _on_grid(order: list[int], sizes: list[int]) -> list[int]:
     return placed if alone is None else [*placed, alone]
 
 
-def _reorder(T: Array, Q: Array, sizes: list[int], order: list[int]) -> Array:
-    """Return the Schur vectors for this order of the diagonal blocks."""
+def block_sizes(T: Array) -> list[int]:
+    """Return the sizes of the diagonal blocks of a real Schur form, 1 or 2."""
+    sizes: list[int] = []
+    while (i := sum(sizes)) < len(T):
+        sizes.append(2 if i + 1 < len(T) and T[i + 1, i] != 0 else 1)
+    return sizes
+
+
+def reordered(T: Array, Q: Array, sizes: list[int], order: list[int]) -> tuple[Array, Array, bool]:
+    """Return T, Q for this order of the diagonal blocks, and whether LAPACK could exchange them."""
     T, Q = np.array(T, order="F"), np.array(Q, order="F")
     present = list(range(len(sizes)))
-    to = 0
+    to, is_done = 0, True
     for k in order:
         start = to + sum(sizes[j] for j in present[: present.index(k)])
         if start != to:
-            T, Q, _ = dtrexc(T, Q, start + 1, to + 1, overwrite_a=1, overwrite_q=1)
+            T, Q, failed = dtrexc(T, Q, start + 1, to + 1, overwrite_a=1, overwrite_q=1)
+            is_done = is_done and not failed
         present.remove(k)
         to += sizes[k]
-    return Q
+    return T, Q, is_done
 
 
 def _ql(M: Array) -> tuple[Array, Array]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 
 def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
@@ -42,6 +41,14 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
         remedy = f" For one column pass {name}.reshape(-1, 1)." if (ndim, array.ndim) == (2, 1) else ""
         raise ValueError(f"{caller}: expected {name} of shape {shape}, got {array.shape}.{remedy}")
     return array.astype(np.float64, copy=False)
+
+
+def as_matrix(M: Any, name: str, caller: str, shape: tuple[int, int]) -> Array:
+    """Return :func:`as_array`; raise a ValueError unless it is finite and has this shape."""
+    array = as_array(M, name, caller)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{caller}: expected a finite {name} of shape {shape}, got shape {array.shape}.")
+    return array
 
 
 def is_frame(M: Any) -> bool:

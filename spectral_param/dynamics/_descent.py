@@ -13,11 +13,9 @@ Math. 2021).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._closed_form import (
     Basis,
     Solution,
@@ -27,8 +25,6 @@ from spectral_param.dynamics._closed_form import (
 )
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
-
-Array = NDArray[Any]  # float64
 
 _MEMORY = 4  # pairs of n(n − 1)/2 numbers each
 _LARGEST_MOVE = 0.5

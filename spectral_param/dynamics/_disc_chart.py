@@ -13,14 +13,11 @@ Q ← Q exp Ω), T above the blocks, and d, κ, log\|b\| of each block. Derivati
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
-from scipy.linalg.lapack import dtrexc
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
+from spectral_param.dynamics._closed_form import block_sizes, reordered
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 
@@ -61,8 +58,11 @@ class Chart:
         rng = np.random.default_rng(0)
         for _ in range(10):
             T, Q = scipy.linalg.schur(A)
-            if (sorted_form := _real_first(Q, T)) is not None:
-                return cls(*sorted_form, radius)
+            sizes = block_sizes(T)
+            real_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+            T, Q, is_done = reordered(T, Q, sizes, real_first)
+            if is_done:
+                return cls(Q, T, radius)
             # Two eigenvalues are too close to change places; a change below rounding parts them.
             A = A + size * rng.standard_normal(A.shape)
         raise AssertionError("no order of the Schur form was found")
@@ -122,14 +122,8 @@ class Chart:
         c, b = self.T[self.first + 1, self.first], self.T[self.first, self.first + 1]
         return Chart(self.Q, self.T, self.radius) if (np.abs(c) > np.abs(b)).any() else self
 
-    def pull(self, gradient: Array) -> Array:
-        """Return the gradient in coordinates at Ω = 0 of a function with this gradient in the basis Q."""
-        rotated: Array = gradient @ self.T.T - self.T.T @ gradient
-        skew = (rotated - rotated.T)[self.lower]
-        return np.concatenate([skew, self.pull_blocks(gradient)])
-
     def pull_blocks(self, gradient: Array) -> Array:
-        """Return the gradient in the coordinates of T."""
+        """Return the gradient in the coordinates of T of a function with this gradient in the basis Q."""
         i, j = self.first, self.first + 1
         in_tau, in_b, in_c = gradient[i, i] + gradient[j, j], gradient[i, j], gradient[j, i]
         tau_d, tau_k, c_d, c_k, b, c = self._block_derivatives()
@@ -174,21 +168,6 @@ class Chart:
             at += pairs
         matrix: Array = J.transpose(2, 1, 0).reshape(n * n, n * n)
         return matrix
-
-
-def _real_first(Q: Array, T: Array) -> tuple[Array, Array] | None:
-    """Return the Schur form with its 1x1 blocks first; None if LAPACK cannot exchange two blocks."""
-    reals = i = 0
-    while i < len(T):
-        if i + 1 < len(T) and T[i + 1, i] != 0:
-            i += 2
-            continue
-        if i > reals:
-            T, Q, info = dtrexc(T, Q, i + 1, reals + 1)
-            if info:
-                return None
-        reals, i = reals + 1, i + 1
-    return Q, T
 
 
 def _balance(Q: Array, T: Array, i: int, j: int) -> None:

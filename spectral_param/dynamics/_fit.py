@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
@@ -18,7 +19,6 @@ from spectral_param.dynamics._regions import Disc, HalfPlane, Region
 from spectral_param.dynamics._search import search
 from spectral_param.functional._checks import is_finite, whole_number
 
-Array = NDArray[Any]  # float64
 Time = Literal["discrete", "continuous"]
 
 _ROUNDING = 1e-13  # LAPACK's eigenvalues may exceed the bound by this, relative to `size` below.
@@ -141,10 +141,7 @@ def fit_stable(
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
     n, m = X.shape[1], U.shape[1]
     if ridge > 0:
-        zero, root = np.zeros, ridge**0.5
-        X = np.vstack([X, root * np.eye(n), zero((m, n))])
-        Y = np.vstack([Y, zero((n + m, n))])
-        U = np.vstack([U, zero((n, m)), root * np.eye(m)])
+        X, Y, U = with_ridge(X, Y, U, ridge, np.zeros((n, n)))
     elif len(X) < n + m + 1:
         raise ValueError(
             f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
@@ -189,6 +186,13 @@ def fit_stable(
         bound=bound,
         reached=float(region.height(np.linalg.eigvals(A)).max()),
     )
+
+
+def with_ridge(X: Array, Y: Array, U: Array, ridge: float, A0: Array) -> tuple[Array, Array, Array]:
+    """Return X, Y and U with rows that add ½·ridge·(‖A − A₀‖² + ‖B‖²) to the error."""
+    n = X.shape[1]
+    rows = ridge**0.5 * np.eye(n + U.shape[1])
+    return np.vstack([X, rows[:, :n]]), np.vstack([Y, rows[:, :n] @ A0.T]), np.vstack([U, rows[:, n:]])
 
 
 def _bound(time: str, radius: float | None, abscissa: float | None) -> float:

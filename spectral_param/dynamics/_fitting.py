@@ -7,18 +7,16 @@ import warnings
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import LADDERS, Choice, choose, folds_of, number_of_fits
 from spectral_param.dynamics._coordinates import Coordinates, Units
-from spectral_param.dynamics._data import Pairs, as_array, stacked
+from spectral_param.dynamics._data import Pairs, as_matrix, stacked
 from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
 from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
 from spectral_param.dynamics._measure import Part, Squares
 from spectral_param.dynamics._progress import progress_bar
 from spectral_param.functional._checks import is_finite, whole_number
-
-Array = NDArray[Any]  # float64
 
 _LEAD = 50  # default of the lead, at most a quarter of the longest recording
 _CALLER = 4  # frames from a warning to the line that called StableLinearModel.fit
@@ -218,11 +216,7 @@ class Fitting:
         if self.towards is None:
             return None
         n = len(units.x)
-        A0 = as_array(self.towards, "towards", "StableLinearModel")
-        if A0.shape != (n, n) or not np.isfinite(A0).all():
-            raise ValueError(
-                f"StableLinearModel: expected a finite towards of shape {(n, n)}, got shape {A0.shape}."
-            )
+        A0 = as_matrix(self.towards, "towards", "StableLinearModel", (n, n))
         return A0 / units.x[:, None] * units.x
 
     def _chosen(

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import Choice
 from spectral_param.dynamics._coordinates import Units
-from spectral_param.dynamics._data import as_array, require_finite
+from spectral_param.dynamics._data import as_array, as_matrix, require_finite
 from spectral_param.dynamics._fit import _bound, fit_stable
 from spectral_param.dynamics._growth import growth_of_powers
 from spectral_param.dynamics._measure import Part
@@ -21,7 +21,6 @@ from spectral_param.dynamics._one_step import triangular_pairs
 from spectral_param.dynamics._rollout import windows_of
 from spectral_param.functional._checks import is_finite, whole_number
 
-Array = NDArray[Any]  # float64
 Start = Literal["measured", "estimated"]
 
 _RUNGS = (5, 12, 30, 75, 200)  # horizons on the way to a longer one
@@ -140,12 +139,12 @@ def fit_forecast(
     iterations = whole_number(iterations, "fit_forecast: iterations", least=0)
     radius = _bound("discrete", radius, None)
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    A0 = np.zeros((n, n)) if towards is None else _matrix(towards, "towards", (n, n))
+    A0 = np.zeros((n, n)) if towards is None else as_matrix(towards, "towards", "fit_forecast", (n, n))
     if initial is None:
         first_A, first_B = _one_step(parts, radius)
     else:
-        first_A = _matrix(initial[0], "initial[0]", (n, n))
-        first_B = _matrix(initial[1], "initial[1]", (n, m)) if m else np.zeros((n, 0))
+        first_A = as_matrix(initial[0], "initial[0]", "fit_forecast", (n, n))
+        first_B = as_matrix(initial[1], "initial[1]", "fit_forecast", (n, m)) if m else np.zeros((n, 0))
 
     # Inputs in their own unit: B takes the size of A.
     unit, unit_u = (float(np.abs(np.vstack(M)).max(initial=0.0)) or 1.0 for M in zip(*parts, strict=True))
@@ -256,10 +255,3 @@ def _recordings(recordings: Any, inputs: Any) -> list[tuple[Array, Array]]:
         if len(widths) > 1:
             raise ValueError(f"fit_forecast: expected as many columns in each of {name}, got {widths}.")
     return parts
-
-
-def _matrix(M: Any, name: str, shape: tuple[int, int]) -> Array:
-    array = as_array(M, name, "fit_forecast")
-    if array.shape != shape or not np.isfinite(array).all():
-        raise ValueError(f"fit_forecast: expected a finite {name} of shape {shape}, got shape {array.shape}.")
-    return array

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
-STEPS = 1000
+from spectral_param._matrices import Array
+
+_STEPS = 1000
 
 
-def growth_of_powers(A: NDArray[np.float64], steps: int = STEPS) -> float:
-    """Return the largest ‖Aᵏ‖₂, k = 0, …, steps; infinity from 1e154 on, where squares overflow."""
+def growth_of_powers(A: Array) -> float:
+    """Return the largest ‖Aᵏ‖₂, k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
     power, largest = np.eye(len(A)), 1.0
-    for _ in range(steps):
+    for _ in range(_STEPS):
         with np.errstate(over="ignore", invalid="ignore"):
             power = power @ A
             frobenius = float(np.linalg.norm(power))  # a cheap upper bound
@@ -25,7 +26,7 @@ def growth_of_powers(A: NDArray[np.float64], steps: int = STEPS) -> float:
     return largest
 
 
-def growth_of_exponential(A: NDArray[np.float64], steps: int = STEPS) -> float:
-    """Return the largest ‖exp(A t)‖₂ at t = 0, h, …, steps·h, h = 1 / max|λ|."""
+def growth_of_exponential(A: Array) -> float:
+    """Return the largest ‖exp(A t)‖₂ at t = 0, h, …, 1000 h, h = 1 / max|λ|."""
     fastest = float(np.abs(np.linalg.eigvals(A)).max())
-    return growth_of_powers(scipy.linalg.expm(A / fastest), steps) if fastest > 0 else 1.0
+    return growth_of_powers(scipy.linalg.expm(A / fastest)) if fastest > 0 else 1.0

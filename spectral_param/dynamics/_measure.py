@@ -8,19 +8,19 @@ mean of the rows of the fit, so that 1 is the error of forecasting the mean. Sta
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
+
 Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
 
 _STARTS = 100  # of forecasts in a recording, about
 
 
 class Squares(NamedTuple):
-    """Sums of squares per lead, ``(..., H)``: of the errors, and of the distances from the mean."""
+    """Sums of squares per lead, ``(H,)``: of the errors, and of the distances from the mean."""
 
     error: Array
     total: Array
@@ -37,36 +37,31 @@ class Squares(NamedTuple):
         """Return e_k, NaN for leads longer than the recordings."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             relative = np.sqrt(self.error / self.total)
-        unknown = np.broadcast_to(self.total == 0, relative.shape)
-        return np.where(unknown, np.nan, np.where(np.isnan(relative), np.inf, relative))
+        return np.where(self.total == 0, np.nan, np.where(np.isnan(relative), np.inf, relative))
 
-    def score(self) -> Array:
+    def score(self) -> float:
         """Return the mean of e_k over the leads that are known, infinity if there are none."""
         relative = self.relative()
-        known = ~np.isnan(relative)
-        count = known.sum(axis=-1)
-        total = np.where(known, relative, 0).sum(axis=-1)
-        return np.where(count > 0, total / np.maximum(count, 1), np.inf)
+        known = relative[~np.isnan(relative)]
+        return float(known.mean()) if len(known) else np.inf
 
 
 def squares(
     A: Array, B: Array, held: list[Part], lead: int, mean: Array, shown: slice = slice(None)
 ) -> Squares:
-    """Return the squares, over the columns ``shown``, of the forecasts of A ``(..., n, n)`` and B."""
-    shape = A.shape[:-2]
-    error, total = np.zeros((*shape, lead)), np.zeros(lead)
-    At, Bt = np.swapaxes(A, -1, -2), np.swapaxes(B, -1, -2)
+    """Return the squares, over the columns ``shown``, of the forecasts of A and B."""
+    error, total = np.zeros(lead), np.zeros(lead)
     with np.errstate(over="ignore", invalid="ignore"):
         for Y, U in held:
             starts = np.arange(0, len(Y) - 1, max(1, len(Y) // _STARTS))
-            x = np.broadcast_to(Y[starts], (*shape, len(starts), Y.shape[1]))
+            x = Y[starts]
             for k in range(min(lead, len(Y) - 1)):
                 kept = np.searchsorted(starts, len(Y) - 1 - k)  # whose next row was measured
                 starts = starts[:kept]
-                x = x[..., :kept, :] @ At
+                x = x[:kept] @ A.T
                 if U.shape[1]:
-                    x = x + U[starts + k] @ Bt
+                    x = x + U[starts + k] @ B.T
                 after = Y[starts + k + 1, shown]
-                error[..., k] += np.square(x[..., shown] - after).sum(axis=(-1, -2))
+                error[k] += np.square(x[:, shown] - after).sum()
                 total[k] += np.square(after - mean[shown]).sum()
     return Squares(error, total)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from torch import nn
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._choice import Choice
 from spectral_param.dynamics._data import as_array, names_of, pairs_of
 from spectral_param.dynamics._fit import StableFit, Time
@@ -20,8 +20,6 @@ from spectral_param.dynamics._forecast import ForecastFit, Start
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._rollout import Windows, forecast
 from spectral_param.functional._checks import whole_number
-
-Array = NDArray[Any]  # float64
 
 
 class StableLinearModel:
@@ -302,11 +300,10 @@ class StableLinearModel:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
-        rows = self._states(X, "X", "predict")
         window = whole_number(window, "StableLinearModel.predict: window")
         if self.time == "continuous" and window > 1:
             raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
-        self._require_rows(rows, self.delays + window - 1, "X", "predict")
+        rows = self._states(X, "X", "predict", self.delays + window - 1)
         driven = self._driven(U, len(rows))[self.delays - 1 :]
         states = self._coordinates.into(rows)
         if window > 1:
@@ -332,8 +329,7 @@ class StableLinearModel:
         """
         self._require_fit("simulate")
         steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
-        rows = self._states(x0, "x0", "simulate", one=True)
-        self._require_rows(rows, self.delays, "x0", "simulate")
+        rows = self._states(x0, "x0", "simulate", self.delays, one=True)
         before = len(rows) - 1
         if U is not None:
             U = as_array(U, "U", "StableLinearModel.simulate")
@@ -438,8 +434,8 @@ class StableLinearModel:
                 f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
             )
 
-    def _states(self, X: Any, name: str, method: str, one: bool = False) -> Array:
-        """Return states as rows; ``one`` allows a single state of one axis."""
+    def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
+        """Return states as rows, at least so many; ``one`` allows a single state of one axis."""
         caller = f"StableLinearModel.{method}"
         names = names_of(X)
         expected = getattr(self, "feature_names_in_", None)
@@ -452,11 +448,8 @@ class StableLinearModel:
             raise ValueError(
                 f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}."
             )
-        return rows
-
-    def _require_rows(self, rows: Array, least: int, name: str, method: str) -> None:
         if len(rows) < least:
             raise ValueError(
-                f"StableLinearModel.{method}: expected at least {least} rows of {name}, in order of time, "
-                f"got {len(rows)}."
+                f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
             )
+        return rows

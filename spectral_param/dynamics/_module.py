@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
+from spectral_param._matrices import Array
 from spectral_param._parametrizations import SpectralAbscissa, SpectralRadiusNorm
-
-Array = NDArray[Any]  # float64
 
 
 class StableLinear(nn.Module):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._disc_chart import Chart
 from spectral_param.dynamics._rollout import Windows, forecast, forecast_error, gauss_newton, gradient
-
-Array = NDArray[Any]  # float64
 
 LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12
@@ -50,20 +47,16 @@ class _Point:
     error: float
 
 
+@dataclasses.dataclass
 class Problem:
     """The objective, by A and B, in common units."""
 
-    def __init__(
-        self,
-        windows: list[Windows],
-        estimated: bool,
-        radius: float,
-        ridge: float,
-        ridge_u: float,
-        A0: Array,
-    ) -> None:
-        self.windows, self.estimated, self.radius = windows, estimated, radius
-        self.ridge, self.ridge_u, self.A0 = ridge, ridge_u, A0
+    windows: list[Windows]
+    estimated: bool
+    radius: float
+    ridge: float
+    ridge_u: float
+    A0: Array
 
     def error(self, A: Array, B: Array) -> float:
         """Return the objective, infinity where forecasts overflow."""

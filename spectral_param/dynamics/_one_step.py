@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spectral_param.dynamics._fit import fit_stable
+from spectral_param._matrices import Array
+from spectral_param.dynamics._fit import fit_stable, with_ridge
 from spectral_param.dynamics._measure import Part
-
-Array = NDArray[Any]  # float64
 
 _NORM_STEPS = 200
 _BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
@@ -81,12 +79,10 @@ class OneStep:
 
     def least_error(self, A0: Array, radius: float, ridge: float) -> tuple[Array, Array]:
         """Return A and B with the least error in the disc."""
-        root, n, m = np.sqrt(ridge * self.unit), self.n, self.U.shape[1]
-        X = np.vstack([self.X, root * np.eye(n), np.zeros((m, n))])
-        Y = np.vstack([self.Y, root * A0.T, np.zeros((m, n))])
-        U = np.vstack([self.U, np.zeros((n, m)), root * np.eye(m)])
-        fit = fit_stable(X, Y, U if m else None, radius=radius, ridge=1e-12 * self.unit)
-        return fit.A, fit.B if m else np.zeros((n, 0))
+        X, Y, U = with_ridge(self.X, self.Y, self.U, ridge * self.unit, A0)
+        has_inputs = U.shape[1] > 0
+        fit = fit_stable(X, Y, U if has_inputs else None, radius=radius, ridge=1e-12 * self.unit)
+        return fit.A, fit.B if has_inputs else np.zeros((self.n, 0))
 
     def with_norm(self, A0: Array, norm: float, radius: float, ridge: float) -> tuple[Array, Array]:
         """Return A and B with the least error and ‖A‖₂ <= norm, by accelerated projected gradients.

@@ -15,13 +15,12 @@ in place of Y turns an abscissa a into 0.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 
 class Problem(NamedTuple):

@@ -26,12 +26,12 @@ decomposition" (SIAM J. Appl. Dyn. Syst. 2018).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]  # float64
+from spectral_param._matrices import Array
 
 _BLOCK = 32  # steps b at a time, n²/2 if that is more: their arrays are smaller than the matrix
 

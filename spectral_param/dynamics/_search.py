@@ -17,18 +17,16 @@ margin, and the margin grows until the bound holds. The error increases by the o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._closed_form import Basis, Solution, best_in_basis, schur_bases
 from spectral_param.dynamics._descent import descend
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
 from spectral_param.dynamics._steps import steps
 
-Array = NDArray[Any]  # float64
 Candidate = Callable[[float], Array]  # A for a margin
 
 _MOVES = 12  # moves of the descent in a round

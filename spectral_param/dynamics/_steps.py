@@ -22,17 +22,14 @@ eigenvalue.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from numpy.typing import NDArray
 
+from spectral_param._matrices import Array
 from spectral_param.dynamics._reduce import Problem
 from spectral_param.dynamics._regions import Region
-
-Array = NDArray[Any]  # float64
 
 _HALVINGS = 12
 _CONVERGED = 1e-10  # relative decrease of the penalised error
@@ -80,7 +77,7 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
     del V, W
     if not (np.isfinite(y).all() and np.isfinite(w).all()):
         return None
-    above = region.height(eigenvalues) - region.bound()
+    above = region.height(eigenvalues) - region.bound
     gram = 0.5 * ((w.T @ w.conj()) * (y.T @ y.conj()) + (w.T @ w) * (y.T @ y)).real
     limits = (w * (D @ y)).sum(0).real - above  # ⟨Jᵢ, D⁺⟩ ≤ limits
     size = np.sqrt(np.diag(gram))
@@ -118,4 +115,4 @@ def _excess(region: Region, A: Array) -> float:
         return np.inf
     eigenvalues = np.linalg.eigvals(A)
     heights = region.height(eigenvalues[eigenvalues.imag >= 0])
-    return float(np.maximum(heights - region.bound(), 0).sum())
+    return float(np.maximum(heights - region.bound, 0).sum())

@@ -42,7 +42,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ from spectral_param._context import (
     is_plain,
     is_wrapped,
 )
+from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -83,9 +84,6 @@ _TAME = 64.0
 _SQUARES = 1e30
 # What a solve in double precision may have for a result in single precision.
 _TAME_IN_DOUBLE = 1e8
-_DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Inverse(NamedTuple):
@@ -106,7 +104,7 @@ def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, 
     """Return I + M for T = [T₁; B], where A is T₁ or its skew part."""
     m, n = T.shape[-2:]
     A = T[..., :n, :]
-    plus = torch.eye(n, dtype=T.dtype, device=T.device)
+    plus = identity_like(T)
     plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
     if m > n:
         plus = plus + _gram(T[..., n:, :])
@@ -126,10 +124,10 @@ def _gram(B: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
 
 def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     """Return the transform by PyTorch's own operations, in double precision."""
-    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    exact = to_double(T)
     m, n = T.shape[-2:]
     plus = _plus_identity(exact, skew)
-    identity = torch.eye(n, dtype=exact.dtype, device=T.device)
+    identity = identity_like(exact)
     Z = 2 * (torch.linalg.inv_ex(plus).inverse if skew else torch.linalg.inv(plus))
     Q = Z - identity
     if m > n:
@@ -142,7 +140,7 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
     """Return the inverse that the transform takes, for ordinary tensors without a graph."""
     if not is_on_host(T):
         # Without a look at the values, which would wait for the device.
-        plus = _plus_identity(T.to(_DOUBLE.get(T.dtype, T.dtype)), skew)
+        plus = _plus_identity(to_double(T), skew)
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
     limit = _TAME * n**0.5
@@ -289,7 +287,7 @@ def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
 
 def _exact_inverse(T: Tensor) -> Inverse:
     """Return the inverse for T of any size, in double precision; NaN for each matrix that is not finite."""
-    exact = T.to(_DOUBLE.get(T.dtype, T.dtype))
+    exact = to_double(T)
     n = T.shape[-1]
     lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     if bool(lost.any()):
@@ -598,7 +596,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
                 [-1.,  0.]])
     """
     check_square(W, "cayley_inverse")
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    identity = identity_like(W)
     A: Tensor = torch.linalg.solve(identity + W, identity - W)
     return A
 
@@ -645,7 +643,7 @@ def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (.
     """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
     n = W.shape[-1]
     V = W * d.conj()[..., None, :]
-    identity = torch.eye(n, dtype=W.dtype, device=W.device)
+    identity = identity_like(W)
     half = torch.linalg.inv_ex(V[..., :n, :] + identity).inverse
     A: Tensor = half - half.mH
     if W.shape[-2] == n:

@@ -64,6 +64,21 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
     return int(value)
 
 
+def check_choice(value: object, name: str, choices: tuple[Any, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+
+
+def check_time(radius: object, abscissa: object) -> None:
+    """Raise if a bound of discrete time and one of continuous time are given."""
+    if radius is not None and abscissa is not None:
+        raise ValueError(
+            f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take radius "
+            "in discrete time, abscissa in continuous time."
+        )
+
+
 def described(value: object) -> str:
     """Return what ``value`` is, in few words, whatever its size."""
     if isinstance(value, type):

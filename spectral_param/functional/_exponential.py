@@ -18,15 +18,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param._matrices import Array, identity_like
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
-
-Array = npt.NDArray[Any]
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
@@ -70,7 +68,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
     # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
     if tried is not s and (back := tried - s).any():
         powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
-    identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    identity = identity_like(A)
     X = _COEFFICIENTS[_DEGREE] * powers[3]
     sums = []
     for first in range(_DEGREE - 4, -1, -4):
@@ -272,9 +270,8 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
         return _rotated(base, A, B).to(dtype)
     s = torch.where(size > 1, size, 1)
-    identity = torch.eye(n, dtype=T.dtype, device=T.device).expand_as(A)
     above = torch.cat([A, matmul(B.mT, B) / -s], dim=-1)
-    below = torch.cat([s * identity, torch.zeros_like(A)], dim=-1)
+    below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
     if is_plain(T) and not is_on_host(T):
         # A device waits once, for the norm, which is at least the size of T.

@@ -59,7 +59,7 @@ import cmath
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -68,11 +68,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param._context import matmul, promoted
-from spectral_param.functional._checks import with_arrays
+from spectral_param._matrices import Array
+from spectral_param.functional._checks import check_choice, with_arrays
 
 Order = Literal["rectangular", "fft"]
 ORDERS = get_args(Order)
-Array = NDArray[Any]  # float64 or complex128
 Angles = NDArray[np.float64]
 
 
@@ -156,8 +156,7 @@ def givens_operator(
 
 def _layers(n: int, rotations: int, order: Order) -> int:
     """Return the number L of layers with this number of rotations."""
-    if order not in ORDERS:
-        raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}.")
+    check_choice(order, "order", ORDERS)
     most = max_layers(n, order)
     for layers in [most] if order == "fft" else range(1, most + 1):
         if num_rotations(n, layers, order) == rotations:

@@ -61,6 +61,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_traced, matmul, not_nested
+from spectral_param._matrices import identity_like
 from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
 
 
@@ -172,8 +173,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     if is_traced(U):
         # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
         # solve_triangular.
-        identity = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
-        return U, torch.linalg.solve(identity + tau[..., None] * _gram(U), tau[..., None] * U.mH)
+        return U, torch.linalg.solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH)
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
 
 
@@ -206,8 +206,7 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
         True
     """
     U, X = householder_factors(vectors, tau)
-    identity = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)
-    return identity - matmul(U, X)
+    return identity_like(X) - matmul(U, X)
 
 
 def householder_columns(vectors: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
@@ -275,8 +274,7 @@ def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n,
     Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
     over, its factor is 1.
     """
-    identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    basis = torch.linalg.svd(identity - W).U[..., :count]
+    basis = torch.linalg.svd(identity_like(W) - W).U[..., :count]
     basis = torch.linalg.qr(basis.mH).R.mH
     left, _, right = torch.linalg.svd(basis.mH @ W @ basis)
     C = left @ right
@@ -290,8 +288,7 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
     """Return vectors and factors with C = H_1 ⋯ H_k for one unitary matrix (k, k)."""
     R = C.clone()
     k = len(C)
-    identity = torch.eye(k, dtype=C.dtype, device=C.device)
-    vectors = identity.clone()
+    vectors = identity_like(C).clone()
     factors = torch.full_like(C[0], -1)
     limit = 10 * k * finfo_eps(C.dtype)
     stays = torch.zeros(k, dtype=torch.bool, device=C.device)
@@ -323,7 +320,7 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
 
 def _moved(R: Tensor, stays: Tensor) -> Tensor:
     """Return how far R moves each unit vector, measured among those that are not marked as staying."""
-    difference = torch.eye(len(R), dtype=R.dtype, device=R.device) - R
+    difference = identity_like(R) - R
     moved: Tensor = torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
     return moved
 

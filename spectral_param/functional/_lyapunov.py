@@ -70,6 +70,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._matrices import identity_like
 from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
 
@@ -95,7 +96,7 @@ def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
 
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
     """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
-    pair = torch.cat([K, _identity(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
+    pair = torch.cat([K, identity_like(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
     # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
     Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
     first, second = Z.chunk(2, dim=-1)
@@ -105,7 +106,7 @@ def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
     """Return S = I + κ(KᴴK + I/4)⁻¹Kᴴ, of a condition of at most ``growth``."""
-    return _identity(K) + (growth - 1) / (growth + 1) * contraction(K)
+    return identity_like(K) + (growth - 1) / (growth + 1) * contraction(K)
 
 
 def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
@@ -128,7 +129,7 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
-    A, identity = Z - Z.mH - Y.mH @ Y, _identity(X)
+    A, identity = Z - Z.mH - Y.mH @ Y, identity_like(X)
     if growth is None:
         X = X[..., 2 * n :, :]
         return _solve(_cholesky(X.mH @ X + identity), A)
@@ -152,16 +153,12 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
     """Return the M of the certificate that an original carries."""
     n = X.shape[-1]
     if growth == 1:
-        return _identity(X).expand(*X.shape[:-2], n, n)
+        return identity_like(X).expand(*X.shape[:-2], n, n)
     last = X[..., -n:, :]
     if growth is None and continuous:
-        return last.mH @ last + _identity(X)
+        return last.mH @ last + identity_like(X)
     S = last / _size(last) if growth is None else conditioned(last, growth)
     return S.mH @ S
-
-
-def _identity(X: Tensor) -> Tensor:
-    return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
 def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
@@ -183,7 +180,7 @@ def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1
 
 def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
     """Return the Cholesky factor of a positive semidefinite matrix, after the enlargement of its diagonal."""
-    identity = _identity(H)
+    identity = identity_like(H)
     # Without a check, for which the host would wait for a device.
     L: Tensor = torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
     return L
@@ -337,7 +334,7 @@ def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  
 
 def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  # -> (3n, n)
     """Return [Y; Z; X], or [Y; Z] if ``growth`` is 1, for A and P with PA + AᴴP ≤ 0."""
-    identity = _identity(A)
+    identity = identity_like(A)
     last: list[Tensor] = []
     if growth is None:
         P = P * (2 / torch.linalg.eigvalsh(P)[0])
@@ -394,7 +391,7 @@ def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n
 
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return the Cayley transform of A, which has the same quadratic forms as a matrix of discrete time."""
-    identity = _identity(A)
+    identity = identity_like(A)
     step = len(A) ** 0.5 / torch.linalg.matrix_norm(A).clamp(min=_tiny(A)) * A
     V: Tensor = torch.linalg.solve_ex(identity - step, identity + step).result
     return V
@@ -414,7 +411,7 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     # Rounding must not move an eigenvalue of modulus 1 outside.
     inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
     V, d = inside * torch.from_numpy(B), torch.from_numpy(scale)
-    P = _sum_of_powers(V, torch.eye(len(V), dtype=V.dtype))
+    P = _sum_of_powers(V, identity_like(V))
     form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]
     symmetric: Tensor = (form + form.mH) / 2

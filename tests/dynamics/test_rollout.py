@@ -125,9 +125,8 @@ def test_the_chart_gives_the_matrix_back_and_its_derivative(n):
         expected = chart.jacobian() @ direction
         scale = np.abs(chart.jacobian()).max() * n
         np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-6 * scale)
-        np.testing.assert_allclose(
-            chart.pull(G), chart.jacobian().T @ G.T.ravel(), rtol=1e-9, atol=1e-9 * scale
-        )
+        pulled = (chart.jacobian().T @ G.T.ravel())[len(chart.lower[0]) :]
+        np.testing.assert_allclose(chart.pull_blocks(G), pulled, rtol=1e-9, atol=1e-9 * scale)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])

@@ -54,7 +54,7 @@ def test_closed_form_is_feasible_and_its_error_is_that_of_its_a(n, region):
     problem = problem_of_size(n)
     for basis in schur_bases(problem.A, region):
         solution = best_in_basis(problem, region, basis)
-        assert height_of_blocks(region, solution) <= region.bound() + 1e-6
+        assert height_of_blocks(region, solution) <= region.bound + 1e-6
         assert solution.error == pytest.approx(problem.error(solution.A), rel=1e-10)
         np.testing.assert_allclose(basis.Q.T @ basis.Q, np.eye(n), atol=1e-12)
 
@@ -123,7 +123,7 @@ def test_descent_lowers_the_error_and_stays_feasible(region):
     end = descend(problem, region, start, 40, 0.0)
     assert end.error < 0.95 * start.error
     assert np.abs(end.gradient).max() < 0.1 * np.abs(start.gradient).max()
-    assert height_of_blocks(region, end) <= region.bound() + 1e-6
+    assert height_of_blocks(region, end) <= region.bound + 1e-6
 
 
 def test_multipliers_satisfy_the_optimality_conditions():
@@ -180,7 +180,7 @@ def test_where_lapack_fails_the_rest_goes_on(monkeypatch, region, calls):
     monkeypatch.setattr(type(region), "nearest_blocks", failing)
 
     def excess(A):
-        return max(0.0, region.height(np.linalg.eigvals(A)).max() - region.bound() - 1e-13)
+        return max(0.0, region.height(np.linalg.eigvals(A)).max() - region.bound - 1e-13)
 
     assert excess(problem.A) > 0
     A = search(problem, region, 8, 0.0, excess)

@@ -443,7 +443,7 @@ def test_a_cycle_of_any_weights(n, dtype) -> None:
 @pytest.mark.parametrize("function", [spectral_radius, spectral_abscissa])
 @pytest.mark.parametrize("n", [3, 40, 120])
 def test_numpy_may_raise_where_numbers_underflow(function, n) -> None:
-    """Vectors in units far apart, and triangular matrices, have entries that single precision rounds to zero."""
+    """Vectors of triangular matrices, and those in units far apart, have entries that are rounded to zero."""
     d = torch.logspace(-9, 9, n)
     with np.errstate(all="raise"):
         for T in (torch.randn(n, n) * d[:, None] / d, torch.randn(n, n).triu()):

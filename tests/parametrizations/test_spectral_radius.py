@@ -168,6 +168,15 @@ def test_second_derivatives_where_the_weight_is_the_original(make, batch, n) -> 
     (second,) = torch.autograd.grad((first * x).sum(), original)
     torch.testing.assert_close(second, 2 * G * x)
 
+    def value(T):
+        return (
+            G * torch.func.functional_call(module, {"parametrizations.weight.original": T}, ()) ** 2
+        ).sum()
+
+    module.forward = lambda: module.weight
+    found = torch.func.grad(lambda T: (torch.func.grad(value)(T) * x).sum())(original.detach())
+    torch.testing.assert_close(found, 2 * G * x)
+
 
 def test_latch_closes_in_training_only() -> None:
     T = with_radius((6, 6), torch.float64, 0.5)
