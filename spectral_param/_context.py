@@ -136,8 +136,7 @@ def applied_to_copies(function: type[torch.autograd.Function]) -> Callable[..., 
     torch's own method first looks in the arguments for tensors that a transform of torch.func has left
     behind, which takes as long as copying a small matrix. A copy is none.
     """
-    apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
@@ -294,8 +293,7 @@ def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (...,
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
     A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])
-    product: Tensor = _Matmul.apply(A, X)  # type: ignore[no-untyped-call]
-    return product
+    return _Matmul.apply(A, X)  # type: ignore[no-untyped-call]
 
 
 def differentiated(
@@ -355,5 +353,4 @@ def evaluated_again(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     """
     if not (torch.is_grad_enabled() and X.requires_grad and is_plain(X)):
         return function(X)
-    found: Tensor = _EvaluatedAgain.apply(function, X)  # type: ignore[no-untyped-call]
-    return found
+    return _EvaluatedAgain.apply(function, X)  # type: ignore[no-untyped-call]

@@ -335,8 +335,7 @@ def _times(A: Array, x: Array) -> Array:
     From n = 64 on without BLAS's complex product, which wakes numpy's threads: torch's threads, whose cores
     they then hold, take milliseconds for the next product.
     """
-    product: Array = A.dot(x) if x.dtype.kind == "f" or len(A) < 64 else np.einsum("ij,j", A, x)
-    return product
+    return A.dot(x) if x.dtype.kind == "f" or len(A) < 64 else np.einsum("ij,j", A, x)
 
 
 def _both_vectors(A: Array, height: Height) -> tuple[complex, Array, Array] | None:
@@ -461,8 +460,7 @@ def _in_double(T: Tensor) -> Array:
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    array: Array = T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
-    return array
+    return T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
 
 
 def _rayleigh_quotient(
@@ -541,5 +539,4 @@ def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:
     """Return the right eigenvector of T whose eigenvalue is nearest to ``eigenvalue``."""
     values, vectors = eigenvectors(T)
     nearest = (values - eigenvalue[:, None]).abs().argmin(dim=-1)
-    chosen: Tensor = vectors[torch.arange(len(T), device=T.device), :, nearest]
-    return chosen
+    return vectors[torch.arange(len(T), device=T.device), :, nearest]

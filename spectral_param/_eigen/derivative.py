@@ -191,8 +191,7 @@ def eigentriple(
 
 def leading_value(T: Tensor, height: Height = "modulus") -> Tensor:
     """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order."""
-    value: Tensor = height_of(eigentriple(T, height).eigenvalue, height)
-    return value
+    return height_of(eigentriple(T, height).eigenvalue, height)
 
 
 # The short path: an ordinary tensor whose triple is known -----------------------------------------
@@ -236,8 +235,7 @@ def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regu
 
     ``regular`` is that of :func:`eigentriple`.
     """
-    value: Tensor = _Value.apply(T, *triple, height, regular)  # type: ignore[no-untyped-call]
-    return value
+    return _Value.apply(T, *triple, height, regular)  # type: ignore[no-untyped-call]
 
 
 class _Divided(torch.autograd.Function):
@@ -375,5 +373,4 @@ _with_gradient.register_autograd(_with_gradient_backward, setup_context=_with_gr
 
 def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     """Return ``value`` as a function of T that has this gradient and can be differentiated once."""
-    found: Tensor = _with_gradient(T, value.detach(), gradient.detach())
-    return found
+    return _with_gradient(T, value.detach(), gradient.detach())

@@ -262,8 +262,7 @@ def _image(T: Tensor, v: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m)
 def _length(x: Tensor) -> Tensor:  # (..., n) -> (..., 1)
     """Return the norm of vectors, summed in double precision."""
     double = torch.complex128 if x.is_complex() else torch.float64
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=double)
-    return length
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=double)
 
 
 def _second(theta: list[float], defect: Array, b: float) -> float:
@@ -285,8 +284,7 @@ class _Ritz(NamedTuple):
     def rest(self, cut: int) -> Array:
         """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
         along = self.along[cut:]
-        gram: Array = self.outside + along.conj().T @ along
-        return gram
+        return self.outside + along.conj().T @ along
 
 
 class _Audit(NamedTuple):
@@ -387,8 +385,7 @@ def _norms(v: Tensor, tops: list[float], upper: list[float]) -> Norm:
 
 def _times(A: Tensor, X: Tensor) -> Tensor:
     """Return A X for a thin X, in the order in which BLAS reads A by rows: up to 1.5 times as fast."""
-    result: Tensor = A @ X if A.stride(-1) == 1 else (X.mH @ A.mH).mH
-    return result
+    return A @ X if A.stride(-1) == 1 else (X.mH @ A.mH).mH
 
 
 def _times_less(A: Tensor, X: Tensor, factor: Any, Y: Tensor) -> Tensor:

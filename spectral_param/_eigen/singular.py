@@ -184,8 +184,7 @@ def norm(T: Tensor, known: Pair | None = None) -> Tensor:
     if known is None and is_plain(T):
         known = leading_pair(T)
     pair = (None, None) if known is None else (known.value.to(T.real.dtype).to(T.device), known.vector)
-    sigma: Tensor = _Leading.apply(T, *pair)[0]  # type: ignore[no-untyped-call]
-    return sigma
+    return _Leading.apply(T, *pair)[0]  # type: ignore[no-untyped-call]
 
 
 class _Divided(torch.autograd.Function):
@@ -218,5 +217,4 @@ class _Divided(torch.autograd.Function):
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
     """Return c T/σ as a differentiable function of T, an ordinary tensor, for c on the host and σ > 0."""
     sigma, f = (x.to(T.real.dtype).to(T.device, non_blocking=True) for x in (pair.value, c / pair.value))
-    W: Tensor = _Divided.apply(T, sigma, pair.vector, f)  # type: ignore[no-untyped-call]
-    return W
+    return _Divided.apply(T, sigma, pair.vector, f)  # type: ignore[no-untyped-call]

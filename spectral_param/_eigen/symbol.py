@@ -134,8 +134,7 @@ def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
         return G
 
     def largest(G: Tensor) -> Tensor:
-        values: Tensor = torch.linalg.eigvalsh(G)[..., -1].cpu()
-        return values
+        return torch.linalg.eigvalsh(G)[..., -1].cpu()
 
     best, size = hint, float(largest(grams(slice(hint, hint + 1))))
     step = max(1, _ENTRIES // o**2)

@@ -447,8 +447,7 @@ def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Arra
     """Return ‖P Rx - θ Rx‖ for each column x and its θ, from RᴴPR and EᴴE."""
     inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
     outside = (x.conj() * (defect @ x)).sum(axis=0).real
-    norms: Array = np.sqrt(inside + outside.clip(min=0))
-    return norms
+    return np.sqrt(inside + outside.clip(min=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -566,8 +565,7 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:
         columns = vectors[:, order]
-    basis: Array = np.linalg.qr(columns)[0]
-    return basis
+    return np.linalg.qr(columns)[0]
 
 
 # The audit: names as in the derivation at the top -------------------------------------------------

@@ -191,8 +191,7 @@ class Parametrization(nn.Module, abc.ABC):
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
-        W: Tensor = self._evaluate(*originals)
-        return W
+        return self._evaluate(*originals)
 
     @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -264,8 +263,7 @@ class Parametrization(nn.Module, abc.ABC):
             ValueError: Before registration, when the shape is not known yet.
         """
         trial = copy.deepcopy(self)
-        W: Tensor = trial(*trial._start_again("sample"))
-        return W
+        return trial(*trial._start_again("sample"))
 
     @torch.no_grad()
     def restart(self, *originals: Tensor) -> None:
@@ -491,8 +489,7 @@ class Parametrization(nn.Module, abc.ABC):
         return {**self.__dict__, "_editable": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
-        clone: Parametrization = deep_copy(self, memo)
-        return clone
+        return deep_copy(self, memo)
 
 
 _FUNCTIONAL_CALL = (

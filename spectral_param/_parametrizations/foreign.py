@@ -25,8 +25,7 @@ class Foreign:
 
     def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
         """Return the module's output."""
-        W: Tensor = self.module(*originals)
-        return W
+        return self.module(*originals)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
         """Return ``right_inverse(W)``. If W is refused and ``project`` is true, a sample takes its place."""

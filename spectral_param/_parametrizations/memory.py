@@ -190,10 +190,8 @@ def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     if _top_hooks(False) is not None:
         # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
         # segment must have the same graph as the first one.
-        again: Tensor = constraint._evaluate(*map(torch.clone, originals), found=last.found)
-        return again
-    W: Tensor = _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
-    return W
+        return constraint._evaluate(*map(torch.clone, originals), found=last.found)
+    return _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
 
 
 class _ReadAgain(torch.autograd.Function):

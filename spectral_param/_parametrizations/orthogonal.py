@@ -12,8 +12,7 @@ from spectral_param.errors import InManifoldError
 def polar_factor(W: Tensor) -> Tensor:
     """Return the matrix with orthonormal columns nearest to each finite matrix (..., m, n), m ≥ n."""
     U, _, Vh = torch.linalg.svd(W, full_matrices=False)
-    nearest: Tensor = U @ Vh
-    return nearest
+    return U @ Vh
 
 
 def check_orthogonal(W: Tensor, eps: float, name: str) -> None:

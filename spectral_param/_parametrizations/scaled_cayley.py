@@ -230,8 +230,7 @@ class ScaledCayley(Parametrization):
         # The nearest matrix of the other determinant negates the vector of the smallest singular value.
         wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
         U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
-        nearest: Tensor = U @ Vh
-        return nearest
+        return U @ Vh
 
     def _choose_signs(self, W: Tensor) -> Tensor:
         count = self._count(W.shape[-1])

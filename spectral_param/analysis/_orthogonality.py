@@ -43,8 +43,7 @@ def orthogonality_error(W: Tensor) -> Tensor:
     """
     W = matrices(W, "orthogonality_error")
     W = W.mH if W.shape[-2] < W.shape[-1] else W
-    error: Tensor = torch.linalg.matrix_norm(W.mH @ W - identity_like(W))
-    return error
+    return torch.linalg.matrix_norm(W.mH @ W - identity_like(W))
 
 
 class Recorder:

@@ -125,8 +125,7 @@ def _with_eigenvalue(L: Array, H: Array, inverse: Array, p: float) -> Array:
     """Return p I plus the best rank-one matrix."""
     U, s, Vh = np.linalg.svd(H - p * L)
     rank_one = s[:, 0, None, None] * U[:, :, :1] * Vh[:, :1, :]
-    B: Array = p * np.eye(2) + rank_one @ inverse
-    return B
+    return p * np.eye(2) + rank_one @ inverse
 
 
 def _with_determinant(H: Array, d: Array) -> list[Array]:
@@ -203,8 +202,7 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
 def _value(u: Array, v: Array, w: Array, phi: Array) -> Array:
     basis = np.stack(np.broadcast_arrays(1.0, np.cos(phi), np.sin(phi)), axis=-1)
     at_u, at_v, at_w = ((f * basis).sum(-1) for f in (u, v, w))
-    value: Array = at_u + at_v**2 / np.maximum(at_w, _TINY)
-    return value
+    return at_u + at_v**2 / np.maximum(at_w, _TINY)
 
 
 def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> Array:
@@ -234,8 +232,7 @@ def _trace(B: Array) -> Array:
 
 
 def _det(B: Array) -> Array:
-    determinant: Array = B[:, 0, 0] * B[:, 1, 1] - B[:, 0, 1] * B[:, 1, 0]
-    return determinant
+    return B[:, 0, 0] * B[:, 1, 1] - B[:, 0, 1] * B[:, 1, 0]
 
 
 def _radius(B: Array) -> Array:
@@ -244,5 +241,4 @@ def _radius(B: Array) -> Array:
     half = (B[:, 0, 0] - B[:, 1, 1]) / 2
     under = half**2 + B[:, 0, 1] * B[:, 1, 0]
     real = np.abs(middle) + np.sqrt(np.maximum(under, 0))
-    radius: Array = np.where(under >= 0, real, np.sqrt(middle**2 + np.maximum(-under, 0)))
-    return radius
+    return np.where(under >= 0, real, np.sqrt(middle**2 + np.maximum(-under, 0)))

@@ -82,8 +82,7 @@ class Fold:
     @functools.cached_property
     def mean(self) -> Array:
         """The mean of the rows that are kept."""
-        total: Array = sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
-        return total
+        return sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
 
     @functools.cached_property
     def data(self) -> OneStep:

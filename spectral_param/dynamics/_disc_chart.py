@@ -81,8 +81,7 @@ class Chart:
     @property
     def A(self) -> Array:  # noqa: N802
         """The matrix."""
-        A: Array = self.Q @ self.T @ self.Q.T
-        return A
+        return self.Q @ self.T @ self.Q.T
 
     @property
     def coordinates(self) -> Array:
@@ -166,8 +165,7 @@ class Chart:
             J[index, i, i] = J[index, j, j] = in_tau
             J[index, j, i], J[index, i, j] = in_c, in_b
             at += pairs
-        matrix: Array = J.transpose(2, 1, 0).reshape(n * n, n * n)
-        return matrix
+        return J.transpose(2, 1, 0).reshape(n * n, n * n)
 
 
 def _balance(Q: Array, T: Array, i: int, j: int) -> None:

@@ -361,8 +361,7 @@ class StableLinearModel:
         A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
         first = np.arange(len(states) - window + 1)
         windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
-        last: Array = forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
-        return last
+        return forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
@@ -425,8 +424,7 @@ class StableLinearModel:
             raise ValueError(
                 f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
             )
-        driven: Array = c + U @ self.B_.T
-        return driven
+        return c + U @ self.B_.T
 
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):

@@ -170,8 +170,7 @@ def _solved(H: Array, g: Array, damping: float) -> Array:
     damped = H.copy()
     damped.flat[:: len(H) + 1] += damping
     factor = scipy.linalg.cho_factor(damped, overwrite_a=True, check_finite=False)
-    solved: Array = scipy.linalg.cho_solve(factor, g)
-    return solved
+    return scipy.linalg.cho_solve(factor, g)
 
 
 def _lbfgs(problem: Problem, point: _Point, iterations: int, gain: float) -> _Point:

@@ -68,8 +68,7 @@ class OneStep:
         n = self.n
         m = len(self.gram) - n
         normal = self.gram[n:, n:] + ridge * self.unit * np.eye(m)
-        B: Array = np.linalg.lstsq(normal, self.cross[n:] - self.gram[n:, :n] @ A.T, rcond=None)[0].T
-        return B
+        return np.linalg.lstsq(normal, self.cross[n:] - self.gram[n:, :n] @ A.T, rcond=None)[0].T
 
     def clipped(self, A0: Array, radius: float, ridge: float) -> tuple[Array, Array]:
         """Return A and B with the least error, after the eigenvalues of A are clipped."""
@@ -124,5 +123,4 @@ def clipped(A: Array, radius: float) -> Array:
             moved = np.full_like(A, np.nan)
     if np.isfinite(moved).all() and np.abs(np.linalg.eigvals(moved)).max() <= radius * (1 + 1e-9):
         return moved
-    shrunk: Array = A * (radius / height.max())
-    return shrunk
+    return A * (radius / height.max())

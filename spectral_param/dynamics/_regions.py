@@ -48,8 +48,7 @@ class Disc:
     def move(self, A: Array, margin: float) -> Array:
         """Divide A by a number, or shift it, so that all eigenvalues are in the region."""
         radius = np.abs(np.linalg.eigvals(A)).max()
-        moved: Array = A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
-        return moved
+        return A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
 
 
 class HalfPlane:
@@ -71,13 +70,11 @@ class HalfPlane:
         return min(b, -margin)
 
     def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
-        clipped: ComplexArray = np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
-        return clipped
+        return np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
 
     def move(self, A: Array, margin: float) -> Array:
         abscissa = np.linalg.eigvals(A).real.max()
-        moved: Array = A - max(0.0, abscissa + margin) * np.eye(len(A))
-        return moved
+        return A - max(0.0, abscissa + margin) * np.eye(len(A))
 
 
 Region: TypeAlias = Disc | HalfPlane

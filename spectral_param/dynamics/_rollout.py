@@ -113,8 +113,7 @@ def _starts(A: Array, B: Array, windows: Windows, estimated: bool) -> Array:
         if U.shape[1]:
             forced = forced @ A.T + U[first + k] @ B.T
         total += (Y[first + k + 1] - forced) @ power
-    solved: Array = np.linalg.solve(G, total.T).T
-    return solved
+    return np.linalg.solve(G, total.T).T
 
 
 def _square(M: Array) -> float:

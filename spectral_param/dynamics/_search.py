@@ -104,8 +104,7 @@ def _clipping(problem: Problem, region: Region) -> Candidate:
     eigenvalues, V = np.linalg.eig(problem.A)
 
     def candidate(margin: float) -> Array:
-        clipped: Array = np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
-        return clipped
+        return np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
 
     return candidate
 

@@ -132,8 +132,7 @@ def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     Q = Z - identity
     if m > n:
         Q = torch.cat([Q, -(exact[..., n:, :] @ Z)], dim=-2)
-    W: Tensor = (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
-    return W
+    return (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
 
 
 def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
@@ -195,8 +194,7 @@ def _inverse_by_scipy(A: Array) -> Array | None:
     if failed:
         return None
     columns, _ = _INVERT[kind](factors, pivots, overwrite_lu=True)
-    rows: Array = columns.T
-    return rows
+    return columns.T
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
@@ -219,8 +217,7 @@ def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
             return by_blocks
-    result: Tensor = 2 * torch.linalg.inv_ex(plus).inverse
-    return result
+    return 2 * torch.linalg.inv_ex(plus).inverse
 
 
 def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
@@ -250,8 +247,7 @@ def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:  # (n, n) or (k, n,
     """Return M⁻¹ by the Schur complement of its upper left block, recursively."""
     n = M.shape[-1]
     if n <= leaf_size:
-        leaf: Tensor = torch.linalg.inv_ex(M).inverse if M.ndim == 2 else _inverse_by_elimination(M)
-        return leaf
+        return torch.linalg.inv_ex(M).inverse if M.ndim == 2 else _inverse_by_elimination(M)
     k = n // 2
     multiply, add = (torch.mm, torch.addmm) if M.ndim == 2 else (torch.bmm, torch.baddbmm)
     upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
@@ -317,8 +313,7 @@ def _twice_inverse_of_skew(S: Tensor) -> Tensor:
     """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
     if S.is_complex():
         angles, V = torch.linalg.eigh(1j * S)  # S = -V diag(iλ) Vᴴ
-        result: Tensor = (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
-        return result
+        return (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
     found = [_of_real_skew(matrix) for matrix in S.reshape(-1, *S.shape[-2:]).numpy()]
     return torch.from_numpy(np.stack(found)).reshape(S.shape)
 
@@ -350,8 +345,7 @@ def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array]
     product = Q * diagonal
     product[:, 1:] += Q[:, :-1] * turned
     product[:, :-1] -= Q[:, 1:] * turned
-    result: Array = product @ Q.T
-    return result
+    return product @ Q.T
 
 
 def _short_transform(signs: Array, found: ShortInverse) -> Tensor:
@@ -597,8 +591,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
     """
     check_square(W, "cayley_inverse")
     identity = identity_like(W)
-    A: Tensor = torch.linalg.solve(identity + W, identity - W)
-    return A
+    return torch.linalg.solve(identity + W, identity - W)
 
 
 def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)

@@ -129,8 +129,7 @@ def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
     g_4 = torch.add(g_4, G, alpha=_COEFFICIENTS[_DEGREE])
     g_2 = g_2 + A2.mT @ g_4 + g_4 @ A2.mT + g_3 @ A.mT
     g_1 = g_1 + A2.mT @ g_3 + A.mT @ g_2 + g_2 @ A.mT
-    g_A: Tensor = g_1 * _powers_of_two(-steps.halvings, G)
-    return g_A
+    return g_1 * _powers_of_two(-steps.halvings, G)
 
 
 class _Ordinary(torch.autograd.Function):
@@ -158,8 +157,7 @@ class _Ordinary(torch.autograd.Function):
 
 
 def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = _Ordinary.apply(A, skew)  # type: ignore[no-untyped-call]
-    return result
+    return _Ordinary.apply(A, skew)  # type: ignore[no-untyped-call]
 
 
 @with_arrays
@@ -193,8 +191,7 @@ def exponential(A: Tensor) -> Tensor:
         # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
-    E: Tensor = _ordinary(A, skew=False)[0] if is_plain(A) else _scale_and_square(A, skew=False)[0]
-    return E
+    return _ordinary(A, skew=False)[0] if is_plain(A) else _scale_and_square(A, skew=False)[0]
 
 
 # From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
@@ -216,8 +213,7 @@ def _by_eigenvalues(A: Tensor) -> Tensor:
 def _by_schur_form(A: Tensor) -> Tensor:
     matrices = A.cpu().reshape(-1, *A.shape[-2:]).numpy()
     found = [of_real_skew(matrix, np.cos, lambda b: -np.sin(b)) for matrix in matrices]
-    E: Tensor = torch.from_numpy(np.stack(found)).reshape(A.shape).to(A.device)
-    return E
+    return torch.from_numpy(np.stack(found)).reshape(A.shape).to(A.device)
 
 
 @full_precision

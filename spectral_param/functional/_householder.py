@@ -87,10 +87,9 @@ def _gram(U: Tensor) -> Tensor:
 
 def _solve(U: Tensor, tau: Tensor) -> Tensor:
     """Return X, the solution of (I + DN) X = D Uᴴ."""
-    X: Tensor = torch.linalg.solve_triangular(
+    return torch.linalg.solve_triangular(
         tau[..., None] * _gram(U), tau[..., None] * U.mH, upper=True, unitriangular=True
     )
-    return X
 
 
 class _Accumulate(torch.autograd.Function):
@@ -134,8 +133,7 @@ class _Accumulate(torch.autograd.Function):
             right = right + tau[..., None] * (dU.mH - dN @ X)
         if dtau is not None:
             right = right + dtau[..., None] * (U.mH - N @ X)
-        dX: Tensor = torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
-        return dX
+        return torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
 
 
 @with_arrays
@@ -321,8 +319,7 @@ def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
 def _moved(R: Tensor, stays: Tensor) -> Tensor:
     """Return how far R moves each unit vector, measured among those that are not marked as staying."""
     difference = identity_like(R) - R
-    moved: Tensor = torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
-    return moved
+    return torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
 
 
 def _one_minus(x: Tensor, j: int) -> Tensor:

@@ -89,8 +89,7 @@ _NORMS = (1e-9, 1e15)
 def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
     if is_plain(X):
-        V: Tensor = _Stable.apply(X)  # type: ignore[no-untyped-call]
-        return V
+        return _Stable.apply(X)  # type: ignore[no-untyped-call]
     return stable_rounded(X, finfo_eps(X.dtype))
 
 
@@ -100,8 +99,7 @@ def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
     # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
     Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
     first, second = Z.chunk(2, dim=-1)
-    C: Tensor = 2 * (second.mH @ first)
-    return C
+    return 2 * (second.mH @ first)
 
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
@@ -162,8 +160,7 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
 
 
 def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
-    norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-    return norm
+    return torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
 
 
 def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
@@ -182,8 +179,7 @@ def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
     """Return the Cholesky factor of a positive semidefinite matrix, after the enlargement of its diagonal."""
     identity = identity_like(H)
     # Without a check, for which the host would wait for a device.
-    L: Tensor = torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
-    return L
+    return torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
 
 
 def _enlargement(H: Tensor, eps: float | None = None) -> float:
@@ -197,8 +193,7 @@ def _tiny(H: Tensor) -> float:
 def _solve(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
     half = torch.linalg.solve_triangular(L, B, upper=False)
-    solution: Tensor = torch.linalg.solve_triangular(L.mH, half, upper=True)
-    return solution
+    return torch.linalg.solve_triangular(L.mH, half, upper=True)
 
 
 class _Stable(torch.autograd.Function):
@@ -360,8 +355,7 @@ def _singular(c: Tensor) -> Tensor:
 def _contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return K of a contraction; singular values above 1 become 1."""
     U, c, Xh = torch.linalg.svd(C)
-    K: Tensor = (Xh.mH * _singular(c)) @ U.mH
-    return K
+    return (Xh.mH * _singular(c)) @ U.mH
 
 
 def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
@@ -369,8 +363,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
     values, vectors = torch.linalg.eigh(P)
     roots = values.clamp(min=0).sqrt()
     part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
-    K: Tensor = (vectors * _singular(part)) @ vectors.mH
-    return K
+    return (vectors * _singular(part)) @ vectors.mH
 
 
 def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n, n) -> (n, n)
@@ -385,16 +378,14 @@ def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n
         norm = torch.linalg.matrix_norm((vectors.mH @ V @ vectors) * root[:, None] / root, 2)
         found.append((float(norm), root))
     root = min(found, key=lambda each: each[0])[1]
-    moved: Tensor = (vectors * root.square()) @ vectors.mH
-    return moved
+    return (vectors * root.square()) @ vectors.mH
 
 
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return the Cayley transform of A, which has the same quadratic forms as a matrix of discrete time."""
     identity = identity_like(A)
     step = len(A) ** 0.5 / torch.linalg.matrix_norm(A).clamp(min=_tiny(A)) * A
-    V: Tensor = torch.linalg.solve_ex(identity - step, identity + step).result
-    return V
+    return torch.linalg.solve_ex(identity - step, identity + step).result
 
 
 def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
@@ -414,8 +405,7 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     P = _sum_of_powers(V, identity_like(V))
     form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]
-    symmetric: Tensor = (form + form.mH) / 2
-    return symmetric
+    return (form + form.mH) / 2
 
 
 def _sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
