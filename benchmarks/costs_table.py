@@ -288,8 +288,10 @@ RECURRENT = (
     Section(
         "Beside torch: recurrent networks",
         """\
-ENRNN: whole training steps, optimizer included. ScoRNN: forward and backward, the computation of the
-recurrent matrix included. "Three products per step" are the matrix products of the recurrence alone.
+ENRNN: whole training steps, optimizer included. "At its bound": the spectral radius of the short-term block
+has reached its bound, from where on each step computes eigenvalues; before, a few products prove that none
+are needed. ScoRNN: forward and backward, the computation of the recurrent matrix included. "Three products
+per step" are the matrix products of the recurrence alone.
 """,
         (
             Table(
