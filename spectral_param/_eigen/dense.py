@@ -295,25 +295,25 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     if d.min() == d.max():
         d = np.ones(len(A))
     limit = _CONDITION / eps**0.5
-    for turn in range(_BALANCES):
-        size = float(np.abs(B).max())
-        if not 0 < size < math.inf:
-            return None
-        scaled = np.ascontiguousarray(B) / size
-        solution = _judged(scaled, height, eps)
-        if solution is None:
-            return None
-        eigenvalue, u, v, proven = solution
-        if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
-            u, v = d * u, v / d
-            u, v = u / _norm(u), v / _norm(v)
-            # The gradient divides by vᴴu, in the precision of T.
-            is_regular = bool(abs(np.vdot(v, u)) > (1e-30 if eps > 1e-10 else 1e-290))
-            return eigenvalue * size, u, v, is_regular
-        sizes = np.abs(u), np.abs(v)
-        if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
-            return None
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
+        for turn in range(_BALANCES):
+            size = float(np.abs(B).max())
+            if not 0 < size < math.inf:
+                return None
+            scaled = np.ascontiguousarray(B) / size
+            solution = _judged(scaled, height, eps)
+            if solution is None:
+                return None
+            eigenvalue, u, v, proven = solution
+            if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
+                u, v = d * u, v / d
+                u, v = u / _norm(u), v / _norm(v)
+                # The gradient divides by vᴴu, in the precision of T.
+                is_regular = bool(abs(np.vdot(v, u)) > (1e-30 if eps > 1e-10 else 1e-290))
+                return eigenvalue * size, u, v, is_regular
+            sizes = np.abs(u), np.abs(v)
+            if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+                return None
             step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
             B, d = B * step / step[:, None], d * step
     return None
