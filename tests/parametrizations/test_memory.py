@@ -87,7 +87,7 @@ def test_one_decomposition_for_each_training_step(name, make, count) -> None:
 
 @pytest.mark.parametrize("count", [eigendecompositions, solves])
 def test_one_of_each_for_a_step_of_enrnn(count) -> None:
-    layer = sp.nn.ENRNN(6, 4, 2)
+    layer = sp.nn.ENRNN(6, 4, 2, mode="equal")  # The default needs none where powers prove a small radius.
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     step(layer, optimizer)
     with count() as counter:
