@@ -58,8 +58,10 @@ _NUMPY_SIZE = 64
 _CONDITION, _BALANCES = 0.01, 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
 # neither overflow nor underflow.
-_ORDINARY = (2.0**-40, 2.0**40)
-_ORDINARY_ENTRY = 2.0**60
+_ORDINARY = {
+    torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
+    torch.float64: ((2.0**-320, 2.0**320), 2.0**480),
+}
 
 
 class Eigentriple(NamedTuple):
@@ -153,10 +155,14 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tenso
 def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
     """Return triples of the short way where it is safe, in place of ``triple``, those of the safe way.
 
-    Only if one of these counts as defective: units of states, which the short way balances, can make the
-    eigenvectors of a simple eigenvalue nearly orthogonal.
+    Only if one of these counts as defective, or may be lost in rounding errors: units of states, which the
+    short way balances, can make a simple eigenvalue look so.
     """
-    if not bool(is_degenerate(triple.right, triple.left).any()):
+    value, right, left = triple
+    entries = T.abs().amax(dim=(-2, -1))
+    # Where LAPACK's error, eps times the condition times the largest entry, may not be small beside λ.
+    lost = 1e4 * torch.finfo(T.dtype).eps * entries > condition_reciprocal(right, left) * value.abs()
+    if not bool((lost | is_degenerate(right, left)).any()):
         return triple, False
     n = T.shape[-1]
     safe = zip(*(part.reshape(-1, *part.shape[T.ndim - 2 :]) for part in triple), strict=True)
@@ -226,28 +232,27 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     """
     A = _in_double(T)
     parts = A.view(np.float64)
-    # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
-    size = float(np.abs(parts).max())
-    if not 0 < size < math.inf:
-        return None
-    # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided
-    # separately, because a complex division by a subnormal number gives NaN.
-    scale = 2.0 ** (math.frexp(size)[1] - 1)
-    parts /= scale
-    eps = float(torch.finfo(T.dtype).eps)
-    solution = _judged(A, height, eps)
-    if solution is None or not solution[3]:
-        solution = _proven_in_balance(A, height, eps)
-        if solution is None:
+    with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
+        # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
+        size = float(np.abs(parts).max())
+        if not 0 < size < math.inf:
             return None
-    eigenvalue, u, v, is_regular = solution
-    # If real parts are compared, λ may be zero.
-    is_ordinary = _ORDINARY[0] < size < _ORDINARY[1] or (
-        _ORDINARY[0] < abs(eigenvalue) * scale < _ORDINARY[1] and size < _ORDINARY_ENTRY
-    )
-    kind = _COMPLEX[T.dtype.to_complex()]
-    # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
-    with np.errstate(over="ignore", under="ignore"):
+        # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are
+        # divided separately, because a complex division by a subnormal number gives NaN.
+        scale = 2.0 ** (math.frexp(size)[1] - 1)
+        parts /= scale
+        eps = float(torch.finfo(T.dtype).eps)
+        solution = _judged(A, height, eps)
+        if solution is None or not solution[3]:
+            solution = _proven_in_balance(A, height, eps)
+            if solution is None:
+                return None
+        eigenvalue, u, v, is_regular = solution
+        # If real parts are compared, λ may be zero.
+        (least, most), largest = _ORDINARY[T.dtype.to_real()]
+        is_ordinary = least < size < most or (least < abs(eigenvalue) * scale < most and size < largest)
+        kind = _COMPLEX[T.dtype.to_complex()]
+        # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
         found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
     return Eigentriple(*map(torch.from_numpy, found)), is_regular and is_ordinary
 
@@ -261,11 +266,9 @@ def _judged(A: Array, height: Height, eps: float) -> _Solution | None:
     solution = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, height)
     if solution is None:
         return None
-    eigenvalue, u, v = solution
-    s = np.vdot(v, u)
-    if s == 0:
-        return eigenvalue, u, v, False
-    v = v / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
+    eigenvalue, u, unit = solution
+    s = np.vdot(unit, u)
+    v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
     condition = _norm(v)  # of λ, since ‖u‖ = 1
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
     defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(_times(A, u) - number * u)
@@ -275,11 +278,13 @@ def _judged(A: Array, height: Height, eps: float) -> _Solution | None:
         defect <= rounding * condition
         and right_defect <= rounding
         and condition < _CONDITION / eps**0.5
+        # LAPACK may split a defective eigenvalue by more than a condition shows.
+        and (condition < 1e3 or _distance(A, eigenvalue) > eps**0.5)
         # The error of λ is at most the residual of v.
         and defect <= 1e-4 * modulus
         and modulus > 2 * len(u) * eps
     )
-    return eigenvalue, u, v / condition, proven
+    return eigenvalue, u, v / condition if proven else unit, proven
 
 
 def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
@@ -295,28 +300,33 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     if d.min() == d.max():
         d = np.ones(len(A))
     limit = _CONDITION / eps**0.5
-    with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        for turn in range(_BALANCES):
-            size = float(np.abs(B).max())
-            if not 0 < size < math.inf:
-                return None
-            scaled = np.ascontiguousarray(B) / size
-            solution = _judged(scaled, height, eps)
-            if solution is None:
-                return None
-            eigenvalue, u, v, proven = solution
-            if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
-                u, v = d * u, v / d
-                u, v = u / _norm(u), v / _norm(v)
-                # The gradient divides by vᴴu, in the precision of T.
-                is_regular = bool(abs(np.vdot(v, u)) > (1e-30 if eps > 1e-10 else 1e-290))
-                return eigenvalue * size, u, v, is_regular
-            sizes = np.abs(u), np.abs(v)
-            if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
-                return None
-            step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
-            B, d = B * step / step[:, None], d * step
+    for turn in range(_BALANCES):
+        size = float(np.abs(B).max())
+        if not 0 < size < math.inf:
+            return None
+        scaled = np.ascontiguousarray(B) / size
+        solution = _judged(scaled, height, eps)
+        if solution is None:
+            return None
+        eigenvalue, u, v, proven = solution
+        if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
+            u, v = _unit(d * u), _unit(v / d)
+            # The gradient divides by vᴴu, in the precision of T.
+            s = abs(np.vdot(v, u))
+            is_regular = bool(s > (1e-30 if eps > 1e-10 else 1e-290))
+            return None if math.isnan(s) else (eigenvalue * size, u, v, is_regular)
+        sizes = np.abs(u), np.abs(v)
+        if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+            return None
+        step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
+        B, d = B * step / step[:, None], d * step
     return None
+
+
+def _unit(x: Array) -> Array:
+    """Return x / ‖x‖; NaN where entries have overflowed."""
+    x = x / np.abs(x).max()
+    return x / _norm(x)
 
 
 def _distance(A: Array, eigenvalue: complex) -> float:

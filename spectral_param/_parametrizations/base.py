@@ -355,7 +355,7 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
-        with unset_fake_temporarily():
+        with unset_fake_temporarily(), torch.device("cpu"):
             originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
 
         def empty(t: Tensor) -> Tensor:
@@ -466,12 +466,20 @@ class Parametrization(nn.Module, abc.ABC):
                 continue
             kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
             errors.append(
-                f"{key}: expected {kind}, got {state_dict[key].tolist()}. To keep the bound of the module, "
-                "load the checkpoint without this key, with strict=False."
+                f"{key}: expected {kind}, one or one for each matrix, got {state_dict[key]}. To keep the "
+                "bound of the module, load the checkpoint without this key, with strict=False."
             )
 
-    def _may_be_saved(self, values: Tensor) -> bool:
-        return bool((values.isfinite() & (values > self._least)).all())
+    def _may_be_saved(self, values: Any) -> bool:
+        """Return whether a saved bound has numbers as it must have, for the matrices of the weight."""
+        if not isinstance(values, Tensor) or not bool((values.isfinite() & (values > self._least)).all()):
+            return False
+        return self._shape is None or values.shape in ((), self._batch())
+
+    def _batch(self) -> torch.Size:
+        """Return the shape of the batch of matrices of a registered weight."""
+        assert self._shape is not None
+        return self._split(torch.empty(self._shape, device="meta")).shape[:-2]
 
     def _take_present(self, size: Tensor) -> None:
         """Make what the present matrices have (radii, abscissas, norms) the bound, which is saved."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -157,7 +158,7 @@ def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
     """Raise a ValueError unless the argument is a number of steps, "auto" or None."""
     if checkpoint_every in (None, "auto"):
         return
-    if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
+    if not isinstance(checkpoint_every, (int, np.integer)) or checkpoint_every < 1:
         raise ValueError(
             "checkpoint_every: expected a positive number of steps, 'auto' or None, got "
             f"{checkpoint_every!r}."

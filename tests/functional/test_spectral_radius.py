@@ -1,5 +1,7 @@
 """Spectral radius and dominant eigentriple: values against LAPACK, all derivatives, degenerate input."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -438,6 +440,34 @@ def test_a_cycle_of_any_weights(n, dtype) -> None:
     torch.testing.assert_close(rho.detach().double(), expected, rtol=error, atol=0)
     found = gradient[at].double() * weights.double() * n / expected
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=100 * error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("weight", "n"),
+    [*itertools.product([1e-100, 1e-30, 1e15, 1e30, 1e100], [3, 95, 96, 130]), (1e-300, 5), (1e300, 5)],
+)
+def test_a_cycle_with_one_extreme_weight(weight, n, dtype) -> None:
+    """Warnings are errors here. Where vectors in these units overflow, the gradient is zero."""
+    weights = torch.ones(n, dtype=torch.float64)
+    weights[0] = weight
+    T = torch.zeros(n, n, dtype=dtype)
+    T[torch.arange(n), torch.arange(n).roll(-1)] = weights.to(dtype)
+    T.requires_grad_()
+    rho = spectral_radius(T)
+    (gradient,) = torch.autograd.grad(rho, T)
+    if 0 < weights.to(dtype)[0] < torch.inf:
+        error = n * max(torch.finfo(dtype).eps, 1e-12)
+        torch.testing.assert_close(rho.item(), weight ** (1 / n), rtol=error, atol=0)
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("corner", [2.18e-11, 1e-8, 1e-3, 1.0, 1e3])
+def test_a_jordan_block_has_no_derivative(corner) -> None:
+    for n in (2, 5, 40):
+        T = 3 * torch.eye(n, dtype=torch.float64) + torch.diag(torch.full((n - 1,), corner).double(), -1)
+        assert not dense.leading_eigentriple(T)[1]
+        assert not dense.leading_eigentriple(T.mT.contiguous())[1]
 
 
 @pytest.mark.parametrize("function", [spectral_radius, spectral_abscissa])

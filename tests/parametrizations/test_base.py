@@ -302,6 +302,34 @@ def test_a_copy_has_a_cached_weight_of_its_own() -> None:
         assert torch.equal(other.weight, expected)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [sp.ScaledCayley, sp.SpectralAbscissa, lambda: sp.SpectralNorm(1.0), lambda: sp.LyapunovForm(radius=1.0)],
+    ids=["ScaledCayley", "SpectralAbscissa", "SpectralNorm", "LyapunovForm"],
+)
+def test_a_registration_where_meta_is_the_default_device(make) -> None:
+    with torch.device("meta"):
+        layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make())
+    layer.to_empty(device="cpu")
+    links = layer.parametrizations.weight
+    links[0].restart(*links.parameters(recurse=False))
+    assert links[0].in_manifold(layer.weight.detach())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (4,), (0,)])
+@pytest.mark.parametrize("module", [torch.nn.Linear, torch.nn.RNN, torch.nn.LSTM])
+def test_a_saved_bound_has_the_shape_of_the_matrices(module, shape) -> None:
+    layer = module(4, 4)
+    name = "weight" if module is torch.nn.Linear else "weight_hh_l0"
+    sp.constrain(layer, name, sp.SpectralNorm("present"))
+    state = {**layer.state_dict(), f"parametrizations.{name}.0.norm": torch.ones(shape)}
+    if shape == () or (shape == (4,) and module is torch.nn.LSTM):
+        layer.load_state_dict(state)
+        return
+    with pytest.raises(RuntimeError, match="finite numbers > 0, one or one for each matrix, got tensor"):
+        layer.load_state_dict(state)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0, -0.5])
 @pytest.mark.parametrize(
     ("make", "name"),
