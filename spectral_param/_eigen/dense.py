@@ -27,7 +27,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
 
 # The quantity by which an eigenvalue leads: modulus or real part.
@@ -52,8 +52,6 @@ _EPS = float(np.finfo(np.float64).eps)
 _SOLVES = 2
 # T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
 _POWERS = 7
-# Up to this size numpy's OpenBLAS takes a product on one thread.
-_NUMPY_SIZE = 64
 # What the condition of a proven λ may be, times the root of eps; and how many units are tried for it.
 _CONDITION, _BALANCES = 0.01, 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
@@ -192,7 +190,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     power: Any = _in_double(T)
     multiply: Any = np.dot
     norm: Any = _norm
-    if len(power) > _NUMPY_SIZE:
+    if len(power) > MULTIPLIED_BY_NUMPY:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
     with np.errstate(all="ignore"):  # What overflows proves nothing.
@@ -297,8 +295,6 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
-    if d.min() == d.max():
-        d = np.ones(len(A))
     limit = _CONDITION / eps**0.5
     for turn in range(_BALANCES):
         size = float(np.abs(B).max())
@@ -504,7 +500,7 @@ def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
     """Return unit right and left eigenvectors of complex T (b, n, n) for the eigenvalues (b)."""
     b, n, _ = T.shape
     eps = torch.finfo(T.dtype).eps
-    shifted = T - eigenvalue[:, None, None] * torch.eye(n, dtype=T.dtype, device=T.device)
+    shifted = T - eigenvalue[:, None, None] * identity_like(T)
     lu, pivots, _ = torch.linalg.lu_factor_ex(shifted)
     # T - λI is nearly singular by construction. A zero pivot is replaced by a rounding error.
     diagonal = lu.diagonal(dim1=-2, dim2=-1)

@@ -49,7 +49,7 @@ from spectral_param._eigen.dense import (
     is_degenerate,
     physical_conj,
 )
-from spectral_param._matrices import to_double
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._scale import power_of_two_scale
 
 
@@ -91,7 +91,7 @@ def _bordered_solve(
     """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; zero for degenerate λ and for rhs = 0."""
     n = T.shape[-1]
     scale = power_of_two_scale(T.detach())
-    identity = torch.eye(n, dtype=T.dtype, device=T.device)
+    identity = identity_like(T)
     top = torch.cat([(T - eigenvalue[..., None, None] * identity) / scale, column[..., None]], -1)
     bottom = torch.cat([row.conj(), torch.zeros_like(row[..., :1])], -1)[..., None, :]
     bordered = torch.cat([top, bottom], -2)

@@ -474,12 +474,9 @@ class Parametrization(nn.Module, abc.ABC):
         """Return whether a saved bound has numbers as it must have, for the matrices of the weight."""
         if not isinstance(values, Tensor) or not bool((values.isfinite() & (values > self._least)).all()):
             return False
-        return self._shape is None or values.shape in ((), self._batch())
-
-    def _batch(self) -> torch.Size:
-        """Return the shape of the batch of matrices of a registered weight."""
-        assert self._shape is not None
-        return self._split(torch.empty(self._shape, device="meta")).shape[:-2]
+        if self._shape is None:
+            return True
+        return values.shape in ((), self._split(torch.empty(self._shape, device="meta")).shape[:-2])
 
     def _take_present(self, size: Tensor) -> None:
         """Make what the present matrices have (radii, abscissas, norms) the bound, which is saved."""

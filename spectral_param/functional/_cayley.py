@@ -57,7 +57,7 @@ from spectral_param._context import (
     is_plain,
     is_wrapped,
 )
-from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -71,9 +71,6 @@ LEAF_SIZE_IN_BATCH = 8
 INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
 # From this size on, a product with its own adjoint is taken by blocks.
 GRAM_SIZE = 256
-# Numpy's products are faster where they take no more operations than those of matrices of this size, the most
-# that its OpenBLAS takes on one thread.
-MULTIPLIED_BY_NUMPY = 64
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
     for name in ("getrf", "getri")
