@@ -47,14 +47,13 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
-	$(BIN)/python -m pytest -q tests/test_search.py  # It reads the index that was built.
+	$(BIN)/python -m pytest -q tests/project/test_search.py  # It reads the index that was built.
 
 wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
 	.ci/wheel $(BIN)/python
 
 # What touches numpy and scipy.
-BOUNDS := tests/analysis tests/eigen tests/functional/test_schur.py tests/parametrizations \
-  tests/test_conformance.py tests/test_init.py tests/examples/test_scripts.py
+BOUNDS := tests/promises tests/internal/eigen tests/examples/test_scripts.py
 # TORCH=torch==2.6.* takes the oldest torch.
 bounds: TORCH := $(shell grep '^torch' constraints.txt)
 bounds:  ## test with the oldest numpy and scipy that are supported (TORCH="torch==2.6.*": with the oldest torch, too)

@@ -1,6 +1,6 @@
 """``python -m benchmarks.device``: a training step on a device: its numbers, and what it costs the host.
 
-Without arguments, the device is the stand-in of ``tests/standin.py``, which any machine has. It counts the
+Without arguments, the device is the stand-in of ``benchmarks/standin.py``, which any machine has. It counts the
 launches and waits of each step, which are the same on every device that runs PyTorch's operations one by one.
 With ``--device cuda`` the steps are timed there, beside the host. In both cases, each step's weight and
 gradients are first compared with the host's. ``results/device_before.json`` has the counts of commit 31b8bee,
@@ -181,7 +181,7 @@ def compare(case: Case, device: torch.device | str) -> float:
 def _counting(device: torch.device | str) -> contextlib.AbstractContextManager[Any]:
     if torch.device(device).type != "standin":
         return contextlib.nullcontext()
-    from tests import standin  # It registers a device, which a real one does not need.
+    from benchmarks import standin  # It registers a device, which a real one does not need.
 
     return standin.counting()
 
@@ -239,7 +239,7 @@ def main() -> None:
     arguments = parser.parse_args()
     is_standin = arguments.device == "standin"
     if is_standin:
-        from tests import standin  # noqa: F401
+        from benchmarks import standin  # noqa: F401
     default = "device.json" if is_standin else f"device_{torch.device(arguments.device).type}.json"
     output = arguments.output or RESULTS / default
     results: dict[str, Any] = {"environment": record.environment(device=_name(arguments.device)), "steps": {}}

@@ -38,7 +38,7 @@ class Fault:
     tests: tuple[str, ...]
 
 
-CONFORMANCE = "tests/test_conformance.py"
+CONFORMANCE = "tests/promises/test_conformance.py"
 
 FAULTS = (
     Fault(
@@ -46,28 +46,28 @@ FAULTS = (
         "spectral_param/_eigen/norm.py",
         r"upper = proof\.block_bound\(.*",
         "upper = top",
-        ("tests/eigen/test_norm.py",),
+        ("tests/internal/eigen/norm",),
     ),
     Fault(
         "norm: a bound is taken over from the last step, but not the move",
         "spectral_param/_eigen/norm.py",
         r"old \+ 1\.001 \* move",
         "old",
-        ("tests/eigen/test_norm.py",),
+        ("tests/internal/eigen/norm",),
     ),
     Fault(
         "norm: the residual of a power step is left out of its bound",
         "spectral_param/_eigen/proof.py",
         r"return theta \+ defect / \(theta - second\) if",
         "return theta if",
-        ("tests/eigen/test_norm.py",),
+        ("tests/internal/eigen/norm",),
     ),
     Fault(
         "norm: the bound of the second singular value counts wrongly",
         "spectral_param/_eigen/proof.py",
         r"eigvalsh\(H\)\[-2\] <= s",
         "eigvalsh(H)[-3] <= s",
-        ("tests/eigen/test_proof.py",),
+        ("tests/internal/eigen/proof",),
     ),
     Fault(
         "norm-gradient: the term of the norm has the wrong sign",
@@ -81,14 +81,14 @@ FAULTS = (
         "spectral_param/_eigen/symbol.py",
         r"cosine \*= math\.cos\(math\.pi \* \(q - 1\) / \(2 \* n\)\)",
         "cosine *= 1.0",
-        ("tests/parametrizations/test_spectral_norm.py", "-k", "norm_of_a_layer"),
+        ("tests/promises/constraints/test_spectral_norm.py", "-k", "norm_of_a_layer"),
     ),
     Fault(
         "stride: the phases of a strided convolution are forgotten",
         "spectral_param/_constrain.py",
         r"return tuple\(s // math\.gcd\(s, d\) for",
         "return tuple(1 for",
-        ("tests/parametrizations/test_spectral_norm.py", "-k", "norm_of_a_layer"),
+        ("tests/promises/constraints/test_spectral_norm.py", "-k", "norm_of_a_layer"),
     ),
     Fault(
         "absolute: the gradient ignores the signs",
@@ -109,21 +109,21 @@ FAULTS = (
         "spectral_param/functional/_householder.py",
         r"dU\.mH - dN @ X",
         "dU.mH + dN @ X",
-        ("tests/test_forward_mode.py", "-k", "householder"),
+        ("tests/promises/functional/test_forward_mode.py", "-k", "householder"),
     ),
     Fault(
         "small-cayley: the gradient of a small orthogonal weight is symmetric",
         "spectral_param/functional/_cayley.py",
         r"np\.subtract\(half, transposed, out=above\)",
         "np.add(half, transposed, out=above)",
-        ("tests/functional/test_cayley.py", "-k", "against_the_formula_in_double_precision"),
+        ("tests/promises/functional/test_cayley.py", "-k", "against_the_formula_in_double_precision"),
     ),
     Fault(
         "small-step: modReLU in numpy adds its bias before it takes the modulus",
         "spectral_param/_recurrence/short.py",
         r"z \*= sign\n            z \+= bias",
         "z += bias\n            z *= sign",
-        ("tests/recurrence",),
+        ("tests/internal/recurrence",),
     ),
     Fault(
         "gate: the last block of a gated weight has the wrong sign",
@@ -137,21 +137,21 @@ FAULTS = (
         "spectral_param/_parametrizations/spectral_radius.py",
         r'self\.register_buffer\("latched", None\)',
         'self.register_buffer("latched", None, persistent=False)',
-        ("tests/parametrizations/test_spectral_radius.py", CONFORMANCE, "-k", "latch"),
+        ("tests/promises/constraints/test_spectral_radius.py", CONFORMANCE, "-k", "latch"),
     ),
     Fault(
         "powers: their rounding errors do not count",
         "spectral_param/_eigen/dense.py",
         r"error, rounding = 0\.0, 4 \* len\(power\) \* _EPS",
         "error, rounding = 0.0, 0.0",
-        ("tests/eigen/test_powers.py",),
+        ("tests/internal/eigen/dense",),
     ),
     Fault(
         "conjugate: the gradient of a complex eigenvalue lacks one",
         "spectral_param/_eigen/derivative.py",
         r"x\[\.\.\., :, None\], physical_conj\(y\)\[",
         "x[..., :, None], y[",
-        ("tests/functional/test_spectral_radius.py", "-k", "first_and_second"),
+        ("tests/promises/functional/test_spectral_radius.py", "-k", "first_and_second"),
     ),
     Fault(
         "small: the gradient of a complex eigenvalue of a small matrix lacks a conjugate",
@@ -165,35 +165,35 @@ FAULTS = (
         "spectral_param/_eigen/dense.py",
         r"return not is_on_host\(T\) and T\.shape\[-1\] <= HOST_SIZE",
         "return False",
-        ("tests/test_device.py", "-k", "without_eigenvalues"),
+        ("tests/promises/test_device.py", "-k", "without_eigenvalues"),
     ),
     Fault(
         "device: matrices are tracked one after the other",
         "spectral_param/_eigen/follower.py",
         r"tracking\.together\(\[(.*)\]\)",
         "[tracking.track(*each) for each in zip(matrices, states, strict=True)]",
-        ("tests/test_device.py", "-k", "launches_and_waits"),
+        ("tests/promises/test_device.py", "-k", "launches_and_waits"),
     ),
     Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/_eigen/tracking.py",
         r"shortfall = max\(shortfall, \(yield from audit\)\)",
         "pass",
-        ("tests/eigen",),
+        ("tests/internal/eigen",),
     ),
     Fault(
         "packed: a shorter step goes on from the wrong rows of the step before",
         "spectral_param/_recurrence/fused.py",
         r"segment\.length - segment\.sizes\[-1\]",
         "segment.length - segment.following",
-        ("tests/recurrence",),
+        ("tests/internal/recurrence",),
     ),
     Fault(
         "segment: no gradient flows back over a checkpoint",
         "spectral_param/_recurrence/fused.py",
         r"_last_step\(segment, delta\)\.add_\(self\.start\)",
         "_last_step(segment, delta)",
-        ("tests/recurrence",),
+        ("tests/internal/recurrence",),
     ),
     Fault(
         "resume: the state that is carried from batch to batch is lost",

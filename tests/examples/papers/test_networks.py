@@ -19,7 +19,7 @@ from examples.papers.networks import (
 )
 from examples.papers.networks.full_capacity import Stiefel, stiefel_step
 from spectral_param.testing import Case, conformance
-from tests.cases import orthogonal, orthogonality_defect
+from tests.promises.cases import orthogonal, orthogonality_defect
 
 DTYPES = [torch.float64, torch.complex128]
 CASE = Case(

@@ -13,7 +13,7 @@ from examples.papers import __main__ as entry
 from examples.papers import cli, config, networks, optimizers, record, runs, tasks
 from examples.papers.parallel import Processes
 from examples.papers.trainer import Trainer
-from tests.cases import orthogonality_defect
+from tests.promises.cases import orthogonality_defect
 
 CPU = Processes(0, 1, torch.device("cpu"))
 

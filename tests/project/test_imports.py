@@ -1,0 +1,114 @@
+"""Imports point one way: no circle, none upwards, and what is beside the package stands above it."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# From the ground up. A module may import from its own layer and from those below.
+LAYERS = (
+    ("errors",),
+    ("_context", "_matrices", "_scale"),
+    ("_eigen", "_recurrence", "functional"),
+    ("_parametrizations", "init"),
+    ("_constrain", "_model"),
+    ("dynamics", "nn"),
+    ("analysis", "testing"),
+    ("",),  # spectral_param/__init__.py
+)
+HEIGHTS = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    module_of(path): path
+    for folder in ("spectral_param", "examples", "benchmarks", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def imports(name: str) -> set[str]:
+    """The modules of this repository that one imports, inside functions and for type checkers, too."""
+    found = set()
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            base = ".".join(filter(None, (above, node.module)))
+            # "from package import module" does not need what else the package imports.
+            submodules = {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
+            found |= submodules if len(submodules) == len(node.names) else {base, *submodules}
+    return found & MODULES.keys()
+
+
+GRAPH = {name: imports(name) for name in MODULES}
+PACKAGE = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == "spectral_param"}
+
+
+def layer(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def upwards(graph: dict[str, set[str]]) -> list[str]:
+    return [
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in sorted(targets)
+        if HEIGHTS[layer(target)] > HEIGHTS[layer(name)]
+    ]
+
+
+def test_every_part_of_the_package_has_its_layer() -> None:
+    assert {layer(name) for name in PACKAGE} <= HEIGHTS.keys()
+
+
+def test_no_import_points_upwards() -> None:
+    assert upwards(PACKAGE) == []
+
+
+@pytest.mark.parametrize("folder", ["spectral_param", "examples", "benchmarks"])
+def test_imports_have_no_circle(folder) -> None:
+    graph = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == folder}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize(
+    ("folder", "below"),
+    [
+        ("spectral_param", {"spectral_param"}),
+        ("examples", {"spectral_param", "examples"}),
+        ("benchmarks", {"spectral_param", "examples", "benchmarks", "tests"}),  # The stand-in device.
+    ],
+)
+def test_what_is_beside_the_package_stands_above_it(folder, below) -> None:
+    for name, targets in GRAPH.items():
+        if name.split(".")[0] == folder:
+            assert {target.split(".")[0] for target in targets} <= below, name
+
+
+def test_papers_know_nothing_of_the_demo() -> None:
+    for name, targets in GRAPH.items():
+        if name.startswith("examples.papers"):
+            assert not any(target.startswith("examples.demo") for target in targets), name
+
+
+def test_circles_and_imports_upwards_are_found() -> None:
+    assert upwards({"spectral_param.errors": {"spectral_param.nn.cells"}}) == [
+        "spectral_param.errors imports spectral_param.nn.cells"
+    ]
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+    assert "spectral_param._context" in GRAPH["spectral_param.functional._cayley"]
+    assert "examples.papers.trainer" in GRAPH["examples.demo.pipeline"]
+    assert {"spectral_param.init", "spectral_param.nn"} <= GRAPH["spectral_param"]

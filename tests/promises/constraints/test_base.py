@@ -1,0 +1,384 @@
+"""What every parametrization of the library refuses before anything changes, and its copies."""
+
+import contextlib
+import copy
+import warnings
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
+
+import spectral_param as sp
+from spectral_param._context import has_no_values
+from spectral_param.testing import Holder, holder, originals, tolerance
+from tests.promises.cases import CASES, make_blocks, orthogonal, with_radius
+
+KINDS = {
+    "ScaledCayley": (lambda shape: sp.ScaledCayley(), orthogonal),
+    "SpectralRadiusNorm": (
+        lambda shape: sp.SpectralRadiusNorm(mode="latched"),
+        lambda shape, dtype: with_radius(shape, dtype, 0.9),
+    ),
+    "BlockTriangular": (make_blocks, lambda shape, dtype: torch.eye(shape[-1], dtype=dtype)),
+}
+
+
+def constrained(name, weight):
+    module = Holder(weight.clone())
+    gates = weight.shape[-2] // weight.shape[-1]
+    return sp.constrain(module, "weight", KINDS[name][0](tuple(weight.shape)), gates=gates)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_assignment_of_another_dtype(name) -> None:
+    module = constrained(name, torch.randn(4, 4))
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"weight of torch\.float32 on cpu, got torch\.float64"):
+        module.weight = KINDS[name][1]((4, 4), torch.float64)
+    assert torch.equal(module.weight, before)
+    module.double()  # and from here on, read or not, it is a float64 weight
+    module.weight = KINDS[name][1]((4, 4), torch.float64)
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"weight of torch\.float64 on cpu, got torch\.float32"):
+        module.weight = KINDS[name][1]((4, 4), torch.float32)
+    assert torch.equal(module.weight, before)
+
+
+def test_assignment_to_a_converted_complex_weight() -> None:
+    for convert in (lambda m: m.to(torch.complex128), lambda m: m.double()):
+        module = constrained("ScaledCayley", torch.eye(4, dtype=torch.complex64))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            convert(module)
+        W = orthogonal((4, 4), module.weight.dtype)
+        module.weight = W
+        torch.testing.assert_close(module.weight, W)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_assignment_of_another_shape(name) -> None:
+    module = constrained(name, torch.randn(16, 4))
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"shape \(16, 4\), got \(4, 4\)"):
+        module.weight = KINDS[name][1]((4, 4), torch.float32)
+    assert torch.equal(module.weight, before)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_meta_device_then_materialised_and_restarted(name) -> None:
+    module = constrained(name, torch.empty(4, 4, device="meta"))
+    assert module.weight.shape == (4, 4)
+    assert all(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    module.to_empty(device="cpu")
+    weight = module.parametrizations.weight
+    weight[0].restart(*weight.parameters(recurse=False))
+    assert module.weight.isfinite().all()
+    assert weight[0].in_manifold(module.weight)
+    fresh = constrained(name, torch.eye(4))
+    module.load_state_dict(fresh.state_dict())
+    assert torch.equal(module.weight, fresh.weight)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_after_to_empty_a_read_without_values_is_said(name) -> None:
+    """The layer's reset_parameters changes the weight that it reads, and no original."""
+    with torch.device("meta"):
+        layer = torch.nn.Linear(4, 4)
+    sp.constrain(layer, "weight", KINDS[name][0]((4, 4)))
+    layer.to_empty(device="cpu")
+    for t in (*layer.parameters(), *layer.buffers()):
+        t.data.fill_(0.1)  # Instead of any values; seen by no one.
+    with pytest.warns(UserWarning, match="expected originals with values.*links"):
+        layer.reset_parameters()
+    links = layer.parametrizations.weight
+    layer.to("meta").to_empty(device="cpu")
+    links[0].restart(*links.parameters(recurse=False))  # The remedy.
+    assert links[0].in_manifold(layer.weight)
+    layer.to("meta").to_empty(device="cpu")
+    trained = sp.constrain(torch.nn.Linear(4, 4), "weight", KINDS[name][0]((4, 4)))
+    layer.load_state_dict(trained.state_dict())  # The other remedy.
+    assert torch.equal(layer.weight, trained.weight)
+
+
+def cases(shape):
+    for case in CASES:
+        yield case.make(shape), case.member(shape, case.dtypes[0])
+    yield sp.SpectralRadiusNorm("present"), torch.randn(shape)
+    yield sp.SpectralAbscissa("present"), torch.randn(shape)
+
+
+@pytest.mark.parametrize("n", [4, 100])
+def test_meta_device_then_loaded(n) -> None:
+    for constraint, member in cases((n, n)) if n == 4 else [(sp.SpectralRadiusNorm(), torch.randn(n, n))]:
+        with torch.device("meta"):
+            module = Holder(torch.empty(n, n, dtype=member.dtype))
+        sp.constrain(module, "weight", constraint)
+        trained = sp.constrain(Holder(member), "weight", constraint)
+        expected = trained.weight.detach()
+        module.load_state_dict(trained.state_dict(), assign=True)
+        assert torch.equal(module.weight, expected)
+        assert not any(t.is_meta for t in (*module.parameters(), *module.state_dict().values()))
+        module.weight.abs().sum().backward()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("start", ["meta", "cpu"])
+def test_tensors_in_place_of_the_registered_ones_tell_device_and_dtype(name, start) -> None:
+    trained = constrained(name, torch.eye(4, dtype=torch.float64))
+
+    def loaded():
+        module = constrained(name, torch.empty(4, 4, device=start).fill_(1.0))
+        module.load_state_dict(trained.state_dict(), assign=True)
+        return module
+
+    loaded().to("cpu")  # Read or not.
+    module = loaded()
+    assert module.weight.dtype == module.parametrizations.weight[0].dtype == torch.float64
+    assert not any(t.is_meta for t in module.buffers())
+    module.weight = W = KINDS[name][1]((4, 4), torch.float64)
+    torch.testing.assert_close(module.weight, W)
+    module = loaded()
+    links = module.parametrizations.weight
+    links[0].restart(*links.parameters(recurse=False))
+    assert links[0].in_manifold(module.weight)
+
+
+def test_fake_tensors_as_on_the_meta_device() -> None:
+    """Building a model under FakeTensorMode tells its shapes and takes no memory."""
+    made = [(case.make, case.dtypes[0]) for case in CASES if case.name != "SignPattern"]  # Takes a pattern.
+    made.append((lambda shape: [sp.ScaledCayley(), sp.SpectralRadiusNorm("present")], torch.float32))
+    made.append((lambda shape: sp.SpectralAbscissa("present"), torch.float32))
+    for make, dtype in made:
+        with FakeTensorMode():
+            layer = sp.constrain(torch.nn.Linear(6, 6, dtype=dtype), "weight", make((6, 6)))
+            output = layer(torch.randn(3, 6, dtype=dtype))
+            output.abs().sum().backward()
+            assert output.shape == (3, 6)
+        everything = (*layer.parameters(), *layer.buffers())
+        assert all(isinstance(t, FakeTensor) for t in everything)
+        assert all(t.grad is not None for t in layer.parameters())
+
+
+def test_a_start_without_values() -> None:
+    """restart and sample tell shapes, too."""
+    for mode, device in ((contextlib.nullcontext(), "meta"), (FakeTensorMode(), "cpu")):
+        for case in CASES:
+            if case.name == "SignPattern":  # Takes a pattern.
+                continue
+            with mode:
+                module = Holder(torch.empty(4, 4, dtype=case.dtypes[0], device=device))
+                links = sp.constrain(module, "weight", case.make((4, 4))).parametrizations.weight
+                links[0].restart(*links.parameters(recurse=False))
+                assert has_no_values(links[0].sample(), module.weight)
+
+
+def test_present_bounds_of_gates_under_fake_tensors() -> None:
+    for make in (sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.LyapunovForm):
+        with FakeTensorMode():
+            lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", make("present"))
+            output, _ = lstm(torch.randn(5, 2, 3))
+            assert isinstance(lstm.parametrizations.weight_hh_l0[0].sample(), FakeTensor)
+        assert output.shape == (5, 2, 6)
+
+
+@pytest.mark.parametrize("n", [6, 120])
+def test_networks_of_fake_tensors(n) -> None:
+    with FakeTensorMode():
+        network = sp.nn.ENRNN(2, n, 4)
+        output, _ = network(torch.randn(5, 3, 2))
+        output.sum().backward()
+    assert output.shape == (5, 3, n + 4)
+
+
+@pytest.mark.parametrize("name", ["ScaledCayley", "SpectralRadiusNorm"])
+def test_views_that_are_conjugated_or_negated_lazily(name) -> None:
+    Z = torch.randn(4, 4, dtype=torch.complex128)
+    module = Holder(torch.empty(0))
+    for view in (Z.mH, Z.conj().imag):
+        module.weight = torch.nn.Parameter(view)
+        with pytest.raises(ValueError, match=r"lazily conjugated or negated view.*resolve_conj"):
+            register_parametrization(module, "weight", KINDS[name][0]((4, 4)))
+    # Later they are welcome: values are assigned, not the tensor.
+    module = constrained(name, orthogonal((4, 4), Z.dtype))
+    module.weight = W = orthogonal((4, 4), Z.dtype).mH
+    torch.testing.assert_close(module.weight, W)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_precision_weight_can_be_assigned_to_itself(name, dtype) -> None:
+    module = constrained(name, torch.randn(8, 8).to(dtype))
+    W = module.weight.detach().clone()
+    module.weight = W
+    torch.testing.assert_close(module.weight, W, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SkewExponential, sp.Householder])
+def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
+    module = Holder(torch.randn(6, 6))
+    register_parametrization(module, "weight", make())
+    before = module.weight.detach().clone()
+    with pytest.raises(sp.errors.InManifoldError, match="expected a weight with orthonormal columns"):
+        module.weight = 1e20 * torch.randn(6, 6)
+    assert torch.equal(module.weight, before)
+
+
+OPERATORS = {
+    "Householder": (lambda: sp.Householder(3), torch.bfloat16),
+    "Householder, complex": (lambda: sp.Householder(3), torch.complex64),
+    "Givens": (lambda: sp.Givens(), torch.bfloat16),
+    "Givens, complex": (lambda: sp.Givens(), torch.complex64),
+    "FourierUnitary": (lambda: sp.FourierUnitary(), torch.complex64),
+}
+
+
+@pytest.mark.parametrize("rows", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("make", "dtype"), OPERATORS.values(), ids=OPERATORS)
+def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
+    module = Holder(torch.randn(8, 8, dtype=dtype))
+    register_parametrization(module, "weight", make())
+    of_weight = module.parametrizations.weight
+    h = torch.randn(3, 8, dtype=rows)
+    actual = of_weight[0].operator(*of_weight.parameters(recurse=False))(h)
+    assert actual.dtype == (torch.complex64 if dtype.is_complex else rows)
+    W = module.weight.detach().to(torch.complex64 if dtype.is_complex else torch.float32)
+    torch.testing.assert_close(actual.to(W.dtype), h.to(W.dtype) @ W.mT, atol=0.1, rtol=0)
+
+
+COPIED = {
+    "torch.nn.RNN": (
+        lambda: sp.constrain(torch.nn.RNN(3, 8), "weight_hh_l0", sp.ScaledCayley()),
+        "weight_hh_l0",
+    ),
+    "torch.nn.LSTM": (
+        lambda: sp.constrain(torch.nn.LSTM(3, 8), "weight_hh_l0", sp.SpectralRadiusNorm()),
+        "weight_hh_l0",
+    ),
+    "ScoRNN": (lambda: sp.nn.ScoRNN(3, 8), "weight_hh"),
+    "Linear": (
+        lambda: torch.nn.Sequential(sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())),
+        "weight",
+    ),
+}
+
+
+def output(module, x):
+    y = module(x)
+    return y[0] if isinstance(y, tuple) else y
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copy_without_its_constraint_leaves_the_original_alone(name) -> None:
+    make, tensor = COPIED[name]
+    module, x = make(), torch.randn(5, 2, 3)
+    with torch.no_grad():
+        before = output(module, x)
+    other = copy.deepcopy(copy.deepcopy(module))
+    for part in other.modules():
+        if parametrize.is_parametrized(part):
+            remove_parametrizations(part, tensor)
+    torch.testing.assert_close(output(other, x), before)
+    output(module, x).square().sum().backward()
+    originals = [p for key, p in module.named_parameters() if "original" in key]
+    assert originals
+    with torch.no_grad():
+        for original in originals:
+            assert original.grad.abs().max() > 0
+            original += torch.randn_like(original)
+    assert not torch.equal(output(module, x), before)
+    torch.testing.assert_close(output(other, x), before)
+
+
+def test_a_copy_has_a_cached_weight_of_its_own() -> None:
+    module = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley())
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.parametrizations.weight.original += torch.randn(4, 4)
+    expected = other.weight.detach().clone()
+    with parametrize.cached():
+        assert not torch.equal(module.weight, expected)
+        assert torch.equal(other.weight, expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [sp.ScaledCayley, sp.SpectralAbscissa, lambda: sp.SpectralNorm(1.0), lambda: sp.LyapunovForm(radius=1.0)],
+    ids=["ScaledCayley", "SpectralAbscissa", "SpectralNorm", "LyapunovForm"],
+)
+def test_a_registration_where_meta_is_the_default_device(make) -> None:
+    with torch.device("meta"):
+        layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make())
+    layer.to_empty(device="cpu")
+    links = layer.parametrizations.weight
+    links[0].restart(*links.parameters(recurse=False))
+    assert links[0].in_manifold(layer.weight.detach())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (4,), (0,)])
+@pytest.mark.parametrize("module", [torch.nn.Linear, torch.nn.RNN, torch.nn.LSTM])
+def test_a_saved_bound_has_the_shape_of_the_matrices(module, shape) -> None:
+    layer = module(4, 4)
+    name = "weight" if module is torch.nn.Linear else "weight_hh_l0"
+    sp.constrain(layer, name, sp.SpectralNorm("present"))
+    state = {**layer.state_dict(), f"parametrizations.{name}.0.norm": torch.ones(shape)}
+    if shape == () or (shape == (4,) and module is torch.nn.LSTM):
+        layer.load_state_dict(state)
+        return
+    with pytest.raises(RuntimeError, match="finite numbers > 0, one or one for each matrix, got tensor"):
+        layer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0, -0.5])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (sp.SpectralRadiusNorm, "radius"),
+        (sp.SpectralNorm, "norm"),
+        (sp.LyapunovForm, "radius"),
+        (sp.SpectralAbscissa, "abscissa"),
+        (lambda bound: sp.LyapunovForm(abscissa=bound), "abscissa"),
+    ],
+)
+def test_a_saved_bound_that_is_none_is_not_loaded(make, name, bad) -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make("present"))
+    expected, key = layer.weight.detach().clone(), f"parametrizations.weight.0.{name}"
+    state = {**layer.state_dict(), key: torch.tensor(bad)}
+    if name == "abscissa" and bad in (0.0, -0.5):
+        layer.load_state_dict(state)
+        assert getattr(layer.parametrizations.weight[0], name) == bad
+        return
+    with pytest.raises(RuntimeError, match=rf"{key}: expected finite numbers.*, got {bad}"):
+        layer.load_state_dict(state)
+    torch.testing.assert_close(layer.weight, expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("shape", [(5, 5), (2, 4, 4), (16, 4)], ids=str)
+def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case, shape) -> None:
+    if torch.float64 not in case.dtypes:
+        return
+    module = holder(case, case.member(shape, torch.float64))
+    before = module.weight.detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's, that complex modules are new.
+        module.to(torch.complex128)
+    torch.testing.assert_close(module.weight.detach(), before.to(torch.complex128), atol=1e-9, rtol=0)
+    for original in originals(module):
+        original.data.add_(0.1 * torch.randn_like(original))
+    W = module.weight.detach()
+    violation = case.violation(W if torch.complex128 in case.dtypes else W.real)
+    assert violation.max().item() <= tolerance(torch.float64, shape[-1]) * max(1.0, W.abs().max().item())
+    if torch.complex128 not in case.dtypes:
+        assert not bool(W.imag.any())
+
+
+@pytest.mark.parametrize("n", [3, 100])
+def test_a_complex_weight_that_loses_its_imaginary_parts_is_refused(n) -> None:
+    layer = sp.constrain(torch.nn.Linear(n, n, dtype=torch.complex64), "weight", sp.ScaledCayley())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        layer.to(torch.float32)
+    with pytest.raises(sp.errors.UnsupportedDtypeError, match="dropped the imaginary parts"):
+        layer.weight  # noqa: B018

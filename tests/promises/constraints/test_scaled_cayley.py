@@ -1,0 +1,219 @@
+"""ScaledCayley: any orthogonal weight, a given number of -1s, phases, gates."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.parametrize import register_parametrization
+from torch.optim.swa_utils import AveragedModel
+
+import spectral_param as sp
+from spectral_param.errors import InManifoldError, NotFiniteError
+from spectral_param.testing import Holder
+from tests.promises.cases import orthogonal, orthogonality_defect
+from tests.promises.functional.test_cayley import SPECIAL
+from tests.training import reverse_inputs
+
+
+def constrained(weight, negative_ones=None):
+    module = Holder(weight.clone())
+    register_parametrization(module, "weight", sp.ScaledCayley(negative_ones))
+    return module
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_every_orthogonal_weight_round_trips(name) -> None:
+    W = torch.from_numpy(SPECIAL[name])
+    module = constrained(W)
+    torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
+    A = module.parametrizations.weight.original
+    assert A.abs().max() <= 1 + 1e-9
+    assert torch.equal(A, -A.mT)
+    module.weight = torch.eye(len(W), dtype=W.dtype)
+    module.weight = W
+    torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
+
+
+def test_registration_takes_the_nearest_orthogonal_weight() -> None:
+    W = torch.randn(6, 6, dtype=torch.float64)
+    U, _, Vh = torch.linalg.svd(W)
+    torch.testing.assert_close(constrained(W).weight, U @ Vh)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
+def test_a_given_number_of_negative_ones(count) -> None:
+    module = constrained(torch.randn(6, 6, dtype=torch.float64), negative_ones=count)
+    signs = module.parametrizations.weight[0].signs
+    assert (signs < 0).sum() == count
+    assert torch.linalg.det(module.weight).item() == pytest.approx((-1) ** count)
+    assert orthogonality_defect(module.weight).max() < 1e-13
+
+
+@pytest.mark.parametrize("count", [1, 0.5])
+def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        models = [Holder(orthogonal((5, 5), torch.float32)) for _ in range(2)]
+        for model in models:
+            sp.constrain(model, "weight", sp.ScaledCayley(negative_ones=count))
+        averaged = AveragedModel(models[0], use_buffers=True)
+        for model in models:
+            averaged.update_parameters(model)
+        W = averaged.module.weight.detach()
+        torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(models[0].weight.detach()))
+
+
+def test_a_checkpoint_with_another_number_of_negative_ones_is_refused() -> None:
+    saved = constrained(orthogonal((6, 6), torch.float32), negative_ones=3)
+    with pytest.raises(RuntimeError, match=r"signs: expected 2 entries of -1.*got \[3\]"):
+        constrained(orthogonal((6, 6), torch.float32), negative_ones=2).load_state_dict(saved.state_dict())
+    for count in (3, 0.5, None):
+        module = constrained(orthogonal((6, 6), torch.float32), negative_ones=count)
+        module.load_state_dict(saved.state_dict())
+        torch.testing.assert_close(module.weight, saved.weight)
+
+
+def test_a_fraction_of_negative_ones() -> None:
+    module = constrained(torch.randn(10, 10), negative_ones=0.3)
+    assert (module.parametrizations.weight[0].signs < 0).sum() == 3
+
+
+def test_the_wrong_determinant_for_a_given_number() -> None:
+    W = orthogonal((4, 4), torch.float64)
+    W[0] *= torch.linalg.det(W)  # determinant +1
+    module = constrained(torch.randn(4, 4, dtype=torch.float64), negative_ones=1)
+    with pytest.raises(InManifoldError, match=r"1 -1s in D can reach.*determinant \+1"):
+        module.weight = W
+
+
+def test_a_weight_that_a_given_number_cannot_reach() -> None:
+    with pytest.raises(InManifoldError, match=r"no D was found .*or another start: .*init='paper'"):
+        constrained(torch.eye(4), negative_ones=2)
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, -0.1, True, math.nan, "half"])
+def test_bad_negative_ones(bad) -> None:
+    with pytest.raises(ValueError, match="negative_ones: expected an integer >= 0, a fraction"):
+        sp.ScaledCayley(bad)
+
+
+def test_negative_ones_of_numpy() -> None:
+    for given, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
+        assert repr(sp.ScaledCayley(given)) == repr(sp.ScaledCayley(plain))
+
+
+def test_more_negative_ones_than_rows() -> None:
+    with pytest.raises(ValueError, match="at most n = 3, got 4"):
+        constrained(torch.eye(3), negative_ones=4)
+
+
+def test_negative_ones_for_a_complex_weight() -> None:
+    for init in (None, "paper"):
+        with pytest.raises(ValueError, match="expected None for a weight that is complex"):
+            sp.constrain(
+                Holder(torch.eye(3, dtype=torch.complex64)),
+                "weight",
+                sp.ScaledCayley(negative_ones=1),
+                init=init,
+            )
+
+
+def test_weight_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(NotFiniteError, match="expected a finite weight"):
+        constrained(torch.full((3, 3), torch.nan))
+
+
+def test_message_of_an_assignment_outside() -> None:
+    module = constrained(torch.eye(3))
+    with pytest.raises(InManifoldError, match=r"orthonormal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+        module.weight = 2 * torch.eye(3)
+
+
+def test_phases_are_trained() -> None:
+    module = constrained(torch.randn(5, 5, dtype=torch.complex64))
+    A, theta = module.parametrizations.weight.parameters()
+    assert theta.shape == (5,)
+    assert theta.dtype == torch.float32
+    module.weight.real.sum().backward()
+    assert theta.grad.abs().max() > 0
+    assert A.grad.abs().max() > 0
+
+
+def test_gates_are_orthogonal_each() -> None:
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.ScaledCayley())
+    assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
+    assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
+
+
+def test_the_papers_start() -> None:
+    """Section 4.2: eigenvalues ±e^{it}, t in [0, π/2], those of the last rows reflected."""
+    module = sp.constrain(
+        Holder(torch.empty(12, 12, dtype=torch.float64)),
+        "weight",
+        sp.ScaledCayley(negative_ones=4),
+        init="paper",
+    )
+    W = module.weight.detach()
+    A = module.parametrizations.weight.original
+    assert A.abs().max() <= 1, "s = tan(t/2) with t in [0, π/2]"
+    blocks = torch.zeros(12, 12)
+    for i in range(0, 12, 2):
+        blocks[i : i + 2, i : i + 2] = 1
+    assert (W[blocks == 0] == 0).all()
+    angles = torch.linalg.eigvals(W).angle().abs()
+    assert ((angles <= torch.pi / 2 + 1e-12).sum(), (angles >= torch.pi / 2).sum()) == (8, 4)
+    assert module.parametrizations.weight[0].signs.tolist() == [1.0] * 8 + [-1.0] * 4
+
+
+def test_the_papers_start_for_a_complex_weight() -> None:
+    module = sp.constrain(
+        Holder(torch.empty(7, 7, dtype=torch.complex128)), "weight", sp.ScaledCayley(), init="paper"
+    )
+    assert orthogonality_defect(module.weight).max() < 1e-13
+    theta = list(module.parametrizations.weight.parameters())[1]
+    assert ((theta >= 0) & (theta <= 2 * torch.pi)).all()
+
+
+def test_class_alone_is_the_function_of_the_skew_part() -> None:
+    """The map alone, outside register_parametrization: D = I."""
+    T = torch.randn(4, 4, dtype=torch.float64)
+    W = sp.ScaledCayley()(T)
+    A = (T - T.mT) / 2
+    torch.testing.assert_close(W, sp.functional.cayley(A))
+
+
+def test_orthogonal_to_machine_precision_after_many_steps() -> None:
+    layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.ScaledCayley())
+    assert reverse_inputs(layer, 500) > 0.1
+    assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential])
+@pytest.mark.parametrize("shape", [(1, 7), (7, 1), (60, 59), (64, 16), (16, 64), (4, 64, 16)])
+def test_weight_decay_leaves_singular_values_at_one(make, shape) -> None:
+    module = sp.constrain(Holder(torch.randn(shape)), "weight", make())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)
+    x = torch.randn(*shape[:-2], shape[-1], 3)
+    for _ in range(15):
+        optimizer.zero_grad()
+        (module(x) - 1).square().mean().backward()
+        optimizer.step()
+    assert (torch.linalg.svdvals(module.weight.detach()) - 1).abs().max() < 3e-5
+
+
+def test_the_zero_weight_of_torch() -> None:
+    """What docs/choosing.md says of torch's default for rectangles. When torch mends it, mend the page."""
+    layer = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(16, 64))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+    layer(torch.randn(8, 16)).square().mean().backward()
+    assert torch.linalg.matrix_norm(layer.weight.detach(), 2) > 0.99
+    optimizer.step()
+    assert torch.equal(layer.weight.detach(), torch.zeros(64, 16))
+
+
+def test_memory_of_a_tall_weight_is_in_proportion_to_its_size() -> None:
+    """No matrix of m columns: with one, this would take 3.6 GB."""
+    layer = sp.constrain(torch.nn.Linear(50, 30_000, bias=False), "weight", sp.ScaledCayley())
+    layer(torch.randn(1, 50)).square().mean().backward()
+    assert layer.parametrizations.weight.original.grad.shape == (30_000, 50)

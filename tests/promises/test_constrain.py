@@ -1,0 +1,888 @@
+"""constrain, optimizer groups and parameter counts."""
+
+import copy
+import math
+import warnings
+
+import geotorch
+import numpy as np
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch.nn.utils import parametrize, prune
+
+import spectral_param as sp
+from tests.promises.cases import CASES, abscissas, orthogonality_defect, radii
+
+
+def test_constrain_returns_the_module() -> None:
+    for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
+        layer = torch.nn.Linear(4, 4)
+        assert sp.constrain(layer, "weight", make()) is layer
+        assert parametrize.is_parametrized(layer, "weight")
+
+
+def test_init_from_a_tensor_and_from_a_function() -> None:
+    W = torch.linalg.qr(torch.randn(4, 4)).Q
+    torch.testing.assert_close(
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=W).weight, W
+    )
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
+    torch.testing.assert_close(layer.weight, torch.eye(4))
+
+
+def test_init_outside_the_set_is_projected() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm(), init=5 * torch.eye(4))
+    torch.testing.assert_close(layer.weight, torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"tensor_name": "weights"}, "got 'weights'. It has weight, bias"),
+        ({"init": "papers"}, "init: expected None, 'paper'"),
+        ({"init": np.eye(4)}, "init: expected None, 'paper', a tensor or a function, got array"),
+        ({"init": torch.eye(4) * 1j}, "init: expected a real tensor for a real weight, got torch.complex64"),
+        ({"init": torch.eye(3)}, r"shape \(4, 4\), got \(3, 3\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(arguments, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        sp.constrain(
+            torch.nn.Linear(4, 4),
+            **{"tensor_name": "weight", "constraint": sp.ScaledCayley(), **arguments},
+        )
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        (torch.eye(4), r"type Tensor of shape \(4, 4\)\. .* layer, not layer\.weight"),
+        (torch.nn.Parameter(torch.eye(4)), r"type Parameter of shape \(4, 4\)\. .*Parameter\(tensor\)"),
+        (np.eye(4), r"type ndarray of shape \(4, 4\)\. .* layer, not layer\.weight"),
+        (None, r"None\. Pass the module itself"),
+        ([torch.nn.Linear(4, 4)], r"type list\. .* torch\.nn\.ModuleList"),
+        (torch.nn.Linear, r"the class Linear\. Pass an instance"),
+    ],
+)
+def test_what_is_no_module_is_named(module, match) -> None:
+    functions = (
+        lambda: sp.constrain(module, "weight", sp.ScaledCayley()),
+        lambda: sp.analysis.displacement(module, "weight", sp.ScaledCayley()),
+        lambda: sp.analysis.spectral_summary(module),
+        lambda: sp.remove(module),
+        lambda: sp.param_groups(module, lr=1e-3),
+        lambda: sp.num_free_parameters(module),
+        lambda: sp.penalty(module),
+        lambda: sp.rebase(module),
+    )
+    for function in functions:
+        with pytest.raises(
+            ValueError, match=rf"^(module|model): expected a torch\.nn\.Module, got .*{match}"
+        ):
+            function()
+
+
+def test_a_tensor_without_a_module_gets_one() -> None:
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.randn(4, 4))
+    sp.constrain(module, "weight", sp.ScaledCayley())
+    torch.testing.assert_close(module.weight.mT @ module.weight, torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (torch.nn.Parameter(torch.eye(4)), r"Parameter of shape \(4, 4\)\. .* not layer\.weight"),
+        (torch.nn.Linear(4, 4), "type Linear"),
+        (sp.ScaledCayley(), r"type ScaledCayley\. The name comes second, before a constraint"),
+        (["weight"], "type list.* pass a pattern"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_name_is_named(name, match) -> None:
+    layer = torch.nn.Linear(4, 4)
+    expected = (
+        f"^tensor_name: expected the name of a tensor, or a pattern of names, as a string, got .*{match}"
+    )
+    with pytest.raises(ValueError, match=expected):
+        sp.constrain(layer, name, "weight")
+    with pytest.raises(ValueError, match=expected):
+        sp.remove(layer, name)
+    assert not parametrize.is_parametrized(layer)
+
+
+@pytest.mark.parametrize(
+    ("module", "tensor_name", "match"),
+    [
+        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a kernel that acts as a matrix.*orthogonium"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, padding=1), "weight", "expected a kernel that acts as a matrix"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, dilation=2), "weight", "expected a kernel that acts as a matrix"),
+        (torch.nn.ConvTranspose1d(4, 4, 2), "weight", "ConvTranspose1d: expected a kernel that acts"),
+    ],
+)
+def test_weights_that_only_look_like_matrices(module, tensor_name, match) -> None:
+    before = getattr(module, tensor_name).detach().clone()
+    for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
+        with pytest.raises(ValueError, match=match):
+            sp.constrain(module, tensor_name, make())
+    assert torch.equal(getattr(module, tensor_name), before)
+
+
+def test_kernels_of_one_point_are_not_gates() -> None:
+    layer = torch.nn.Conv1d(3, 4, 1)
+    with pytest.raises(sp.errors.NotSquareError, match="as a convolution of kernel size 1 has"):
+        parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    assert not parametrize.is_parametrized(layer)
+
+
+def test_a_failed_verb_leaves_the_weight_alone() -> None:
+    layer = torch.nn.Linear(4, 4)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match="at most n = 4"):
+        sp.constrain(layer, "weight", sp.ScaledCayley(negative_ones=9), init=torch.nn.init.eye_)
+    assert torch.equal(layer.weight, before)
+
+
+def test_chained_behind_another_parametrization() -> None:
+    """Low rank first, then the radius: the one registered last acts last."""
+
+    class Masked(torch.nn.Module):
+        def forward(self, X):
+            return X * torch.tril(torch.ones_like(X))
+
+    layer = torch.nn.Linear(5, 5)
+    parametrize.register_parametrization(layer, "weight", Masked())
+    parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    W = layer.weight
+    assert W.triu(1).abs().max() == 0
+    assert W.diagonal().abs().max().item() == pytest.approx(1, abs=1e-6)
+
+
+def test_param_groups_partition_the_parameters() -> None:
+    model = torch.nn.ModuleList([sp.nn.ENRNN(2, 4, 3), torch.nn.Linear(7, 1)])
+    rest, slow = sp.param_groups(model, lr=1e-3, constrained_lr=1e-4)
+    assert (rest["lr"], slow["lr"]) == (1e-3, 1e-4)
+    assert [tuple(p.shape) for p in slow["params"]] == [(4, 4), (3, 3)], "the coupling is not constrained"
+    ids = [id(p) for group in (rest, slow) for p in group["params"]]
+    assert sorted(ids) == sorted(id(p) for p in model.parameters())
+
+
+def test_param_groups_have_defaults_for_constrained_weights() -> None:
+    model = torch.nn.ModuleList([sp.nn.ScoRNN(2, 4), torch.nn.Linear(4, 1)])
+    rest, slow = sp.param_groups(model, lr=1e-2)
+    assert (rest["lr"], slow["lr"]) == (1e-2, 1e-3)
+    optimizer = torch.optim.AdamW(sp.param_groups(model, lr=1e-2, weight_decay=0.1))
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    optimizer = torch.optim.AdamW(sp.param_groups(model, lr=1e-2), weight_decay=0.2)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.2]
+
+
+def test_param_groups_of_one_constraint() -> None:
+    rnn = sp.nn.ENRNN(2, 4, 3)
+    _, slow = sp.param_groups(rnn, 1e-3, 1e-4, constrained=sp.ScaledCayley)
+    assert [tuple(p.shape) for p in slow["params"]] == [(4, 4)]
+
+
+def test_param_groups_find_the_reflections_of_singular_values() -> None:
+    rnn = sp.nn.SpectralRNN(2, 6)
+    rest, slow = sp.param_groups(rnn, lr=1e-3, constrained_lr=1e-4, constrained=sp.Householder)
+    assert [tuple(p.shape) for p in slow["params"]] == [(6, 6), (6, 6)]
+    assert len(rest["params"]) + 2 == len(list(rnn.parameters()))
+
+
+def test_param_groups_without_constraints() -> None:
+    assert len(sp.param_groups(torch.nn.Linear(2, 2), 1e-3, 1e-4)) == 1
+
+
+def test_param_groups_of_a_constraint_that_is_chained_second() -> None:
+    layer = torch.nn.Linear(4, 4)
+    parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+    parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    assert len(sp.param_groups(layer, 1e-3, 1e-4)) == 2
+
+
+def test_num_free_parameters_of_partly_frozen_blocks() -> None:
+    blocks = [(3, sp.ScaledCayley()), (2, None)]
+    layer = sp.constrain(
+        torch.nn.Linear(5, 5, bias=False), "weight", sp.BlockTriangular(blocks, coupling=True)
+    )
+    assert sp.num_free_parameters(layer) == 3 + 4 + 6
+    originals = list(layer.parameters())
+    originals[0].requires_grad_(False)
+    assert sp.num_free_parameters(layer) == 4 + 6
+    originals[1].requires_grad_(False)
+    assert sp.num_free_parameters(layer) == 6
+
+
+# What is left when one original after the other is frozen and then trained again; n = 6.
+PARTLY_FROZEN = {
+    "ScaledCayley": (sp.ScaledCayley, torch.complex64, 42, [6, 36]),
+    "Householder": (sp.Householder, torch.complex64, 36, [6, 30]),
+    "Householder-3": (lambda: sp.Householder(3), torch.complex64, 27, [3, 24]),
+    "SingularValues": (sp.SingularValues, torch.float32, 36, [21, 21, 30]),
+    "SingularValues-2": (lambda: sp.SingularValues(reflections=2), torch.float32, 24, [15, 15, 18]),
+    "SingularValues-complex": (sp.SingularValues, torch.complex64, 72, [48, 72, 48, 72, 72]),
+    "Givens": (sp.Givens, torch.complex64, 36, [21, 21, 30]),
+    "FourierUnitary": (sp.FourierUnitary, torch.complex64, 42, [18, 24]),
+}
+
+
+@pytest.mark.parametrize(("make", "dtype", "all_of_them", "left"), PARTLY_FROZEN.values(), ids=PARTLY_FROZEN)
+def test_num_free_parameters_of_partly_frozen_weights(make, dtype, all_of_them, left) -> None:
+    layer = torch.nn.Linear(6, 6, bias=False, dtype=dtype)
+    parametrize.register_parametrization(layer, "weight", make())
+    assert sp.num_free_parameters(layer) == all_of_them
+    for original, expected in zip(layer.parameters(), left, strict=True):
+        original.requires_grad_(False)
+        assert sp.num_free_parameters(layer) == expected
+        original.requires_grad_(True)
+
+
+def test_free_parameters_of_a_module_are_counted_once() -> None:
+    complex_layer = torch.nn.Linear(4, 4, bias=False, dtype=torch.complex64)
+    assert sp.num_free_parameters(complex_layer) == 32
+    assert sp.num_free_parameters(sp.constrain(complex_layer, "weight", sp.ScaledCayley())) == 16 + 4
+    assert sp.num_free_parameters(sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", sp.ScaledCayley())) == (
+        4 * 10 + 20 * 3 + 2 * 20
+    )
+    shared = torch.nn.Linear(4, 4)
+    assert sp.num_free_parameters(torch.nn.ModuleList([shared, shared])) == 20
+    shared.bias.requires_grad_(False)
+    assert sp.num_free_parameters(shared) == 16
+
+
+# Patterns, chains, refusals ------------------------------------------------------------------------
+
+
+def test_a_pattern_constrains_each_match_with_a_copy() -> None:
+    constraint = sp.SpectralRadiusNorm(0.8)
+    lstm = sp.constrain(torch.nn.LSTM(3, 6, num_layers=2), "weight_hh_l*", constraint)
+    first, second = (lstm.parametrizations[f"weight_hh_l{i}"][0] for i in range(2))
+    assert first is not second
+    assert first is not constraint
+    assert (first.gates, second.gates) == (4, 4)
+    for weight in (lstm.weight_hh_l0, lstm.weight_hh_l1):
+        torch.testing.assert_close(radii(weight), torch.full((4,), 0.8))
+    assert not parametrize.is_parametrized(lstm, "weight_ih_l0")
+
+
+def test_a_pattern_of_tensors_of_submodules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    sp.constrain(model, "*.weight", sp.ScaledCayley())
+    assert all(orthogonality_defect(layer.weight).max() < 1e-5 for layer in model)
+    with pytest.raises(ValueError, match=r"got 'gain\*'. It has 0.bias, 0.weight, 1.bias, 1.weight"):
+        sp.constrain(model, "gain*", sp.ScaledCayley())
+
+
+def test_a_pattern_of_which_one_match_fails_changes_nothing() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 5))
+    before = model[0].weight
+    values = before.detach().clone()
+    with pytest.raises(sp.errors.NotSquareError):
+        sp.constrain(model, "*.weight", sp.SpectralRadiusNorm())
+    assert model[0].weight is before
+    assert torch.equal(before, values)
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "LSTMCell", "GRU", "GRUCell"])
+def test_gates_are_those_of_the_module(layer) -> None:
+    module = getattr(torch.nn, layer)(3, 5)
+    name = "weight_hh" if layer.endswith("Cell") else "weight_hh_l0"
+    gates = getattr(module, name).shape[0] // 5
+    sp.constrain(module, name, sp.SpectralRadiusNorm(0.5))
+    torch.testing.assert_close(radii(getattr(module, name)), torch.full((gates,), 0.5))
+
+
+def test_a_projected_state_has_no_square_gates() -> None:
+    lstm = torch.nn.LSTM(3, 8, proj_size=4)
+    with pytest.raises(ValueError, match="recurrent weights of 8 columns, got 4"):
+        sp.constrain(lstm, "weight_hh_l0", sp.SpectralRadiusNorm())
+    sp.constrain(lstm, "weight_h*_l0", sp.ScaledCayley())
+    identity = torch.eye(4)
+    for gate in lstm.weight_hh_l0.unflatten(0, (4, 8)):
+        torch.testing.assert_close(gate.mT @ gate, identity, atol=1e-5, rtol=0)
+    torch.testing.assert_close(lstm.weight_hr_l0 @ lstm.weight_hr_l0.mT, identity, atol=1e-5, rtol=0)
+
+
+def test_rows_are_gates_only_where_it_is_said() -> None:
+    layer = torch.nn.Linear(5, 20)
+    with pytest.raises(
+        sp.errors.NotSquareError, match=r"got shape \(20, 5\).*any shape.*ScaledCayley"
+    ) as error:
+        sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
+    assert "gates" not in str(error.value)
+    whole = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley()).weight
+    torch.testing.assert_close(whole.mT @ whole, torch.eye(5), atol=1e-5, rtol=0)
+    layer = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=4)
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    with pytest.raises(sp.errors.NotSquareError, match="expected 3 gates"):
+        sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=3)
+
+
+def has_orthonormal_columns(W):
+    W = W if W.shape[-2] >= W.shape[-1] else W.mT
+    return bool((W.mT @ W - torch.eye(W.shape[-1])).abs().max() < 1e-5)
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential])
+@pytest.mark.parametrize(
+    ("module", "name", "blocks"),
+    [
+        (torch.nn.Linear(16, 64), "weight", 1),
+        (torch.nn.Linear(64, 16), "weight", 1),
+        (torch.nn.Embedding(50, 8), "weight", 1),
+        (torch.nn.Bilinear(5, 3, 4), "weight", 1),
+        (torch.nn.LSTM(3, 8), "weight_ih_l0", 4),
+        (torch.nn.LSTM(8, 8), "weight_ih_l0", 4),
+        (torch.nn.GRUCell(3, 8), "weight_ih", 3),
+        (torch.nn.MultiheadAttention(8, 2), "in_proj_weight", 3),
+        (torch.nn.MultiheadAttention(8, 2), "out_proj.weight", 1),
+        (torch.nn.TransformerEncoderLayer(8, 2, 16), "linear?.weight", 1),
+    ],
+    ids=str,
+)
+def test_weights_of_any_module(make, module, name, blocks) -> None:
+    module = sp.constrain(copy.deepcopy(module), name, make())
+    owner_name, _, tensor = name.rpartition(".")
+    for each in ("linear1", "linear2") if "?" in name else (owner_name,):
+        W = getattr(module.get_submodule(each), tensor)
+        assert has_orthonormal_columns(W.unflatten(0, (blocks, -1)) if blocks > 1 else W)
+        weights = module.get_submodule(each).parametrizations[tensor]
+        originals = list(weights.parameters(recurse=False))
+        torch.testing.assert_close(weights[0](*originals), W, atol=0, rtol=0)
+        W.square().sum().backward()
+
+
+def test_the_whole_of_an_input_projection() -> None:
+    attention = sp.constrain(torch.nn.MultiheadAttention(8, 2), "in_proj_weight", sp.ScaledCayley(), gates=1)
+    assert has_orthonormal_columns(attention.in_proj_weight)
+    x = torch.randn(5, 3, 8)
+    attention(x, x, x)[0].sum().backward()
+
+
+KERNELS = {
+    "Conv1d of size 1": (torch.nn.Conv1d(4, 6, 1), torch.randn(2, 4, 9)),
+    "Conv2d of size 1 with a stride": (
+        torch.nn.Conv2d(6, 4, 1, stride=2, padding=1),
+        torch.randn(2, 6, 9, 9),
+    ),
+    "patches": (torch.nn.Conv2d(3, 20, 4, stride=4), torch.randn(2, 3, 8, 12)),
+    "patches in three dimensions": (torch.nn.Conv3d(1, 9, 2, stride=2), torch.randn(2, 1, 4, 4, 4)),
+    "patches in groups": (torch.nn.Conv2d(4, 6, 2, stride=2, groups=2), torch.randn(2, 4, 6, 6)),
+    "transposed": (torch.nn.ConvTranspose2d(6, 3, 2, stride=2), torch.randn(2, 6, 4, 4)),
+    "transposed in groups": (torch.nn.ConvTranspose1d(6, 4, 3, stride=3, groups=2), torch.randn(2, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, lambda: sp.SingularValues(0.1)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_is_a_matrix_bounds_the_layer(name, make) -> None:
+    """The singular values of the layer, as a matrix on images, are those of its kernel, and 0."""
+    module, x = KERNELS[name]
+    layer = sp.constrain(copy.deepcopy(module), "weight", make()).double()
+    x = x[:1].double()
+    J = torch.autograd.functional.jacobian(lambda x: layer(x) - layer(0 * x), x)
+    sigma = torch.linalg.svdvals(J.reshape(-1, x.numel()))
+    sigma = sigma[sigma > 1e-9]
+    assert len(sigma) > 0
+    assert ((sigma - 1).abs() <= (0.1 if isinstance(make(), sp.SingularValues) else 1e-6)).all()
+    layer(x).square().sum().backward()
+    state = copy.deepcopy(layer.state_dict())
+    fresh = sp.constrain(copy.deepcopy(module).double(), "weight", make())
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh.weight, layer.weight)
+    layer.weight = layer.weight.detach()
+
+
+def test_groups_of_a_convolution_are_its_gates() -> None:
+    with pytest.raises(ValueError, match="gates: expected None or the number of groups, 1"):
+        sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", sp.ScaledCayley(), gates=2)
+
+
+def test_a_pruned_weight_is_refused() -> None:
+    layer = prune.random_unstructured(torch.nn.Linear(4, 4), "weight", 0.5)
+    for name in ("weight_orig", "weight_mask", "weight*"):
+        with pytest.raises(ValueError, match="expected a weight that is not pruned"):
+            sp.constrain(layer, name, sp.ScaledCayley())
+    prune.remove(layer, "weight")
+    sp.constrain(layer, "weight*", sp.ScaledCayley())
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_a_weight_that_a_hook_computes_is_refused(kind) -> None:
+    layer = getattr(torch.nn.utils, kind)(torch.nn.Linear(4, 4))
+    for name in (*(key for key, _ in layer.named_parameters() if key != "bias"), "weight*"):
+        with pytest.raises(ValueError, match=f"expected a weight that the forward pass reads.*remove_{kind}"):
+            sp.constrain(layer, name, sp.ScaledCayley())
+    getattr(torch.nn.utils, f"remove_{kind}")(layer)  # The remedies.
+    sp.constrain(layer, "weight*", sp.ScaledCayley())
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))
+    sp.constrain(layer, "weight*", sp.SpectralRadiusNorm())
+
+
+def test_a_scripted_module_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(torch.nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="expected a module of Python, got a scripted one"):
+        sp.constrain(scripted, "weight", sp.ScaledCayley())
+
+
+@pytest.mark.parametrize("argument", [{"sparse": True}, {"max_norm": 1.0}])
+def test_an_embedding_that_does_more_is_refused(argument) -> None:
+    with pytest.raises(ValueError, match="expected an embedding with dense gradients"):
+        sp.constrain(torch.nn.Embedding(4, 4, **argument), "weight", sp.ScaledCayley())
+
+
+def test_another_library_does_not_know_kernels() -> None:
+    with pytest.raises(ValueError, match="which does not know the matrix of a kernel"):
+        sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", torch.nn.Identity())
+
+
+def test_a_tensor_that_is_registered_twice() -> None:
+    class Wrapper(torch.nn.Module):
+        """As neuromancer's ``slim.Linear``."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+            self.weight = self.linear.weight
+
+    module = Wrapper()
+    for name in ("weight", "linear.weight"):
+        with pytest.raises(
+            ValueError, match=r"with one name, got 'weight', which is also registered as '(linear\.)?weight'"
+        ):
+            sp.constrain(module, name, sp.SpectralRadiusNorm())
+    assert not parametrize.is_parametrized(module)
+
+
+def test_an_error_names_the_match_of_a_pattern_that_it_is_about() -> None:
+    def layers():
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Conv2d(4, 4, 3))
+
+    net = layers()
+    with pytest.raises(
+        sp.errors.NotAMatrixError, match=r"^1.weight \(matches '\*.weight'\): ScaledCayley: exp"
+    ):
+        sp.constrain(net[:2], "*.weight", sp.ScaledCayley())
+    with pytest.raises(ValueError, match=r"^2.weight \(matches '\[02\].weight'\): Conv2d: expected a kernel"):
+        sp.constrain(net, "[02].weight", sp.ScaledCayley())
+    with pytest.raises(ValueError, match=r"^Conv2d: expected a kernel"):
+        sp.constrain(net, "2.weight", sp.ScaledCayley())
+    assert list(net.state_dict()) == list(layers().state_dict())
+
+
+def test_a_large_model_is_not_listed_whole() -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(15)))
+    with pytest.raises(ValueError, match=r"It has 0.weight, .*, 9.bias, and 10 others\.$"):
+        sp.constrain(net, "layer.weight", sp.ScaledCayley())
+
+
+def test_a_lazy_module_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy parameter 'weight'"
+    ):
+        sp.constrain(torch.nn.LazyLinear(4), "weight", sp.SpectralRadiusNorm())
+
+
+def test_what_newcomers_pass_to_constructors_is_answered_with_what_to_write() -> None:
+    with pytest.raises(ValueError, match=r"got float.* SchurForm\(radius=\.\.\.\)"):
+        sp.SchurForm(0.9)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"got shape \(3,\).* signs\.expand\(n, n\)"):
+        sp.SignPattern(torch.tensor([1.0, 1.0, -1.0]))
+    for pattern in ("a", None):
+        with pytest.raises(ValueError, match=rf"pattern: expected a matrix of .* got {pattern!r}"):
+            sp.SignPattern(pattern)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"got \['spectral_radius'\]\. Pass an instance"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", "spectral_radius")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="scipy sparse matrix first, then the radius, got float"):
+        sp.init.spectral_radius_(0.9, torch.empty(4, 4))  # type: ignore[arg-type]
+
+
+def test_a_class_or_a_used_instance() -> None:
+    with pytest.raises(ValueError, match="Pass an instance"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm)
+    used = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley()).parametrizations.weight[0]
+    with pytest.raises(ValueError, match="expected a new instance, got a ScaledCayley"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", used)
+
+
+LATER = {
+    "SpectralRadiusNorm": (sp.SpectralRadiusNorm, lambda W: (radii(W) - 1).abs()),
+    "SchurForm": (sp.SchurForm, lambda W: 0 * radii(W)),
+    "SchurForm-radius": (
+        lambda: sp.SchurForm(radius=0.9, departure=2.0),
+        lambda W: torch.relu(radii(W) - 0.9),
+    ),
+    "SchurForm-abscissa": (lambda: sp.SchurForm(abscissa=-0.1), lambda W: torch.relu(abscissas(W) + 0.1)),
+    "ScaledCayley": (sp.ScaledCayley, orthogonality_defect),
+    "SkewExponential": (sp.SkewExponential, orthogonality_defect),
+    "Householder": (sp.Householder, orthogonality_defect),
+    "Householder-4": (lambda: sp.Householder(4), orthogonality_defect),
+    "Givens": (sp.Givens, orthogonality_defect),
+    "Givens-2": (lambda: sp.Givens(2), orthogonality_defect),
+    "SingularValues": (
+        lambda: sp.SingularValues(0.2),
+        lambda W: torch.relu((torch.linalg.svdvals(W) - 1).abs().amax() - 0.2),
+    ),
+    "BlockTriangular": (
+        lambda: sp.BlockTriangular([(4, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())], coupling=True),
+        lambda W: orthogonality_defect(W[:4, :4]) + W[4:, :4].abs().max(),
+    ),
+    "SignPattern": (lambda: sp.SignPattern(torch.eye(6)), lambda W: (W - W.diag().diag()).abs().max()),
+}
+
+
+FOR_REAL_WEIGHTS = ("Schur", "Skew", "Sign")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in LATER
+        for dtype in (torch.float64, torch.complex128)
+        if not (dtype.is_complex and name.startswith(FOR_REAL_WEIGHTS))
+    ],
+)
+def test_each_constraint_works_as_a_later_link(name, dtype) -> None:
+    make, violation = LATER[name]
+
+    def chained():
+        layer = torch.nn.Linear(6, 6, dtype=dtype)
+        if dtype.is_complex:  # For which PyTorch has no weight_norm.
+            parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+        else:
+            torch.nn.utils.parametrizations.weight_norm(layer)
+        return sp.constrain(layer, "weight", make())
+
+    layer = chained()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    x = torch.randn(7, 6, dtype=dtype)
+    before = layer.weight.detach().clone()
+    for _ in range(5):
+        optimizer.zero_grad()
+        (layer(x) - x.flip(-1)).abs().square().sum().backward()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
+        optimizer.step()
+        assert violation(layer.weight.detach()).max() < 1e-9
+    assert not torch.equal(layer.weight, before)
+    clone = chained()
+    clone.load_state_dict(layer.state_dict())
+    assert torch.equal(clone.weight, layer.weight)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert torch.equal(layer.weight, clone.weight)
+
+
+def test_fourier_unitary_as_a_later_link() -> None:
+    layer = torch.nn.Linear(6, 6, dtype=torch.complex64)
+    sp.constrain(layer, "weight", [sp.SpectralRadiusNorm(), sp.FourierUnitary()])
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    layer.weight.abs().square()[0, 0].backward()
+    assert layer.parametrizations.weight.original.grad.abs().max() > 0
+
+
+def test_a_chain_of_signs_and_radius() -> None:
+    signs = torch.ones(8, 8)
+    signs[:, 5:], signs[0, 1] = -1, 0
+    layer = sp.constrain(torch.nn.Linear(8, 8), "weight", [sp.SignPattern(signs), sp.SpectralRadiusNorm(0.9)])
+    for _ in range(3):
+        W = layer.weight
+        assert radii(W).item() == pytest.approx(0.9, abs=1e-5)
+        assert (W * signs >= 0).all()
+        assert W[0, 1] == 0
+        layer.parametrizations.weight.original.data.normal_()
+    assert sp.num_free_parameters(layer) == 63 + 8
+    layer.weight = 0.9 * W.detach() / radii(W.detach())
+    with pytest.raises(sp.errors.InManifoldError, match="SignPattern"):
+        layer.weight = -layer.weight.detach()
+
+
+def test_init_of_a_chain_and_behind_a_parametrization() -> None:
+    with pytest.raises(ValueError, match="for a list of constraints, got 'paper'"):
+        sp.constrain(
+            torch.nn.Linear(3, 3), "weight", [sp.ScaledCayley(), sp.SpectralRadiusNorm()], init="paper"
+        )
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="because 'weight' already has a parametrization"):
+        sp.constrain(layer, "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
+
+
+# Other libraries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "init", [None, "paper", torch.nn.init.eye_, 2 * torch.eye(5)], ids=["None", "paper", "eye", "tensor"]
+)
+def test_a_manifold_of_geotorch(init) -> None:
+    layer = sp.constrain(torch.nn.Linear(5, 5), "weight", geotorch.SO(torch.Size((5, 5))), init=init)
+    assert orthogonality_defect(layer.weight).max() < 1e-5
+    if init is torch.nn.init.eye_:
+        torch.testing.assert_close(layer.weight, torch.eye(5), atol=1e-5, rtol=0)
+    assert isinstance(layer.parametrizations.weight[0], geotorch.SO)
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5))
+    assert radii(layer.weight).item() == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
+    blocks = [(4, geotorch.SO(torch.Size((4, 4)))), (3, sp.SpectralRadiusNorm(0.5))]
+    W = sp.constrain(torch.nn.Linear(7, 7), "weight", sp.BlockTriangular(blocks)).weight
+    assert orthogonality_defect(W[:4, :4]).max() < 1e-5
+    layer = torch.nn.Linear(4, 4)
+    schur = sp.SchurForm(P=geotorch.SO(torch.Size((4, 4))), radius=0.5)
+    assert radii(sp.constrain(layer, "weight", schur).weight).item() <= 0.5 + 1e-5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_protocol_of_geotorch(case) -> None:
+    dtype = case.dtypes[0]
+    layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype)
+    constraint = sp.constrain(layer, "weight", case.make((4, 4))).parametrizations.weight[0]
+    before = [t.clone() for t in layer.state_dict().values()]
+    W = constraint.sample()
+    assert W.shape == (4, 4)
+    assert W.dtype == dtype
+    assert case.violation(W).max() < 1e-4
+    assert constraint.in_manifold(layer.weight)
+    if case.recovers and case.name != "Givens-two-layers":
+        assert constraint.in_manifold(W)
+    if case.outside is not None:
+        assert not constraint.in_manifold(case.outside((4, 4), dtype))
+    assert not constraint.in_manifold(torch.ones(3, dtype=dtype))
+    assert all(map(torch.equal, before, layer.state_dict().values())), "expected no change of the constraint"
+    with pytest.raises(ValueError, match="expected a registered constraint"):
+        case.make((4, 4)).sample()
+
+
+# What other programs do with a constrained module --------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_originals_are_contiguous(case) -> None:
+    """As FSDP2, LBFGS, ``parameters_to_vector`` and safetensors ask."""
+    layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[0])
+    sp.constrain(layer, "weight", case.make((4, 4)))
+    assert all(p.is_contiguous() for p in layer.parameters())
+    layer.weight = layer.weight.detach()
+    assert all(p.is_contiguous() for p in layer.parameters())
+    if not case.dtypes[0].is_complex:
+        vector = torch.nn.utils.parameters_to_vector(layer.parameters())
+        torch.nn.utils.vector_to_parameters(0.9 * vector, layer.parameters())
+        optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=2)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (layer.weight - torch.eye(4)).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        assert case.violation(layer.weight.detach()).max() < 1e-4
+
+
+def test_functional_call_names_the_tensors_behind_the_weight() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
+    x, W = torch.randn(2, 3), torch.randn(3, 3)
+    with pytest.raises(ValueError, match=r"functional_call .*pass 'parametrizations\.weight\.original'"):
+        torch.func.functional_call(layer, {"weight": W}, x)
+    with pytest.raises(ValueError, match=r"inside a transform.*'parametrizations\.weight\.original'"):
+        torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())(torch.eye(3))
+    name = "parametrizations.weight.original"
+    y = torch.func.functional_call(layer, {name: W}, x)
+    expected = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
+    expected.load_state_dict({**layer.state_dict(), name: W})
+    torch.testing.assert_close(y, expected(x))
+
+
+def test_a_kept_weight_follows_whatever_it_depends_on() -> None:
+    """Originals, also through ``.data``; buffers; attributes, also of nested constraints."""
+    blocks = [(3, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm(0.9))]
+    layer = sp.constrain(torch.nn.Linear(5, 5), "weight", sp.BlockTriangular(blocks))
+    constraint = layer.parametrizations.weight[0]
+    W = layer.weight.detach().clone()
+    assert torch.equal(layer.weight, W)
+    constraint.blocks[1].radius = 0.5
+    torch.testing.assert_close(layer.weight[3:, 3:], W[3:, 3:] * 0.5 / 0.9)
+    constraint.blocks[0].signs.mul_(-1)
+    torch.testing.assert_close(layer.weight[:3, :3], -W[:3, :3])
+    constraint.blocks[0].signs.data.mul_(-1)
+    torch.testing.assert_close(layer.weight[:3, :3], W[:3, :3])
+    layer.parametrizations.weight.original0.data.zero_()
+    torch.testing.assert_close(layer.weight[:3, :3], constraint.blocks[0].signs.diag())
+
+
+def test_reads_of_one_weight_have_graphs_of_their_own() -> None:
+    """Two losses, each with its backward pass, as of a discriminator."""
+    for case in CASES:
+        layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[-1])
+        sp.constrain(layer, "weight", case.make((4, 4)))
+        G = torch.randn(4, 4, dtype=case.dtypes[-1])
+        first, second = ((layer.weight * G).abs().square().sum() for _ in range(2))
+        tensors = tuple(layer.parameters())
+        one = torch.autograd.grad(first, tensors, retain_graph=True)
+        (again,) = torch.autograd.grad(second, tensors[0], create_graph=True)
+        torch.testing.assert_close(again, one[0], msg=case.name)
+        if again.requires_grad:
+            expected = torch.autograd.grad(
+                torch.autograd.grad(first, tensors[0], create_graph=True)[0].abs().square().sum(), tensors[0]
+            )
+            actual = torch.autograd.grad(again.abs().square().sum(), tensors[0])
+            torch.testing.assert_close(actual, expected, msg=case.name)
+
+
+class Scaled(torch.nn.Module):
+    """A parametrization of another library, with a setting and a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.gain = 2.0, torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, X):
+        return self.scale * self.gain * X
+
+    def right_inverse(self, W):
+        return W / (self.scale * self.gain.detach())
+
+
+def test_blocks_of_another_library_keep_what_they_train_and_what_they_are_set_to() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.BlockTriangular([(3, Scaled())]))
+    weight = layer.parametrizations.weight
+    block, before = weight[0].blocks[0], layer.weight.detach().clone()
+    (layer.weight.sum() + layer.weight.sum()).backward()
+    torch.testing.assert_close(block.gain.grad, 2 * before.sum() / 3)
+    block.scale = 4.0
+    torch.testing.assert_close(layer.weight, 2 * before)
+
+
+def test_radii_that_are_edited_in_place_are_seen() -> None:
+    lstm = sp.constrain(torch.nn.LSTM(2, 4), "weight_hh_l0", sp.SpectralRadiusNorm(torch.ones(4)))
+    torch.testing.assert_close(radii(lstm.weight_hh_l0), torch.ones(4))
+    lstm.parametrizations.weight_hh_l0[0].radius[0] = 0.5
+    torch.testing.assert_close(radii(lstm.weight_hh_l0), torch.tensor([0.5, 1, 1, 1]))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SkewExponential, sp.ScaledCayley, sp.SchurForm])
+def test_gradients_are_the_same_with_checkpoints(make, reentrant) -> None:
+    lstm = sp.constrain(torch.nn.LSTM(3, 5), "weight_hh_l0", make())
+    with torch.no_grad():
+        next(lstm.parametrizations.weight_hh_l0.parameters()).add_(0.01)
+    x, tensors = torch.randn(6, 2, 3, requires_grad=True), list(lstm.parameters())
+    expected = torch.autograd.grad(lstm(x)[0].square().sum(), tensors)
+    torch.utils.checkpoint.checkpoint(
+        lambda x: lstm(x)[0], x, use_reentrant=reentrant
+    ).square().sum().backward()
+    torch.testing.assert_close([t.grad for t in tensors], list(expected))
+
+
+def test_a_read_in_inference_mode_leaves_no_graph() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm())
+    layer.parametrizations.weight.original.data.mul_(1.1)
+    with torch.inference_mode():
+        W = layer.weight.clone()
+    torch.testing.assert_close(copy.deepcopy(layer).weight, W)
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 evaluates each read with a graph")
+def test_all_links_of_a_chain_are_evaluated_once(monkeypatch) -> None:
+    chain = [sp.SignPattern(torch.ones(4, 4)), sp.ScaledCayley()]
+    rnn = sp.constrain(torch.nn.RNN(2, 4), "weight_hh_l0", chain)
+    calls, constrain = [], sp.ScaledCayley.constrain
+    monkeypatch.setattr(sp.ScaledCayley, "constrain", lambda *a, **k: calls.append(1) or constrain(*a, **k))
+    rnn.parametrizations.weight_hh_l0.original.data.mul_(1.1)
+    rnn(torch.randn(3, 1, 2))
+    assert len(calls) == 1
+
+
+def test_penalty_of_a_later_link() -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", [sp.SpectralRadiusNorm(), sp.SchurForm(delta=1.0)])
+    sp.penalty(layer).backward()
+    assert layer.parametrizations.weight.original.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SpectralAbscissa])
+def test_nan_cannot_be_assigned(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", make())
+    W = torch.full((4, 4), torch.nan)
+    assert not layer.parametrizations.weight[0].in_manifold(W)
+    with pytest.raises(sp.errors.InManifoldError):
+        layer.weight = W
+
+
+@pytest.mark.parametrize("gates", [0, -1, 2.0, True])
+def test_number_of_gates_out_of_range_is_named(gates) -> None:
+    with pytest.raises(ValueError, match="gates: expected an integer >= 1 or None"):
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), gates=gates)
+
+
+def test_gates_of_another_library() -> None:
+    with pytest.raises(ValueError, match="which does not support gates"):
+        sp.constrain(torch.nn.Linear(4, 8), "weight", Scaled(), gates=2)
+
+
+def test_a_failure_puts_back_the_same_parameters_in_their_order() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
+    model[0].weight.requires_grad_(False)
+    torch.nn.utils.parametrizations.orthogonal(model[1], "weight")
+    before = dict(model.named_parameters())
+    pointers = {name: p.data_ptr() for name, p in before.items()}
+    values = {name: p.detach().clone() for name, p in before.items()}
+    with pytest.raises(sp.errors.NotSquareError):
+        sp.constrain(model, "*.weight", sp.SchurForm(), init=None)
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    for name, parameter in after.items():
+        assert parameter is before[name], name
+        assert parameter.data_ptr() == pointers[name], name
+        assert torch.equal(parameter, values[name]), name
+    assert not parametrize.is_parametrized(model[0])
+    assert len(model[1].parametrizations.weight) == 1
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"radius": 0.9}, {"radius": (0.5, 0.9)}, {"abscissa": 0.0}], ids=str)
+def test_both_starts_of_schur_form_load_each_other(kwargs) -> None:
+    layers = [
+        sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SchurForm(**kwargs), init=init)
+        for init in (None, "paper")
+    ]
+    states = [layer.state_dict() for layer in layers]
+    for layer, state in zip(layers, reversed(states), strict=True):
+        layer.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "mode", "is_kept"),
+    [
+        (math.nan, "equal", True),
+        (math.nan, "at_most", True),
+        (-1, "at_most", True),
+        (-1, "equal", False),
+        (1, "at_most", False),
+        (0, "equal", False),
+    ],
+)
+def test_a_shifted_diagonal_keeps_the_signs_before_it(diagonal, mode, is_kept) -> None:
+    pattern = torch.ones(6, 6)
+    pattern[:, 4:] = -1
+    pattern.fill_diagonal_(diagonal)
+    layer, chain = torch.nn.Linear(6, 6), [sp.SignPattern(pattern), sp.SpectralAbscissa(-0.5, mode=mode)]
+    if not is_kept:
+        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+            sp.constrain(layer, "weight", chain)
+        # The same, one after the other.
+        sp.constrain(layer, "weight", chain[0])
+        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+            sp.constrain(layer, "weight", chain[1])
+        return
+    sp.constrain(layer, "weight", chain)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(20):
+        (layer.weight - 3).square().sum().backward()
+        optimizer.step()
+    W = layer.weight.detach()
+    known = ~pattern.isnan()
+    assert (pattern[known] * W[known] >= 0).all()
+    assert torch.linalg.eigvals(W).real.max() <= -0.5 + 1e-4

@@ -1,0 +1,51 @@
+"""Two processes train as one does, and sharded parameters keep what FSDP2 asks of them."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp
+from torch.nn.utils.parametrize import register_parametrization
+
+import spectral_param as sp
+from spectral_param.testing import Case, Holder
+from tests.promises.cases import CASES
+from tests.launch import ROOT, torchrun
+
+
+def test_example_of_several_processes() -> None:
+    # It asserts by itself: DDP, FSDP2, a checkpoint of the shards, mixed precision.
+    done = torchrun(ROOT / "examples" / "several_processes.py")
+    assert done.returncode == 0, done.stderr
+    assert "a restored run has the same losses: True" in done.stdout
+    assert "Warning" not in done.stderr
+
+
+def test_a_base_is_not_moved_where_it_would_be_lost() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        model = torch.distributed.fsdp.fully_shard(sp.nn.ExpRNN(1, 4), mesh=mesh)
+        with pytest.raises(ValueError, match="rebase: expected parameters that are not sharded"):
+            sp.rebase(model)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.variant])
+def test_memory_of_parameters_can_be_freed_after_a_read(case: Case) -> None:
+    """FSDP2 frees it between uses. PyTorch refuses to once numpy has seen the memory itself."""
+    dtype = case.dtypes[0]
+    layer = Holder(case.member((4, 4), dtype))
+    register_parametrization(layer, "weight", case.make((4, 4)))
+    layer(torch.ones(4, 1, dtype=dtype)).abs().sum().backward()
+    for parameter in layer.parameters():
+        parameter.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh"])
+def test_memory_of_parameters_of_a_network_can_be_freed(nonlinearity) -> None:
+    rnn = sp.nn.BlockRNN(2, [(4, None)], nonlinearity=nonlinearity)
+    start = torch.nn.Parameter(torch.ones(1, 3, 4))
+    rnn(torch.ones(5, 3, 2), start)[0].sum().backward()
+    for parameter in (*rnn.parameters(), start):
+        parameter.untyped_storage().resize_(0)

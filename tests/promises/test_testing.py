@@ -1,0 +1,264 @@
+"""The conformance suite finds what is wrong: each wrong constraint fails the check that is for it."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+import spectral_param as sp
+from spectral_param import testing
+from tests.promises.cases import CASES
+
+
+class Skew(sp.Parametrization):
+    """W = T - Tᵀ for the entries of T above the diagonal."""
+
+    def constrain(self, T):
+        return T.triu(1) - T.triu(1).mT
+
+    def unconstrain(self, W, *, eps, project):
+        return W.triu(1)
+
+    def start(self, like):
+        return torch.zeros_like(like)
+
+    def free_parameters(self, T):
+        return torch.ones_like(T).triu(1).count_nonzero().item()
+
+
+def member(shape, dtype):
+    W = torch.randn(shape, dtype=dtype)
+    return W - W.mT
+
+
+SKEW = testing.Case(
+    name="skew",
+    make=lambda shape: Skew(),
+    member=member,
+    violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
+)
+
+
+def wrong(make):
+    return dataclasses.replace(SKEW, make=lambda shape: make())
+
+
+class UnitColumns(sp.Parametrization):
+    """Weight of any shape whose columns have norm 1. Its message does not say what it got."""
+
+    shapes = "any"
+
+    def constrain(self, T):
+        return T / T.norm(dim=-2, keepdim=True)
+
+    def unconstrain(self, W, *, eps, project):
+        if not project and (W.norm(dim=-2) - 1).abs().max() > 100 * eps:
+            raise sp.errors.InManifoldError("UnitColumns: expected columns of norm 1.")
+        return W.clone()
+
+    def start(self, like):
+        return torch.randn_like(like)
+
+    def free_parameters(self, T):
+        return T.numel() - T.numel() // T.shape[-2]
+
+
+COLUMNS = testing.Case(
+    name="columns",
+    make=lambda shape: UnitColumns(),
+    member=lambda shape, dtype: torch.nn.functional.normalize(torch.randn(shape, dtype=dtype), dim=-2),
+    violation=lambda W: (W.norm(dim=-2) - 1).abs().amax(dim=-1),
+    outside=lambda shape, dtype: 2 * torch.ones(shape, dtype=dtype),
+)
+
+
+class StartsOutside(Skew):
+    """Skew-symmetric but for the weight that the paper's start gives."""
+
+    def constrain(self, T):
+        return super().constrain(T) + T.tril()
+
+    def start(self, like):
+        return torch.eye(like.shape[-1], dtype=like.dtype)
+
+
+class StartsAtNaN(Skew):
+    def start(self, like):
+        return torch.full_like(like, torch.nan)
+
+
+class CountsTooMany(Skew):
+    def free_parameters(self, T):
+        return T.numel() + 1
+
+
+class CountsTooFew(Skew):
+    def free_parameters(self, T):
+        return -1
+
+
+def test_a_constraint_that_takes_rectangles_names_some() -> None:
+    with pytest.raises(AssertionError, match=r"of shape \(5, 4\)\. Name some rectangles in Case"):
+        testing.check_bad_input(COLUMNS, (4, 4), torch.float64)
+    named = dataclasses.replace(COLUMNS, rectangles=((7, 4),))
+    testing.check_bad_input(named, (4, 4), torch.float64)
+
+
+def test_a_message_has_the_words_expected_and_got() -> None:
+    with pytest.raises(AssertionError, match="a message with 'got' and what was given: UnitColumns"):
+        testing.check_rejects_outside(COLUMNS, (4, 4), torch.float64)
+
+
+def test_the_right_one_passes() -> None:
+    testing.check_paper_start(SKEW, (4, 4), torch.float64)
+    testing.check_gradients(SKEW, (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (StartsOutside, r"paper's start: expected a violation <= .*, got 2\.0e\+00"),
+        (StartsAtNaN, "paper's start: expected a violation <= .*, got nan"),
+        (CountsTooMany, "expected 0 to 16 free parameters, got 17"),
+        (CountsTooFew, "expected 0 to 16 free parameters, got -1"),
+    ],
+)
+def test_wrong_start_or_count(make, match) -> None:
+    with pytest.raises(AssertionError, match=match):
+        testing.check_paper_start(wrong(make), (4, 4), torch.float64)
+
+
+def test_the_count_of_complex_entries_is_twice_as_large() -> None:
+    testing.check_paper_start(wrong(CountsTooMany), (4, 4), torch.complex128)
+
+
+def test_no_start_is_asked_of_other_modules() -> None:
+    class Double(torch.nn.Module):
+        def forward(self, T):
+            return 2 * T
+
+    asked = {str(trial.check) for trial in testing.conformance(wrong(Double))}
+    assert not asked & {"paper_start", "deepcopy_of_rnn", "projection", "rejects_outside"}
+
+
+def test_a_check_runs_over_what_it_depends_on_and_two_of_the_rest() -> None:
+    def chosen(case, name):
+        return [(t.shape, t.dtype) for t in testing.conformance(case) if str(t.check) == name]
+
+    shapes, dtypes = SKEW.shapes, SKEW.dtypes
+    assert set(chosen(SKEW, "right_inverse")) == set(itertools.product(shapes, dtypes))
+    assert chosen(SKEW, "nan") == list(zip([(4, 4), (16, 4)] * 2, dtypes, strict=True))
+    assert [shape for shape, _ in chosen(SKEW, "torch_func")] == list(shapes)
+    assert chosen(SKEW, "deepcopy") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+    assert {dtype for _, dtype in chosen(SKEW, "gradients")} == {torch.float64, torch.complex128}
+    assert chosen(SKEW, "deepcopy_of_rnn") == [((4, 4), torch.float64), ((16, 4), torch.float32)]
+    assert not chosen(SKEW, "projection"), "all weights are in the set"
+    variant = dataclasses.replace(SKEW, variant=True)
+    assert chosen(variant, "right_inverse") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+    assert not chosen(variant, "deepcopy"), "it does not depend on the mode"
+
+
+class Detached(Skew):
+    """Its gradient lacks a term."""
+
+    def constrain(self, T):
+        return T.triu(1) - T.triu(1).mT.detach()
+
+
+class _Square(torch.autograd.Function):
+    """x², whose first derivative is right and whose second one is zero."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0].detach() * g
+
+    @staticmethod
+    def jvp(ctx, dx):
+        return 2 * ctx.saved_tensors[0] * dx
+
+
+class SquareDetached(Skew):
+    def constrain(self, T):
+        return super().constrain(_Square.apply(T))
+
+
+@pytest.mark.parametrize(("make", "order"), [(Detached, "first"), (SquareDetached, "second")])
+def test_wrong_gradients_are_an_assertion_error(make, order) -> None:
+    with pytest.raises(AssertionError, match=f"{order} derivatives: expected those of finite differences"):
+        testing.check_gradients(wrong(make), (4, 4), torch.float64)
+
+
+def scaled_gradient(T, factor):
+    return factor * T + (1 - factor) * T.detach()
+
+
+class WrongWhenCompiled(sp.SkewExponential):
+    def constrain(self, T, found=None):
+        return super().constrain(scaled_gradient(T, -3) if torch.compiler.is_compiling() else T, found)
+
+
+class WrongWhenExported(sp.SkewExponential):
+    def constrain(self, T, found=None):
+        return super().constrain(-T if torch.compiler.is_compiling() else T, found)
+
+
+class WrongInsideCached(sp.SkewExponential):
+    def constrain(self, T, found=None):
+        return super().constrain(scaled_gradient(T, 2) if parametrize._cache_enabled else T, found)
+
+
+class ForgetsItsBase(sp.SkewExponential):
+    """Another orthogonal weight after a change of precision."""
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.base = torch.eye(self.base.shape[-1], dtype=self.base.dtype)
+        return self
+
+
+class Constant(Skew):
+    """Nothing that is trained reaches the weight."""
+
+    def constrain(self, T):
+        return super().constrain(T.detach() + 0 * T)
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "match"),
+    [
+        (WrongWhenCompiled, testing.check_compile, "torch.compile: expected agreement"),
+        (WrongWhenExported, testing.check_export, "exported program: expected agreement"),
+        (WrongInsideCached, testing.check_cached, r"gradient inside cached\(\): expected agreement"),
+        (ForgetsItsBase, testing.check_to, "weight in torch.float32: expected agreement"),
+    ],
+)
+def test_wrong_orthogonal_weights(make, check, match) -> None:
+    """Their norms are the same whatever they are, so a loss of norms would tell nothing."""
+    case = next(case for case in CASES if case.name == "SkewExponential")
+    check(case, (4, 4), torch.float64)
+    with pytest.raises(AssertionError, match=match):
+        check(dataclasses.replace(case, make=lambda shape: make()), (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize("check", [testing.check_cached, testing.check_torch_func, testing.check_compile])
+def test_zeros_are_not_compared(check) -> None:
+    with pytest.raises(AssertionError, match="expected a gradient that is not zero"):
+        check(wrong(Constant), (4, 4), torch.float64)
+
+
+@pytest.mark.parametrize("name", ["SkewExponential", "ScaledCayley", "Givens", "Householder"])
+def test_checks_hold_for_single_numbers(name) -> None:
+    case = next(case for case in CASES if case.name == name)
+    for check in (testing.check_bad_input, testing.check_constraint_holds, testing.check_cached):
+        check(case, (1, 1), torch.float64)
