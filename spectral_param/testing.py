@@ -1,16 +1,12 @@
 """A conformance suite for parametrizations: the contracts that every constraint has to keep.
 
-Describe your parametrization in a :class:`Case`. :func:`conformance` returns a :class:`Trial` for each of the
-:data:`CHECKS` that apply, with each shape and dtype on which the contract depends:
-
->>> def skew_member(shape, dtype):
-...     W = torch.randn(shape, dtype=dtype)
-...     return W - W.mT
 >>> class Skew(spectral_param.Parametrization):
 ...     def constrain(self, T):
 ...         return T.triu(1) - T.triu(1).mT
 ...
 ...     def unconstrain(self, W, *, eps, project):
+...         if not project and (W + W.mT).abs().max() > 100 * eps:
+...             raise spectral_param.errors.InManifoldError(f"Skew: expected Wᵀ = -W, got {W}")
 ...         return W.triu(1)
 ...
 ...     def start(self, like):
@@ -18,35 +14,31 @@ Describe your parametrization in a :class:`Case`. :func:`conformance` returns a 
 ...
 ...     def free_parameters(self, T):
 ...         return torch.ones_like(T).triu(1).count_nonzero().item()
->>> case = spectral_param.testing.Case(
-...     name="skew",
-...     make=lambda shape: Skew(),
-...     member=skew_member,
-...     violation=lambda W: (W + W.mT).abs().amax(dim=(-2, -1)),
-...     shapes=((4, 4), (5, 5), (2, 4, 4)),  # The default has stacked gates, too.
-... )
->>> for trial in spectral_param.testing.conformance(case):
-...     trial()
+>>> spectral_param.testing.check_constraint(lambda shape: Skew())
 
-A trial that fails raises an ``AssertionError`` that says what was expected. An error of the parametrization
-itself is not caught. With pytest, each trial is a test with its own name::
+A check that fails raises an ``AssertionError`` that says what was expected. An error of the constraint itself
+is not caught. A :class:`Case` says more than a function does: what the members of the set are, which shapes
+and dtypes there are, which checks are expected to fail. With pytest, each check is a test of its own::
 
-    @pytest.mark.parametrize("trial", spectral_param.testing.conformance(case), ids=str)
-    def test_contract(trial):
-        trial()
+    @spectral_param.testing.parametrize_with_checks([case])
+    def test_contract(check):
+        check()
 
-The module does not import pytest. All checks take the same arguments: a case, the shape of the weight and its
-dtype.
+All checks take the same arguments: a case, the shape of the weight and its dtype. :func:`conformance` returns
+what is run, a :class:`Trial` each: the :data:`CHECKS` that apply, with shapes and dtypes in pairs. Only
+:func:`parametrize_with_checks` imports pytest.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +67,7 @@ __all__ = [
     "check_bfloat16",
     "check_cached",
     "check_compile",
+    "check_constraint",
     "check_constraint_holds",
     "check_deepcopy",
     "check_deepcopy_of_rnn",
@@ -99,10 +92,12 @@ __all__ = [
     "conformance",
     "holder",
     "originals",
+    "parametrize_with_checks",
     "tolerance",
 ]
 
 Shape = tuple[int, ...]
+_T = TypeVar("_T")
 
 #: The default shapes, which are even, odd, a batch, and the four gates of an LSTM.
 SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
@@ -120,13 +115,15 @@ class Case:
         name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
         member: Returns a random weight of the given shape and dtype that satisfies the constraint. The shape
-            can be that of a stack of gates, ``(4·n, n)``.
+            can be that of a stack of gates, ``(4·n, n)``. By default, what registration makes of a random
+            weight.
         violation: Returns how far a weight is from satisfying the constraint, relative to its size; 0 for
-            members. One number, or one for each matrix or row. The weight can be a stack of gates.
+            members. One number, or one for each matrix or row. The weight can be a stack of gates. By
+            default, 0 for a weight that can be assigned, and infinity for one that is refused.
         outside: Returns a weight that does not satisfy the constraint, of the same shapes as ``member``.
             None, the default, if all weights satisfy it, or if the parametrization does not check.
         recovers: Whether ``right_inverse`` finds originals for every member. If not, registration may start
-            from any member, and only the present weight can be assigned.
+            from any member, only the present weight can be assigned, and ``violation`` has to be given.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
         rectangles: More shapes, of single matrices or batches that are not square. Without any, a rectangle
@@ -134,12 +131,17 @@ class Case:
         holds_far: Whether the constraint holds to rounding for all finite originals.
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
+        expected_failed_checks: Names of checks that are expected to fail, without ``check_``, each with the
+            reason. A check that passes all the same is an error: its line can go.
+
+    Raises:
+        ValueError: If ``expected_failed_checks`` names something that is no check.
     """
 
     name: str
     make: Callable[[Shape], nn.Module]
-    member: Callable[[Shape, torch.dtype], Tensor]
-    violation: Callable[[Tensor], Tensor]
+    member: Callable[[Shape, torch.dtype], Tensor] = None  # type: ignore[assignment]  # Set below.
+    violation: Callable[[Tensor], Tensor] = None  # type: ignore[assignment]
     outside: Callable[[Shape, torch.dtype], Tensor] | None = None
     recovers: bool = True
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -147,10 +149,50 @@ class Case:
     rectangles: tuple[Shape, ...] = ()
     holds_far: bool = True
     variant: bool = False
+    expected_failed_checks: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # After dataclasses.replace(case, make=...), too, the defaults are those of the new function.
+        if self.member is None or isinstance(self.member, _Registered):
+            object.__setattr__(self, "member", _Registered(self))
+        if self.violation is None or isinstance(self.violation, _Refused):
+            object.__setattr__(self, "violation", _Refused(self))
+        names = {str(check) for check in globals().get("CHECKS", ())}
+        unknown = sorted(self.expected_failed_checks.keys() - names)
+        if unknown:
+            raise ValueError(
+                f"expected_failed_checks: expected names of checks, got {', '.join(unknown)}. "
+                f"The checks are {', '.join(sorted(names))}"
+            )
 
     def gates(self, shape: Shape) -> int:
         """Return the number of blocks in a weight of this shape."""
         return 1 if shape in self.rectangles else shape[-2] // shape[-1]
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A member of the set: what registration makes of a random weight."""
+
+    case: Case
+
+    def __call__(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return holder(self.case, torch.randn(shape, dtype=dtype)).weight.detach().clone()
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """0 for a weight that can be assigned, infinity for one that is refused."""
+
+    case: Case
+
+    def __call__(self, W: Tensor) -> Tensor:
+        module = holder(self.case, torch.randn_like(W))
+        try:
+            module.weight = W.detach().clone()  # type: ignore[assignment]
+        except InManifoldError:
+            return torch.tensor(torch.inf)
+        return torch.tensor(0.0)
 
 
 class Holder(nn.Module):
@@ -799,8 +841,9 @@ class Check:
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
         axes: Those of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
-            that may decide whether the contract holds. All values of these axes are tested, and two
-            representatives of the others; beside them one shape that is not square.
+            that may decide whether the contract holds. Each value of these axes is tested, and two
+            representatives of the others, in pairs of a shape and a dtype. ``"once"``: the check takes long,
+            so one pair is tested, another one for each case.
         applies: Whether the contract is meant for a case, shape and dtype.
     """
 
@@ -832,6 +875,11 @@ class Trial:
     shape: Shape
     dtype: torch.dtype
 
+    @property
+    def expected_failure(self) -> str | None:
+        """Why the check is expected to fail, or None."""
+        return self.case.expected_failed_checks.get(str(self.check))
+
     def __call__(self) -> None:
         """Run the check."""
         self.check(self.case, self.shape, self.dtype)
@@ -858,20 +906,20 @@ CHECKS: tuple[Check, ...] = (
     _check(check_constraint_holds, "dtype mode"),
     _check(check_large_originals, "shape dtype mode", _far),
     _check(check_gradients, "shape gates dtype mode", _in_double_precision),
-    _check(check_state_dict, "mode"),
+    _check(check_state_dict, "mode once"),
     _check(check_deepcopy, ""),
     _check(check_deepcopy_of_rnn, "gates", _in_a_layer),
     _check(check_to, "dtype"),
     _check(check_remove, ""),
     _check(check_cached, ""),
     _check(check_repeated_reads, "mode"),
-    _check(check_averaging, "shape dtype mode"),
+    _check(check_averaging, "dtype mode"),
     _check(check_half_and_back, "shape gates mode", _in_single_precision),
-    _check(check_write_during_a_read, "mode", _with_start),
-    _check(check_gradient_of_the_read, "mode"),
+    _check(check_write_during_a_read, "mode once", _with_start),
+    _check(check_gradient_of_the_read, "mode once"),
     _check(check_torch_func, "shape gates"),
-    _check(check_compile, "gates mode"),
-    _check(check_export, "gates mode"),
+    _check(check_compile, "once"),
+    _check(check_export, "mode once"),
     _check(check_autocast, ""),
     _check(check_bfloat16, "gates", _in_float32),
     _check(check_nan, "dtype mode"),
@@ -881,45 +929,109 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def conformance(case: Case) -> list[Trial]:
-    """Return the trials of a case: each check that applies, over the axes that it depends on."""
+def conformance(case: Case, *, thorough: bool = False) -> list[Trial]:
+    """Return the trials of a case: each check that applies, over the axes that it depends on.
+
+    Args:
+        case: The parametrization.
+        thorough: Take every shape with every dtype, instead of pairs in which each of them occurs.
+    """
     trials = []
     for check in CHECKS:
         if case.variant and "mode" not in check.axes:
             continue
-        axes = frozenset[str]() if case.variant else check.axes
-        possible = [(s, d) for s in case.shapes for d in case.dtypes if check.applies(case, s, d)]
-        chosen = _chosen(possible, axes)
-        others = case.rectangles if axes & {"shape", "gates"} else case.rectangles[:1]
-        possible = [(s, d) for s in others for d in case.dtypes if check.applies(case, s, d)]
-        dtypes = list(dict.fromkeys(d for _, d in possible))
-        chosen += list(zip(dict.fromkeys(s for s, _ in possible), itertools.cycle(dtypes), strict=False))
+        # Which dtype a shape is paired with differs from case to case and from check to check.
+        turn = zlib.crc32(f"{case.name} {check}".encode())
+        square, rectangles = (
+            [(s, d) for s in shapes for d in case.dtypes if check.applies(case, s, d)]
+            for shapes in (case.shapes, case.rectangles)
+        )
+        if thorough:
+            chosen = square + rectangles
+        elif "once" in check.axes:
+            every = square + rectangles
+            chosen = [every[turn % len(every)]] if every else []
+        else:
+            axes = frozenset[str]() if case.variant else check.axes
+            chosen = _paired(square, axes, turn)
+            shapes = _distinct(s for s, _ in rectangles)
+            dtypes = _turned(_distinct(d for _, d in rectangles), turn)
+            # The first rectangle, or all of them.
+            shapes = shapes if axes & {"shape", "gates"} else shapes[:1]
+            chosen += zip(shapes, itertools.cycle(dtypes), strict=False)
         trials += [Trial(case, check, shape, dtype) for shape, dtype in chosen]
     return trials
 
 
-def _chosen(
-    possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str]
+def _distinct(values: Iterable[_T]) -> list[_T]:
+    return list(dict.fromkeys(values))
+
+
+def _turned(values: list[_T], turn: int) -> list[_T]:
+    start = turn % max(1, len(values))
+    return values[start:] + values[:start]
+
+
+def _paired(
+    possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str], turn: int
 ) -> list[tuple[Shape, torch.dtype]]:
-    """Return the product of all values of the given axes, with two representatives of the others in turn."""
-    if not possible:
-        return []
-    shapes = list(dict.fromkeys(shape for shape, _ in possible))
-    dtypes = list(dict.fromkeys(dtype for _, dtype in possible))
-    tall = [shape for shape in shapes if shape[-2] != shape[-1]]
-    square = [shape for shape in shapes if shape not in tall]
-    two_shapes = [*square[:1], *tall[:1]]
-    # If possible, a real and a complex dtype of different precision.
-    two_dtypes = sorted(dtypes, key=lambda d: d not in (torch.float64, torch.complex64))[:2]
-    wanted_shapes = (square if "shape" in axes else square[:1]) + (tall if "gates" in axes else [])
-    by_shape, by_dtype = bool(axes & {"shape", "gates"}), "dtype" in axes
-    if by_shape and by_dtype:
-        pairs = list(itertools.product(wanted_shapes, dtypes))
-    elif by_shape:
-        pairs = list(zip(wanted_shapes, itertools.cycle(two_dtypes), strict=False))
-    elif by_dtype:
-        pairs = list(zip(itertools.cycle(two_shapes), dtypes, strict=False))
+    """Return pairs in which each value of the given axes occurs, and two representatives of the others."""
+    shapes, dtypes = _distinct(s for s, _ in possible), _distinct(d for _, d in possible)
+    stacked = [shape for shape in shapes if shape[-2] != shape[-1]]
+    square = [shape for shape in shapes if shape not in stacked]
+    if axes & {"shape", "gates"}:
+        shapes = (square if "shape" in axes else square[:1]) + (stacked if "gates" in axes else [])
     else:
-        count = max(len(two_shapes), len(two_dtypes))
-        pairs = [(two_shapes[i % len(two_shapes)], two_dtypes[i % len(two_dtypes)]) for i in range(count)]
-    return [pair for pair in pairs if pair in possible]
+        shapes = square[:1] + stacked[:1]
+    if "dtype" not in axes:
+        # If possible, a real and a complex dtype of different precision.
+        dtypes = sorted(dtypes, key=lambda d: d not in (torch.float64, torch.complex64))[:2]
+    count = max(len(shapes), len(dtypes)) if shapes else 0
+    pairs = zip(itertools.cycle(shapes), itertools.cycle(_turned(dtypes, turn)), strict=False)
+    return [pair for pair in _distinct(itertools.islice(pairs, count)) if pair in possible]
+
+
+def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
+    """Run all checks of a constraint.
+
+    Args:
+        constraint: A case, or a function that returns a new constraint for a weight of the given shape.
+
+    Raises:
+        AssertionError: If the constraint breaks a contract, or if a check that is expected to fail passes.
+    """
+    case = constraint if isinstance(constraint, Case) else Case("constraint", constraint)
+    for trial in conformance(case):
+        if trial.expected_failure is None:
+            trial()
+            continue
+        try:
+            trial()
+        except Exception:
+            continue
+        raise AssertionError(f"{trial}: expected a failure ({trial.expected_failure}), got none")
+
+
+def parametrize_with_checks(cases: Iterable[Case], *, thorough: bool = False) -> Any:
+    """Return a decorator of pytest: a test function with one argument is run with each trial of the cases.
+
+    A check that is expected to fail is marked as such, with its reason, and strictly.
+
+    Args:
+        cases: The constraints.
+        thorough: As of :func:`conformance`.
+    """
+    import pytest
+
+    def marks(trial: Trial) -> Any:
+        reason = trial.expected_failure
+        return () if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+
+    trials = [trial for case in cases for trial in conformance(case, thorough=thorough)]
+    parameters = [pytest.param(trial, marks=marks(trial), id=str(trial)) for trial in trials]
+
+    def decorator(test: Callable[..., None]) -> Any:
+        (name,) = inspect.signature(test).parameters
+        return pytest.mark.parametrize(name, parameters)(test)
+
+    return decorator

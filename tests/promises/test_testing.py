@@ -143,21 +143,73 @@ def test_no_start_is_asked_of_other_modules() -> None:
     assert not asked & {"paper_start", "deepcopy_of_rnn", "projection", "rejects_outside"}
 
 
-def test_a_check_runs_over_what_it_depends_on_and_two_of_the_rest() -> None:
-    def chosen(case, name):
-        return [(t.shape, t.dtype) for t in testing.conformance(case) if str(t.check) == name]
+def chosen(case, name, **options):
+    return [(t.shape, t.dtype) for t in testing.conformance(case, **options) if str(t.check) == name]
 
-    shapes, dtypes = SKEW.shapes, SKEW.dtypes
-    assert set(chosen(SKEW, "right_inverse")) == set(itertools.product(shapes, dtypes))
-    assert chosen(SKEW, "nan") == list(zip([(4, 4), (16, 4)] * 2, dtypes, strict=True))
-    assert [shape for shape, _ in chosen(SKEW, "torch_func")] == list(shapes)
-    assert chosen(SKEW, "deepcopy") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+
+def test_a_check_runs_over_what_it_depends_on_in_pairs() -> None:
+    pairs = chosen(SKEW, "right_inverse")
+    assert {shape for shape, _ in pairs} == set(SKEW.shapes)
+    assert {dtype for _, dtype in pairs} == set(SKEW.dtypes)
+    assert len(pairs) == max(len(SKEW.shapes), len(SKEW.dtypes))
+    assert {shape for shape, _ in chosen(SKEW, "torch_func")} == set(SKEW.shapes)
+    assert {dtype for _, dtype in chosen(SKEW, "nan")} == set(SKEW.dtypes)
     assert {dtype for _, dtype in chosen(SKEW, "gradients")} == {torch.float64, torch.complex128}
-    assert chosen(SKEW, "deepcopy_of_rnn") == [((4, 4), torch.float64), ((16, 4), torch.float32)]
+    assert {shape for shape, _ in chosen(SKEW, "deepcopy_of_rnn")} == {(4, 4), (16, 4)}
+    assert len(chosen(SKEW, "compile")) == 1
     assert not chosen(SKEW, "projection"), "all weights are in the set"
+
+
+def test_a_variant_is_run_where_the_mode_decides() -> None:
     variant = dataclasses.replace(SKEW, variant=True)
-    assert chosen(variant, "right_inverse") == [((4, 4), torch.float64), ((16, 4), torch.complex64)]
+    assert len(chosen(variant, "right_inverse")) == 2
     assert not chosen(variant, "deepcopy"), "it does not depend on the mode"
+
+
+def test_thorough_takes_each_shape_with_each_dtype() -> None:
+    case = dataclasses.replace(SKEW, rectangles=((5, 3),))
+    every = set(itertools.product([*SKEW.shapes, (5, 3)], SKEW.dtypes))
+    assert set(chosen(case, "right_inverse", thorough=True)) == every
+
+
+def test_a_constraint_is_checked_from_its_function_alone() -> None:
+    class Doubled(Skew):
+        def constrain(self, T):
+            return 2 * super().constrain(T)
+
+    class Checked(Skew):
+        def unconstrain(self, W, *, eps, project):
+            if not project and (W + W.mT).abs().max() > 100 * eps:
+                raise sp.errors.InManifoldError("Checked: expected a skew-symmetric weight, got another one")
+            return super().unconstrain(W, eps=eps, project=project)
+
+    testing.check_constraint(lambda shape: Checked())
+    with pytest.raises(AssertionError, match="weight after registration"):
+        testing.check_constraint(lambda shape: Doubled())
+
+
+def test_the_defaults_of_a_case_follow_its_function() -> None:
+    case = testing.Case("unit columns", lambda shape: sp.ScaledCayley())
+    case = dataclasses.replace(case, make=lambda shape: UnitColumns())
+    W = case.member((5, 5), torch.float64)
+    torch.testing.assert_close(W.norm(dim=-2), torch.ones(5, dtype=torch.float64))
+    assert case.violation(W) == 0
+    assert case.violation(2 * W) == torch.inf
+
+
+def test_expected_failures_are_named_with_a_reason() -> None:
+    reason = {"gradients": "a term is missing"}
+    case = dataclasses.replace(wrong(Detached), expected_failed_checks=reason)
+    testing.check_constraint(case)
+    (mark,) = testing.parametrize_with_checks([case])(lambda trial: None).pytestmark
+    expected = {p.id: [m.kwargs for m in p.marks] for p in mark.args[1]}
+    assert all(bool(marks) == ("-gradients-" in name) for name, marks in expected.items())
+    (strict, *_) = (marks[0] for marks in expected.values() if marks)
+    assert strict == {"reason": "a term is missing", "strict": True}
+    with pytest.raises(AssertionError, match=r"expected a failure \(a term is missing\), got none"):
+        testing.check_constraint(dataclasses.replace(SKEW, expected_failed_checks=reason))
+    with pytest.raises(ValueError, match=r"expected_failed_checks: expected .*, got gradient"):
+        dataclasses.replace(SKEW, expected_failed_checks={"gradient": ""})
 
 
 class Detached(Skew):
