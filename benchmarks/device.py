@@ -1,6 +1,6 @@
 """``python -m benchmarks.device``: a training step on a device: its numbers, and what it costs the host.
 
-Without arguments, the device is the stand-in of ``benchmarks/standin.py``, which any machine has. It counts the
+Without arguments, the device is the stand-in of ``standin.py``, which any machine has. It counts the
 launches and waits of each step, which are the same on every device that runs PyTorch's operations one by one.
 With ``--device cuda`` the steps are timed there, beside the host. In both cases, each step's weight and
 gradients are first compared with the host's. ``results/device_before.json`` has the counts of commit 31b8bee,

@@ -75,6 +75,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> OnDevice:
+        """Return a tensor on the device with these numbers."""
         t: OnDevice = torch.Tensor._make_wrapper_subclass(
             cls,
             host.size(),
@@ -97,6 +98,7 @@ class OnDevice(Tensor):
 
     @property
     def data(self) -> Tensor:
+        """The tensor without its graph."""
         return Tensor.data.__get__(self)
 
     @data.setter
@@ -112,16 +114,20 @@ class OnDevice(Tensor):
         return copy
 
     def set_(self, other: OnDevice) -> OnDevice:
+        """Take the memory of another tensor; return this one."""
         self.data = other
         return self
 
     def data_ptr(self) -> int:
+        """The address of the numbers."""
         return self.host.data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory of the numbers."""
         return self.host.untyped_storage()
 
     def tolist(self) -> Any:
+        """The numbers as Python has them."""
         return self.cpu().tolist()
 
 

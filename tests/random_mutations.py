@@ -2,8 +2,8 @@
 
 Operators, comparisons and constants inside the package's functions are changed, one at a time, drawn with a
 fixed seed. The tests are collected once. Each fault is then put into the functions of a forked process, which
-runs the tests that reach the function, short ones of different kinds first, until one fails. What OUTPUT holds
-already is not run again, so that an interrupted run goes on where it was.
+runs the tests that reach the function, short ones of different kinds first, until one fails. What OUTPUT
+holds already is not run again, so that an interrupted run goes on where it was.
 
 Tests that start processes of their own are left out: they would not see the fault.
 """

@@ -199,15 +199,21 @@ def test_the_defaults_of_a_case_follow_its_function() -> None:
 
 def test_expected_failures_are_named_with_a_reason() -> None:
     reason = {"gradients": "a term is missing"}
-    case = dataclasses.replace(wrong(Detached), expected_failed_checks=reason)
+    square = dataclasses.replace(SKEW, shapes=((4, 4), (3, 3)), rectangles=())
+    case = dataclasses.replace(square, make=lambda shape: Detached(), expected_failed_checks=reason)
     testing.check_constraint(case)
-    (mark,) = testing.parametrize_with_checks([case])(lambda trial: None).pytestmark
+
+    @testing.parametrize_with_checks([case])
+    def function(trial) -> None:
+        trial()
+
+    (mark,) = function.pytestmark
     expected = {p.id: [m.kwargs for m in p.marks] for p in mark.args[1]}
     assert all(bool(marks) == ("-gradients-" in name) for name, marks in expected.items())
     (strict, *_) = (marks[0] for marks in expected.values() if marks)
     assert strict == {"reason": "a term is missing", "strict": True}
     with pytest.raises(AssertionError, match=r"expected a failure \(a term is missing\), got none"):
-        testing.check_constraint(dataclasses.replace(SKEW, expected_failed_checks=reason))
+        testing.check_constraint(dataclasses.replace(square, expected_failed_checks=reason))
     with pytest.raises(ValueError, match=r"expected_failed_checks: expected .*, got gradient"):
         dataclasses.replace(SKEW, expected_failed_checks={"gradient": ""})
 

@@ -104,8 +104,8 @@ def test_full_network_has_an_optimizer_for_all_of_it(name) -> None:
     assert {id(p) for p in trained} == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-# Where the papers print counts that tests/promises/nn/test_parameter_counts.py does not have: of another network
-# on the same task, or with an embedding.
+# Where the papers print counts that tests/promises/nn/test_parameter_counts.py does not have: of another
+# network on the same task, or with an embedding.
 @pytest.mark.parametrize(
     ("name", "count"),
     [
