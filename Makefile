@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test kernels mutations bench results lint types docs wheel bounds newest clean help
+.PHONY: demo test nightly kernels mutations random-mutations bench results lint types docs wheel bounds newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -17,11 +17,18 @@ demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
 
+nightly: export SPECTRAL_PARAM_EXAMPLES = 20
+nightly: $(VENV)/.test  ## run the tests with 20 times as many examples, and those that take long
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "" $(TEST_ARGS)
+
 kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and seeds (KERNELS="-m kernels": a few)
 	.ci/kernels $(BIN)/python $(KERNELS)
 
 mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="latch gate")
 	$(BIN)/python -m tests.mutations $(MUTATIONS)
+
+random-mutations: $(VENV)/.test  ## see which random faults the tests find (OUTPUT=file.json)
+	$(BIN)/python -m tests.random_mutations $(OUTPUT) --jobs 2
 
 bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -44,6 +51,7 @@ types: $(VENV)/.dev  ## check the types
 # One thread: the tutorials are small, and a second thread would wait for whatever else the machine does.
 docs: export OMP_NUM_THREADS = 1
 docs: $(VENV)/.dev  ## build the documentation and run its examples
+	$(BIN)/python -m benchmarks.table --check
 	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
@@ -67,7 +75,7 @@ clean:  ## remove the environment, the caches and what was built
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamps: one for what uses the library, one for what checks it.
 $(VENV)/.test: pyproject.toml constraints.txt

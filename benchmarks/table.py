@@ -91,18 +91,31 @@ def _relative(result: Result | None, contender: str) -> str:
     return f"{rows[contender]['median'] / rows[networks.BASELINE]['median']:.2g}"
 
 
-def main() -> None:
-    """Write the pages."""
-    argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__).parse_args()
+def pages() -> dict[str, str]:
+    """Return all pages by their file names, from the committed numbers."""
     names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
     results, memory, device, dynamics, forecasts = (
         json.loads((RESULTS / name).read_text()) for name in names
     )
-    for name, page in costs_table.pages(results, memory, device).items():
-        (DOCS / name).write_text(page)
-    (DOCS / "networks.md").write_text(networks_page(results))
-    (DOCS / "dynamics_compared.md").write_text(dynamics_forecasts_table.page(forecasts))
-    (DOCS / "dynamics_one_step.md").write_text(dynamics_table.page(dynamics))
+    return {
+        **costs_table.pages(results, memory, device),
+        "networks.md": networks_page(results),
+        "dynamics_compared.md": dynamics_forecasts_table.page(forecasts),
+        "dynamics_one_step.md": dynamics_table.page(dynamics),
+    }
+
+
+def main() -> None:
+    """Write the pages, or say which of them do not follow the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where a page would change")
+    if not parser.parse_args().check:
+        for name, page in pages().items():
+            (DOCS / name).write_text(page)
+        return
+    stale = [name for name, page in pages().items() if (DOCS / name).read_text() != page]
+    if stale:
+        raise SystemExit(f"{', '.join(stale)}: run python -m benchmarks.table")
 
 
 if __name__ == "__main__":

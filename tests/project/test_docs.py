@@ -37,15 +37,3 @@ def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
     pictures = (DOCS / "thumbnails.py").read_text()
     drawn = re.findall(r'^def (plot_\d\w*)\(ax\):\n    """.+"""$', pictures, flags=re.MULTILINE)
     assert sorted(drawn) == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
-
-
-PAGES = [*DOCS.glob("*.md"), *(DOCS / "api").glob("*.md")]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_pages_are_short(page):
-    assert len(page.read_text().split()) <= 2000
-
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().split()) <= 700

@@ -88,7 +88,7 @@ def test_imports_have_no_circle(folder) -> None:
     [
         ("spectral_param", {"spectral_param"}),
         ("examples", {"spectral_param", "examples"}),
-        ("benchmarks", {"spectral_param", "examples", "benchmarks", "tests"}),  # The stand-in device.
+        ("benchmarks", {"spectral_param", "examples", "benchmarks"}),
     ],
 )
 def test_what_is_beside_the_package_stands_above_it(folder, below) -> None:

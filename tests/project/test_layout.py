@@ -1,0 +1,64 @@
+"""Promises are tested through public names; what tests a private module is used by nothing else."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PRIVATE = re.compile(
+    r"spectral_param(\.\w+)*\._[a-z]|from (spectral_param|sp)[\w.]* import _[a-z]|\bsp\.(\w+\.)*_[a-z]"
+)
+
+
+def private_names(text: str) -> list[str]:
+    """Return the lines that name a private module, in an import, an attribute or a string."""
+    return [line.strip() for line in text.splitlines() if PRIVATE.search(line)]
+
+
+def imported(text: str) -> set[str]:
+    """Return the modules that a file imports, with the names that it takes from them."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((TESTS / "promises").rglob("*.py")), ids=lambda path: path.stem)
+def test_promises_name_nothing_private(path) -> None:
+    assert private_names(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_folder_of_a_private_module_can_be_deleted() -> None:
+    """No other folder imports from it."""
+    for path in TESTS.rglob("*.py"):
+        for name in imported(path.read_text(encoding="utf-8")):
+            if name.startswith("tests.internal."):
+                folder = TESTS.parent / Path(*name.split(".")[:-1])
+                assert folder in (path.parent, path.with_suffix("")) or folder.parent == path.parent, (
+                    path,
+                    name,
+                )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from spectral_param._eigen import dense",
+        "from spectral_param.functional._cayley import choose_signs",
+        "from spectral_param import _context as context",
+        'importlib.import_module("spectral_param.functional._cayley")',
+        "sp.functional._cayley.choose_signs",
+    ],
+)
+def test_private_names_are_found(line) -> None:
+    assert private_names(f"import torch\n{line}\n") == [line]
+
+
+def test_public_names_are_no_private_ones() -> None:
+    text = "from spectral_param.functional import cayley\nsp.init.spectral_radius_\n"
+    assert private_names(text) == []
