@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 from torch.nn.utils import parametrize, prune
 
 import spectral_param as sp
+from tests.messages import refused
 from tests.promises.cases import CASES, abscissas, orthogonality_defect, radii
 
 
@@ -39,15 +40,15 @@ def test_init_outside_the_set_is_projected() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"tensor_name": "weights"}, "got 'weights'. It has weight, bias"),
-        ({"init": "papers"}, "init: expected None, 'paper'"),
-        ({"init": np.eye(4)}, "init: expected None, 'paper', a tensor or a function, got array"),
-        ({"init": torch.eye(4) * 1j}, "init: expected a real tensor for a real weight, got torch.complex64"),
-        ({"init": torch.eye(3)}, r"shape \(4, 4\), got \(3, 3\)"),
+        ({"tensor_name": "weights"}, "'weights'.*weight, bias"),
+        ({"init": "papers"}, "init: expected"),
+        ({"init": np.eye(4)}, "init: expected.*got array"),
+        ({"init": torch.eye(4) * 1j}, "init: expected.*got torch.complex64"),
+        ({"init": torch.eye(3)}, r"\(4, 4\), got \(3, 3\)"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(arguments, match) -> None:
-    with pytest.raises(ValueError, match=match):
+    with refused(match):
         sp.constrain(
             torch.nn.Linear(4, 4),
             **{"tensor_name": "weight", "constraint": sp.ScaledCayley(), **arguments},
@@ -57,12 +58,12 @@ def test_arguments_that_do_not_fit_are_named(arguments, match) -> None:
 @pytest.mark.parametrize(
     ("module", "match"),
     [
-        (torch.eye(4), r"type Tensor of shape \(4, 4\)\. .* layer, not layer\.weight"),
-        (torch.nn.Parameter(torch.eye(4)), r"type Parameter of shape \(4, 4\)\. .*Parameter\(tensor\)"),
-        (np.eye(4), r"type ndarray of shape \(4, 4\)\. .* layer, not layer\.weight"),
-        (None, r"None\. Pass the module itself"),
-        ([torch.nn.Linear(4, 4)], r"type list\. .* torch\.nn\.ModuleList"),
-        (torch.nn.Linear, r"the class Linear\. Pass an instance"),
+        (torch.eye(4), r"Tensor of shape \(4, 4\)"),
+        (torch.nn.Parameter(torch.eye(4)), r"Parameter of shape \(4, 4\)"),
+        (np.eye(4), r"ndarray of shape \(4, 4\)"),
+        (None, "None"),
+        ([torch.nn.Linear(4, 4)], r"list.*torch\.nn\.ModuleList"),
+        (torch.nn.Linear, "class Linear"),
     ],
 )
 def test_what_is_no_module_is_named(module, match) -> None:
@@ -77,9 +78,7 @@ def test_what_is_no_module_is_named(module, match) -> None:
         lambda: sp.rebase(module),
     )
     for function in functions:
-        with pytest.raises(
-            ValueError, match=rf"^(module|model): expected a torch\.nn\.Module, got .*{match}"
-        ):
+        with refused(rf"(module|model): expected.*got.*{match}"):
             function()
 
 
@@ -93,21 +92,18 @@ def test_a_tensor_without_a_module_gets_one() -> None:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        (torch.nn.Parameter(torch.eye(4)), r"Parameter of shape \(4, 4\)\. .* not layer\.weight"),
-        (torch.nn.Linear(4, 4), "type Linear"),
-        (sp.ScaledCayley(), r"type ScaledCayley\. The name comes second, before a constraint"),
-        (["weight"], "type list.* pass a pattern"),
+        (torch.nn.Parameter(torch.eye(4)), r"Parameter of shape \(4, 4\)"),
+        (torch.nn.Linear(4, 4), "Linear"),
+        (sp.ScaledCayley(), "ScaledCayley"),
+        (["weight"], "list.*pattern"),
         (None, "None"),
     ],
 )
 def test_what_is_no_name_is_named(name, match) -> None:
     layer = torch.nn.Linear(4, 4)
-    expected = (
-        f"^tensor_name: expected the name of a tensor, or a pattern of names, as a string, got .*{match}"
-    )
-    with pytest.raises(ValueError, match=expected):
+    with refused(f"tensor_name: expected.*got.*{match}"):
         sp.constrain(layer, name, "weight")
-    with pytest.raises(ValueError, match=expected):
+    with refused(f"tensor_name: expected.*got.*{match}"):
         sp.remove(layer, name)
     assert not parametrize.is_parametrized(layer)
 
@@ -115,23 +111,23 @@ def test_what_is_no_name_is_named(name, match) -> None:
 @pytest.mark.parametrize(
     ("module", "tensor_name", "match"),
     [
-        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected a kernel that acts as a matrix.*orthogonium"),
-        (torch.nn.Conv2d(4, 4, 2, stride=2, padding=1), "weight", "expected a kernel that acts as a matrix"),
-        (torch.nn.Conv2d(4, 4, 2, stride=2, dilation=2), "weight", "expected a kernel that acts as a matrix"),
-        (torch.nn.ConvTranspose1d(4, 4, 2), "weight", "ConvTranspose1d: expected a kernel that acts"),
+        (torch.nn.Conv2d(4, 4, 3), "weight", "Conv2d: expected.*orthogonium"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, padding=1), "weight", "Conv2d: expected"),
+        (torch.nn.Conv2d(4, 4, 2, stride=2, dilation=2), "weight", "Conv2d: expected"),
+        (torch.nn.ConvTranspose1d(4, 4, 2), "weight", "ConvTranspose1d: expected"),
     ],
 )
 def test_weights_that_only_look_like_matrices(module, tensor_name, match) -> None:
     before = getattr(module, tensor_name).detach().clone()
     for make in (sp.SpectralRadiusNorm, sp.ScaledCayley):
-        with pytest.raises(ValueError, match=match):
+        with refused(match):
             sp.constrain(module, tensor_name, make())
     assert torch.equal(getattr(module, tensor_name), before)
 
 
 def test_kernels_of_one_point_are_not_gates() -> None:
     layer = torch.nn.Conv1d(3, 4, 1)
-    with pytest.raises(sp.errors.NotSquareError, match="as a convolution of kernel size 1 has"):
+    with refused("Conv1d|shape", error=sp.errors.NotSquareError):
         parametrize.register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
     assert not parametrize.is_parametrized(layer)
 
@@ -139,7 +135,7 @@ def test_kernels_of_one_point_are_not_gates() -> None:
 def test_a_failed_verb_leaves_the_weight_alone() -> None:
     layer = torch.nn.Linear(4, 4)
     before = layer.weight.detach().clone()
-    with pytest.raises(ValueError, match="at most n = 4"):
+    with refused("4"):
         sp.constrain(layer, "weight", sp.ScaledCayley(negative_ones=9), init=torch.nn.init.eye_)
     assert torch.equal(layer.weight, before)
 
@@ -271,7 +267,7 @@ def test_a_pattern_of_tensors_of_submodules() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     sp.constrain(model, "*.weight", sp.ScaledCayley())
     assert all(orthogonality_defect(layer.weight).max() < 1e-5 for layer in model)
-    with pytest.raises(ValueError, match=r"got 'gain\*'. It has 0.bias, 0.weight, 1.bias, 1.weight"):
+    with refused(r"'gain\*'", "0.bias, 0.weight, 1.bias, 1.weight"):
         sp.constrain(model, "gain*", sp.ScaledCayley())
 
 
@@ -296,7 +292,7 @@ def test_gates_are_those_of_the_module(layer) -> None:
 
 def test_a_projected_state_has_no_square_gates() -> None:
     lstm = torch.nn.LSTM(3, 8, proj_size=4)
-    with pytest.raises(ValueError, match="recurrent weights of 8 columns, got 4"):
+    with refused("8", "got 4"):
         sp.constrain(lstm, "weight_hh_l0", sp.SpectralRadiusNorm())
     sp.constrain(lstm, "weight_h*_l0", sp.ScaledCayley())
     identity = torch.eye(4)
@@ -307,16 +303,14 @@ def test_a_projected_state_has_no_square_gates() -> None:
 
 def test_rows_are_gates_only_where_it_is_said() -> None:
     layer = torch.nn.Linear(5, 20)
-    with pytest.raises(
-        sp.errors.NotSquareError, match=r"got shape \(20, 5\).*any shape.*ScaledCayley"
-    ) as error:
+    with refused(r"\(20, 5\)", "ScaledCayley", error=sp.errors.NotSquareError) as error:
         sp.constrain(layer, "weight", sp.SpectralRadiusNorm())
     assert "gates" not in str(error.value)
     whole = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley()).weight
     torch.testing.assert_close(whole.mT @ whole, torch.eye(5), atol=1e-5, rtol=0)
     layer = sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=4)
     assert orthogonality_defect(layer.weight).max() < 1e-5
-    with pytest.raises(sp.errors.NotSquareError, match="expected 3 gates"):
+    with refused("expected 3 gates", error=sp.errors.NotSquareError):
         sp.constrain(torch.nn.Linear(5, 20), "weight", sp.ScaledCayley(), gates=3)
 
 
@@ -396,14 +390,14 @@ def test_a_kernel_that_is_a_matrix_bounds_the_layer(name, make) -> None:
 
 
 def test_groups_of_a_convolution_are_its_gates() -> None:
-    with pytest.raises(ValueError, match="gates: expected None or the number of groups, 1"):
+    with refused("gates: expected"):
         sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", sp.ScaledCayley(), gates=2)
 
 
 def test_a_pruned_weight_is_refused() -> None:
     layer = prune.random_unstructured(torch.nn.Linear(4, 4), "weight", 0.5)
     for name in ("weight_orig", "weight_mask", "weight*"):
-        with pytest.raises(ValueError, match="expected a weight that is not pruned"):
+        with refused("weight", "prune"):
             sp.constrain(layer, name, sp.ScaledCayley())
     prune.remove(layer, "weight")
     sp.constrain(layer, "weight*", sp.ScaledCayley())
@@ -414,7 +408,7 @@ def test_a_pruned_weight_is_refused() -> None:
 def test_a_weight_that_a_hook_computes_is_refused(kind) -> None:
     layer = getattr(torch.nn.utils, kind)(torch.nn.Linear(4, 4))
     for name in (*(key for key, _ in layer.named_parameters() if key != "bias"), "weight*"):
-        with pytest.raises(ValueError, match=f"expected a weight that the forward pass reads.*remove_{kind}"):
+        with refused("weight", f"remove_{kind}"):
             sp.constrain(layer, name, sp.ScaledCayley())
     getattr(torch.nn.utils, f"remove_{kind}")(layer)  # The remedies.
     sp.constrain(layer, "weight*", sp.ScaledCayley())
@@ -426,18 +420,18 @@ def test_a_scripted_module_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         scripted = torch.jit.script(torch.nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="expected a module of Python, got a scripted one"):
+    with refused("module", "script"):
         sp.constrain(scripted, "weight", sp.ScaledCayley())
 
 
 @pytest.mark.parametrize("argument", [{"sparse": True}, {"max_norm": 1.0}])
 def test_an_embedding_that_does_more_is_refused(argument) -> None:
-    with pytest.raises(ValueError, match="expected an embedding with dense gradients"):
+    with refused("[Ee]mbedding"):
         sp.constrain(torch.nn.Embedding(4, 4, **argument), "weight", sp.ScaledCayley())
 
 
 def test_another_library_does_not_know_kernels() -> None:
-    with pytest.raises(ValueError, match="which does not know the matrix of a kernel"):
+    with refused("kernel"):
         sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", torch.nn.Identity())
 
 
@@ -452,9 +446,7 @@ def test_a_tensor_that_is_registered_twice() -> None:
 
     module = Wrapper()
     for name in ("weight", "linear.weight"):
-        with pytest.raises(
-            ValueError, match=r"with one name, got 'weight', which is also registered as '(linear\.)?weight'"
-        ):
+        with refused("'weight'", r"'(linear\.)?weight'"):
             sp.constrain(module, name, sp.SpectralRadiusNorm())
     assert not parametrize.is_parametrized(module)
 
@@ -464,49 +456,45 @@ def test_an_error_names_the_match_of_a_pattern_that_it_is_about() -> None:
         return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Conv2d(4, 4, 3))
 
     net = layers()
-    with pytest.raises(
-        sp.errors.NotAMatrixError, match=r"^1.weight \(matches '\*.weight'\): ScaledCayley: exp"
-    ):
+    with refused(r"1.weight .*'\*.weight'", "ScaledCayley", error=sp.errors.NotAMatrixError):
         sp.constrain(net[:2], "*.weight", sp.ScaledCayley())
-    with pytest.raises(ValueError, match=r"^2.weight \(matches '\[02\].weight'\): Conv2d: expected a kernel"):
+    with refused(r"2.weight .*'\[02\].weight'", "Conv2d: expected"):
         sp.constrain(net, "[02].weight", sp.ScaledCayley())
-    with pytest.raises(ValueError, match=r"^Conv2d: expected a kernel"):
+    with refused("Conv2d: expected"):
         sp.constrain(net, "2.weight", sp.ScaledCayley())
     assert list(net.state_dict()) == list(layers().state_dict())
 
 
 def test_a_large_model_is_not_listed_whole() -> None:
     net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(15)))
-    with pytest.raises(ValueError, match=r"It has 0.weight, .*, 9.bias, and 10 others\.$"):
+    with refused("0.weight, .*, 9.bias, and 10 others"):
         sp.constrain(net, "layer.weight", sp.ScaledCayley())
 
 
 def test_a_lazy_module_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="LazyLinear: expected a tensor with a shape, got the lazy parameter 'weight'"
-    ):
+    with refused("LazyLinear: expected", "'weight'"):
         sp.constrain(torch.nn.LazyLinear(4), "weight", sp.SpectralRadiusNorm())
 
 
 def test_what_newcomers_pass_to_constructors_is_answered_with_what_to_write() -> None:
-    with pytest.raises(ValueError, match=r"got float.* SchurForm\(radius=\.\.\.\)"):
+    with refused(r"got float.* SchurForm\(radius="):
         sp.SchurForm(0.9)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"got shape \(3,\).* signs\.expand\(n, n\)"):
+    with refused(r"\(3,\).* signs\.expand\(n, n\)"):
         sp.SignPattern(torch.tensor([1.0, 1.0, -1.0]))
     for pattern in ("a", None):
-        with pytest.raises(ValueError, match=rf"pattern: expected a matrix of .* got {pattern!r}"):
+        with refused(rf"pattern: expected.*got {pattern!r}"):
             sp.SignPattern(pattern)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"got \['spectral_radius'\]\. Pass an instance"):
+    with refused(r"\['spectral_radius'\]"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", "spectral_radius")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="scipy sparse matrix first, then the radius, got float"):
+    with refused("scipy sparse matrix", "float", error=TypeError):
         sp.init.spectral_radius_(0.9, torch.empty(4, 4))  # type: ignore[arg-type]
 
 
 def test_a_class_or_a_used_instance() -> None:
-    with pytest.raises(ValueError, match="Pass an instance"):
+    with refused("instance"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", sp.SpectralRadiusNorm)
     used = sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley()).parametrizations.weight[0]
-    with pytest.raises(ValueError, match="expected a new instance, got a ScaledCayley"):
+    with refused("ScaledCayley"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", used)
 
 
@@ -597,17 +585,17 @@ def test_a_chain_of_signs_and_radius() -> None:
         layer.parametrizations.weight.original.data.normal_()
     assert sp.num_free_parameters(layer) == 63 + 8
     layer.weight = 0.9 * W.detach() / radii(W.detach())
-    with pytest.raises(sp.errors.InManifoldError, match="SignPattern"):
+    with refused("SignPattern", error=sp.errors.InManifoldError):
         layer.weight = -layer.weight.detach()
 
 
 def test_init_of_a_chain_and_behind_a_parametrization() -> None:
-    with pytest.raises(ValueError, match="for a list of constraints, got 'paper'"):
+    with refused("init", "'paper'"):
         sp.constrain(
             torch.nn.Linear(3, 3), "weight", [sp.ScaledCayley(), sp.SpectralRadiusNorm()], init="paper"
         )
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="because 'weight' already has a parametrization"):
+    with refused("init", "'weight'"):
         sp.constrain(layer, "weight", sp.ScaledCayley(), init=torch.nn.init.eye_)
 
 
@@ -653,7 +641,7 @@ def test_the_protocol_of_geotorch(case) -> None:
         assert not constraint.in_manifold(case.outside((4, 4), dtype))
     assert not constraint.in_manifold(torch.ones(3, dtype=dtype))
     assert all(map(torch.equal, before, layer.state_dict().values())), "expected no change of the constraint"
-    with pytest.raises(ValueError, match="expected a registered constraint"):
+    with refused("registered constraint"):
         case.make((4, 4)).sample()
 
 
@@ -686,9 +674,9 @@ def test_originals_are_contiguous(case) -> None:
 def test_functional_call_names_the_tensors_behind_the_weight() -> None:
     layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
     x, W = torch.randn(2, 3), torch.randn(3, 3)
-    with pytest.raises(ValueError, match=r"functional_call .*pass 'parametrizations\.weight\.original'"):
+    with refused(r"functional_call.*'parametrizations\.weight\.original'"):
         torch.func.functional_call(layer, {"weight": W}, x)
-    with pytest.raises(ValueError, match=r"inside a transform.*'parametrizations\.weight\.original'"):
+    with refused(r"transform.*'parametrizations\.weight\.original'"):
         torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())(torch.eye(3))
     name = "parametrizations.weight.original"
     y = torch.func.functional_call(layer, {name: W}, x)
@@ -814,12 +802,12 @@ def test_nan_cannot_be_assigned(make) -> None:
 
 @pytest.mark.parametrize("gates", [0, -1, 2.0, True])
 def test_number_of_gates_out_of_range_is_named(gates) -> None:
-    with pytest.raises(ValueError, match="gates: expected an integer >= 1 or None"):
+    with refused("gates: expected"):
         sp.constrain(torch.nn.Linear(4, 4), "weight", sp.ScaledCayley(), gates=gates)
 
 
 def test_gates_of_another_library() -> None:
-    with pytest.raises(ValueError, match="which does not support gates"):
+    with refused("gates"):
         sp.constrain(torch.nn.Linear(4, 8), "weight", Scaled(), gates=2)
 
 
@@ -870,11 +858,11 @@ def test_a_shifted_diagonal_keeps_the_signs_before_it(diagonal, mode, is_kept) -
     pattern.fill_diagonal_(diagonal)
     layer, chain = torch.nn.Linear(6, 6), [sp.SignPattern(pattern), sp.SpectralAbscissa(-0.5, mode=mode)]
     if not is_kept:
-        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+        with refused("SignPattern"):
             sp.constrain(layer, "weight", chain)
         # The same, one after the other.
         sp.constrain(layer, "weight", chain[0])
-        with pytest.raises(ValueError, match="expected a SignPattern with NaN on the diagonal"):
+        with refused("SignPattern"):
             sp.constrain(layer, "weight", chain[1])
         return
     sp.constrain(layer, "weight", chain)

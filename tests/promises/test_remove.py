@@ -11,6 +11,7 @@ import torch
 from torch.nn.utils import parametrizations, parametrize
 
 import spectral_param as sp
+from tests.messages import refused
 
 
 def model():
@@ -63,14 +64,14 @@ def test_a_pattern_leaves_the_others() -> None:
     assert not parametrize.is_parametrized(module["rnn"], "weight_hh_l0")
     assert parametrize.is_parametrized(module["rnn"], "weight_hh_l1")
     assert parametrize.is_parametrized(module["encoder"], "weight")
-    with pytest.raises(ValueError, match="expected the name of a tensor"):
+    with refused("name"):
         sp.remove(module, "decoder.weight")
 
 
 def test_what_it_left_alone_is_said() -> None:
     module = constrained()
     parametrizations.weight_norm(module["encoder"], "bias", dim=0)
-    with pytest.warns(UserWarning, match=r"remove: left bias of ParametrizedLinear \(_WeightNorm\)"):
+    with pytest.warns(UserWarning, match=r"remove.*bias.*_WeightNorm"):
         sp.remove(module)
     assert parametrize.is_parametrized(module["encoder"], "bias")
     assert not parametrize.is_parametrized(module["encoder"], "weight")
@@ -139,13 +140,13 @@ def test_the_present_bound_moves_nothing(make, mode) -> None:
 def test_a_present_bound_that_is_none() -> None:
     layer = torch.nn.Linear(3, 3)
     torch.nn.init.zeros_(layer.weight)
-    with pytest.raises(ValueError, match="positive finite spectral radius with 'present'"):
+    with refused("radius", "'present'"):
         sp.constrain(layer, "weight", sp.SpectralRadiusNorm("present"))
-    with pytest.raises(ValueError, match="radius: expected a number, a tensor or 'present', got 'now'"):
+    with refused("radius: expected.*got 'now'"):
         sp.SpectralRadiusNorm("now")
-    with pytest.raises(ValueError, match="abscissa: expected a number, a tensor or 'present', got 'now'"):
+    with refused("abscissa: expected.*got 'now'"):
         sp.SpectralAbscissa("now")
-    with pytest.raises(ValueError, match="eps: expected 0 with radius='present'"):
+    with refused("eps: expected"):
         sp.SpectralRadiusNorm("present", eps=0.1)
 
 
@@ -197,10 +198,10 @@ def test_numpy_arrays_are_tensors_without_a_graph(function) -> None:
 
 @pytest.mark.parametrize("function", [sp.functional.spectral_radius, sp.analysis.eigenvalues])
 def test_sparse_weights_are_refused_with_the_remedy(function) -> None:
-    with pytest.raises(TypeError, match=rf"{function.__name__}: expected a dense .* Pass W\.to_dense\(\)\."):
+    with refused(rf"{function.__name__}: expected.*to_dense\(\)", error=TypeError):
         function(torch.eye(3).to_sparse())
     for sparse in (scipy.sparse.eye_array(3), scipy.sparse.csr_matrix(np.eye(3))):
-        with pytest.raises(TypeError, match=r"got a sparse one\. Pass W\.toarray\(\)\."):
+        with refused(r"toarray\(\)", error=TypeError):
             function(sparse)
 
 
@@ -217,14 +218,14 @@ def test_sparse_weights_are_refused_with_the_remedy(function) -> None:
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [
-        (torch.nn.Linear(2, 2), r"a value of type Linear\. Pass .* for example layer\.weight"),
-        ([[1.0, 0.0], [0.0, 1.0]], r"a value of type list\. Convert .* torch\.as_tensor\(numbers\)"),
-        ([torch.eye(2)], r"a value of type list\. Pass one of its tensors"),
+        (torch.nn.Linear(2, 2), r".*Linear.*layer\.weight"),
+        ([[1.0, 0.0], [0.0, 1.0]], r".*list.*torch\.as_tensor"),
+        ([torch.eye(2)], ".*list.*tensors"),
         (None, "None"),
     ],
 )
 def test_what_is_no_tensor_is_refused_with_the_remedy(function, value, remedy) -> None:
-    with pytest.raises(ValueError, match=rf"{function.__name__}.*: expected a tensor, got {remedy}"):
+    with refused(rf"{function.__name__}.*: expected.*got {remedy}"):
         function(value)
 
 
