@@ -579,14 +579,14 @@ CHOICES = (
         "spectral_param/functional/_cayley.py",
         "if (skew and float(torch.linalg.vector_norm(plus)) <= limit) or _is_tame(plus, Z, limit):",
         "if True:",
-        contract("ScaledCayley and large_originals"),
+        promise("functional/test_cayley.py", "size or huge"),
     ),
     Fault(
         "large-exponential: a large skew matrix is squared as often as it takes",
         "spectral_param/functional/_exponential.py",
         "if not bool(large.any()):",
         "if True:",
-        contract("SkewExponential and large_originals"),
+        fault_test("far_from_the_base"),
     ),
     Fault(
         "one-axis: a kernel that overlaps along one axis alone counts as a matrix",
@@ -624,11 +624,11 @@ CHOICES = (
         fault_test("recurrence"),
     ),
     Fault(
-        "batched-recurrence: many gradients at a time run in place",
-        "spectral_param/_recurrence/dispatch.py",
-        "return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))",
-        "return True",
-        promise("nn/test_block_rnn.py", "jacobian or create_graph"),
+        "batched-recurrence: many gradients at a time are taken in place",
+        "spectral_param/_recurrence/fused.py",
+        "if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):",
+        "if torch.is_grad_enabled():",
+        promise("nn/test_block_rnn.py", "jacobian"),
     ),
     Fault(
         "dual-recurrence: the fused recurrence, which has no tangent, runs in forward mode",
@@ -752,7 +752,7 @@ PROOFS = (
         "spectral_param/_eigen/sparse.py",
         "return math.exp(np.log(np.abs(T.data)).mean())",
         "return float(np.abs(T.data).mean())",
-        promise("test_init.py", "sparse or scipy"),
+        fault_test("sparse_cycle"),
     ),
 )
 
@@ -785,7 +785,7 @@ STATES = (
         "spectral_param/_eigen/follower.py",
         "            self.register_buffer(name, None)",
         "            self.register_buffer(name, None, persistent=False)",
-        promise("constraints/test_spectral_norm.py", "resume"),
+        fault_test("interrupted"),
     ),
     Fault(
         "digest: the result of a checkpoint is believed, whatever was loaded",
@@ -806,7 +806,7 @@ STATES = (
         "spectral_param/_parametrizations/householder.py",
         'self.register_buffer("signs", None)',
         'self.register_buffer("signs", None, persistent=False)',
-        contract("Householder and state_dict"),
+        fault_test("other_determinant"),
     ),
     Fault(
         "base: that of an exponential is not part of a checkpoint",
@@ -834,7 +834,7 @@ STATES = (
         "spectral_param/_parametrizations/decoded.py",
         "found = torch.copysign(torch.ones_like(x), x)",
         "found = x.clone()",
-        contract("Householder and averaging"),
+        fault_test("other_determinant"),
     ),
     Fault(
         "averaged-base: the mean of two bases is taken for an orthogonal matrix",
@@ -874,14 +874,14 @@ FITS = (
         "spectral_param/dynamics/_regions.py",
         "return min(b, -margin)",
         "return max(b, -margin)",
-        promise("dynamics/test_fit.py", "bound"),
+        promise("dynamics/test_fit.py", "below or long_search"),
     ),
     Fault(
         "basis: the gradient over Schur bases has a wrong sign",
         "spectral_param/dynamics/_closed_form.py",
         "K -= T.T @ EL",
         "K += T.T @ EL",
-        promise("dynamics/test_fit.py", "long_search"),
+        promise("dynamics/test_fit.py", "below or long_search"),
     ),
     Fault(
         "ridge: the error of a fit counts its ridge",
@@ -895,7 +895,7 @@ FITS = (
         "spectral_param/dynamics/_growth.py",
         "elif frobenius < 1:",
         "else:",
-        promise("dynamics/test_fit.py", "growth"),
+        fault_test("growth_of_a_fit"),
     ),
     Fault(
         "adjoint: the gradient of a forecast is carried back by A, not its transpose",
@@ -916,7 +916,7 @@ FITS = (
         "spectral_param/dynamics/_multistep.py",
         "in_E = inner @ E @ moved.T.T + inner.T @ E @ moved.T",
         "in_E = inner @ E @ moved.T.T",
-        promise("dynamics/test_forecast.py", "many_unknowns"),
+        fault_test("forecast"),
     ),
     Fault(
         "held-out: rows that are held out are fitted, too",

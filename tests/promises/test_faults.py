@@ -143,6 +143,16 @@ def test_columns_stay_orthonormal_in_training(make, shape) -> None:
     assert sp.analysis.orthogonality_error(W) <= 100 * max(shape) * torch.finfo(W.dtype).eps
 
 
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e8])
+@pytest.mark.parametrize("shape", [(12, 12), (12, 5)])
+def test_exponential_far_from_the_base_is_orthonormal(shape, size) -> None:
+    module = constrained(torch.randn(shape, dtype=torch.float64), sp.SkewExponential())
+    with torch.no_grad():
+        module.parametrizations.weight.original.normal_().mul_(size)
+    W = module.weight.detach()
+    assert sp.analysis.orthogonality_error(W) <= 20 * max(shape) * torch.finfo(W.dtype).eps
+
+
 def test_absolute_values_at_most_the_radius_are_not_those_of_the_weight() -> None:
     module = constrained(torch.eye(2) / 2, sp.SpectralRadiusNorm(0.9, mode="at_most", of="absolute"))
     module.parametrizations.weight.original.data = torch.tensor([[0.6, -0.6], [0.6, 0.6]])
@@ -166,7 +176,7 @@ def test_the_minus_ones_of_the_papers_start_stand_at_the_end() -> None:
 
 def test_the_first_forward_pass_of_a_checkpointed_segment_may_evaluate_the_constraint() -> None:
     """The second one finds the weight known, and has to save as many tensors for its backward pass."""
-    module = constrained(torch.randn(4, 4), sp.ScaledCayley())
+    module = constrained(torch.randn(4, 4), sp.Householder())
     x = torch.randn(4, 2)
     expected = torch.autograd.grad(module(x).square().sum(), module.parameters())
     with torch.no_grad():
@@ -175,6 +185,42 @@ def test_the_first_forward_pass_of_a_checkpointed_segment_may_evaluate_the_const
     checkpointed = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
     found = torch.autograd.grad(checkpointed.square().sum(), module.parameters())
     torch.testing.assert_close(found, expected)
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("constraint", [sp.SpectralRadiusNorm, sp.SpectralNorm])
+def test_training_that_was_interrupted_goes_on_to_the_same_bits_where_a_weight_is_tracked(constraint) -> None:
+    def step(module: Holder, seed: int) -> None:
+        with torch.no_grad():
+            original = module.parametrizations.weight.original
+            original += 1e-3 * gaussian(*original.shape, seed=seed)
+        module.weight  # noqa: B018
+
+    modules = [constrained(gaussian(130, 130), constraint(mode="equal", solver="tracking")) for _ in range(2)]
+    for seed in range(5):
+        step(modules[0], seed)
+    modules[1].load_state_dict(modules[0].state_dict())
+    for seed in range(5, 10):
+        for module in modules:
+            step(module, seed)
+        assert torch.equal(*(module.weight for module in modules))
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential, sp.Givens])
+def test_a_checkpoint_and_an_average_of_a_weight_of_the_other_determinant(make) -> None:
+    Q = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    Q[0] *= torch.linalg.det(Q).sign()
+    other = torch.cat([-Q[:1], Q[1:]])
+    first, second = (constrained(W, make()) for W in (Q, other))
+    averaged = torch.optim.swa_utils.AveragedModel(first, use_buffers=True)
+    for module in (first, second):
+        averaged.update_parameters(module)
+    W = averaged.module.weight.detach()
+    torch.testing.assert_close(W.mT @ W, torch.eye(5, dtype=W.dtype), rtol=0, atol=1e-12)
+    first.load_state_dict(second.state_dict())
+    torch.testing.assert_close(first.weight.detach(), other, rtol=0, atol=1e-12)
 
 
 # Proofs -------------------------------------------------------------------------------------------
@@ -270,6 +316,12 @@ def test_rounding_errors_of_powers_do_not_make_a_radius_smaller() -> None:
     with pytest.warns(DegenerateEigenvalueWarning):  # Rounding errors of T move its eigenvalues far.
         W = module.weight.detach()
     assert (W.abs() < T.abs()).all()
+
+
+def test_sparse_cycle_has_the_geometric_mean_of_its_weights() -> None:
+    cycle = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 1.0], [4.0, 0.0, 0.0]]).to_sparse()
+    scaled = sp.init.spectral_radius_(cycle, radius=0.5).to_dense()
+    torch.testing.assert_close(torch.linalg.eigvals(scaled).abs().max(), torch.tensor(0.5))
 
 
 # Networks -----------------------------------------------------------------------------------------
@@ -384,6 +436,29 @@ def test_forecast_that_a_general_search_does_not_improve(start) -> None:
     found = np.hstack([fit.A, fit.B]).ravel()
     assert error(found) == pytest.approx(fit.error, rel=1e-9)
     assert fit.error <= 1.001 * scipy.optimize.minimize(error, found, options={"maxiter": 200}).fun
+
+
+@pytest.mark.parametrize("start", ["measured", "estimated"])
+def test_forecast_of_many_unknowns_is_at_least_as_good_as_that_of_the_system(start) -> None:
+    """More than 700 unknowns are searched for in another way."""
+    rng = np.random.default_rng(0)
+    A = 0.98 * np.linalg.qr(rng.standard_normal((27, 27)))[0]
+    Y = [rng.standard_normal(27)]
+    for _ in range(60):
+        Y.append(A @ Y[-1])
+    Y = np.array(Y) + 0.01 * rng.standard_normal((61, 27))
+    near = A + 0.03 * rng.standard_normal(A.shape)
+    errors = [
+        sp.dynamics.fit_forecast(Y, horizon=8, start=start, initial=(first, None), iterations=steps).error
+        for first, steps in ((A, 0), (near, 0), (near, 30))
+    ]
+    assert errors[2] <= errors[0] <= errors[1] / 10
+
+
+def test_growth_of_a_fit_is_that_of_a_power_after_smaller_ones() -> None:
+    A = np.diag([2.0, 0.7, 2.0], 1)  # ‖A‖ = 2, ‖A²‖ = 1.4, ‖A³‖ = 2.8.
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    assert sp.dynamics.fit_stable(X, X @ A.T).growth == pytest.approx(2.8)
 
 
 def test_rows_that_are_held_out_are_not_fitted() -> None:
