@@ -1361,7 +1361,7 @@ ERRORS = (
         "spectral_param/functional/_checks.py",
         "if not bool(X.isfinite().all()):",
         "if bool(X.isnan().all()):",
-        promise("test_constrain.py", "nan"),
+        fault_test("not_finite"),
     ),
     Fault(
         "empty: an empty weight is accepted",

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import spectral_param as sp
-from spectral_param.errors import DegenerateEigenvalueWarning
+from spectral_param.errors import DegenerateEigenvalueWarning, NotFiniteError
 from spectral_param.testing import Holder
 
 
@@ -502,6 +502,28 @@ def test_true_is_no_number(call) -> None:
         call()
 
 
+@pytest.mark.parametrize("entry", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sp.ScaledCayley,
+        sp.Householder,
+        sp.SkewExponential,
+        sp.Givens,
+        sp.SingularValues,
+        sp.SpectralNorm,
+        sp.SchurForm,
+        sp.LyapunovForm,
+        lambda: sp.SignPattern(torch.ones(3, 3)),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
+    W = torch.eye(3)
+    W[0, 1] = entry
+    with pytest.raises(NotFiniteError, match="expected.*got"):
+        constrained(W, make())
+
+
 class FirstHalved(sp.SpectralNorm):
     """Halves the first matrix of a batch alone."""
 
@@ -515,6 +537,7 @@ def test_check_of_ones_own_constraint_looks_at_each_matrix_of_a_batch() -> None:
         make=lambda shape: FirstHalved(),
         member=lambda shape, dtype: torch.ones(shape, dtype=dtype) / shape[-1],
         violation=lambda W: torch.relu(torch.linalg.matrix_norm(W, 2) - 0.5),
+        outside=lambda shape, dtype: torch.ones(shape, dtype=dtype) / shape[-1],
     )
     with pytest.raises(AssertionError, match="expected a violation <="):
-        sp.testing.check_constraint_holds(case, (2, 4, 4), torch.float64)
+        sp.testing.check_projection(case, (2, 4, 4), torch.float64)
