@@ -874,14 +874,14 @@ FITS = (
         "spectral_param/dynamics/_regions.py",
         "return min(b, -margin)",
         "return max(b, -margin)",
-        promise("dynamics/test_fit.py", "below or long_search"),
+        fault_test("continuous_time"),
     ),
     Fault(
         "basis: the gradient over Schur bases has a wrong sign",
         "spectral_param/dynamics/_closed_form.py",
         "K -= T.T @ EL",
         "K += T.T @ EL",
-        promise("dynamics/test_fit.py", "below or long_search"),
+        ("tests/internal/dynamics/search", "-k", "gradient"),
     ),
     Fault(
         "ridge: the error of a fit counts its ridge",

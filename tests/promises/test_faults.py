@@ -438,6 +438,32 @@ def test_forecast_that_a_general_search_does_not_improve(start) -> None:
     assert fit.error <= 1.001 * scipy.optimize.minimize(error, found, options={"maxiter": 200}).fun
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fit_of_three_states_in_continuous_time_that_a_general_search_does_not_improve(seed) -> None:
+    """A = (Z - Zᵀ - RRᵀ)P with P > 0 is any stable matrix. An odd number of states has a real eigenvalue."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((60, 3)) @ np.triu(2 * rng.standard_normal((3, 3)))
+    A = rng.standard_normal((3, 3)) + 0.5 * np.eye(3)
+    Y = X @ A.T + 0.1 * rng.standard_normal((60, 3))
+    fit = sp.dynamics.fit_stable(X, Y, time="continuous")
+
+    def objective(x):
+        Z, R, L = parts = torch.from_numpy(x).reshape(3, 3, 3).requires_grad_()
+        P = L @ L.mT + 1e-3 * torch.eye(3)
+        A = (Z - Z.mT - R @ R.mT) @ P
+        error = 0.5 * (torch.from_numpy(Y) - torch.from_numpy(X) @ A.mT).square().sum()
+        (g,) = torch.autograd.grad(error, parts)
+        return error.item(), g.flatten().numpy()
+
+    options = {"maxiter": 2000, "maxfun": 4000}
+    found = scipy.optimize.minimize(
+        objective, rng.standard_normal(27), jac=True, options=options, method="L-BFGS-B"
+    )
+    assert fit.bound_active, "the bound counts"
+    assert found.fun < 1.1 * fit.error, "the search comes near"
+    assert fit.error <= 1.001 * found.fun
+
+
 @pytest.mark.parametrize("start", ["measured", "estimated"])
 def test_forecast_of_many_unknowns_is_at_least_as_good_as_that_of_the_system(start) -> None:
     """More than 700 unknowns are searched for in another way."""
@@ -520,7 +546,7 @@ def test_true_is_no_number(call) -> None:
 def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
     W = torch.eye(3)
     W[0, 1] = entry
-    with pytest.raises(NotFiniteError, match="expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"expected.*got"):
         constrained(W, make())
 
 
