@@ -9,8 +9,8 @@ import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.promises.cases import moving_two_dimensions, orthogonal, orthogonality_defect
-from tests.promises.functional.test_cayley import SPECIAL
-from tests.promises.functional.test_householder import product
+from tests.matrices import SPECIAL
+from tests.matrices import reflections as product
 from tests.training import approach, reverse_inputs
 
 DTYPES = (torch.float64, torch.complex128)

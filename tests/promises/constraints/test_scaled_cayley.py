@@ -12,7 +12,7 @@ import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.promises.cases import orthogonal, orthogonality_defect
-from tests.promises.functional.test_cayley import SPECIAL
+from tests.matrices import SPECIAL
 from tests.training import reverse_inputs
 
 

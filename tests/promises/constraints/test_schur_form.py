@@ -15,7 +15,8 @@ from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDt
 from spectral_param.testing import Holder
 from tests import matrices
 from tests.promises.cases import orthogonality_defect, radii
-from tests.promises.functional.test_schur import adversarial_matrices, henrici
+from tests.matrices import adversarial_matrices
+from tests.matrices import departure as henrici
 
 MAKES = {
     "exact": sp.SchurForm,

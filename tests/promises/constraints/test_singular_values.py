@@ -8,7 +8,7 @@ import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.promises.cases import orthogonal, with_singular_values
-from tests.promises.functional.test_householder import product
+from tests.matrices import reflections as product
 from tests.training import approach
 
 DTYPES = (torch.float64, torch.complex128)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spectral_param.functional import householder
 from spectral_param.functional._householder import all_reflections, few_reflections
-from tests.promises.functional.test_cayley import SPECIAL
+from tests.matrices import SPECIAL
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 SIZES = ((4, 1), (4, 2), (4, 3), (5, 5), (30, 8), (30, 29))
