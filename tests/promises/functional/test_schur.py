@@ -127,17 +127,6 @@ def test_derivatives_of_first_and_second_order_are_exact(n, exact) -> None:
     assert gradgradcheck(function, leaves)
 
 
-def test_product_under_autocast() -> None:
-    """Forward, and a backward pass under autocast, too; PyTorch's own rounds to bfloat16 there."""
-    X, Y, G = (torch.randn(9, 9, requires_grad=i < 2) for i in range(3))
-    expected = [X @ Y, *torch.autograd.grad(X @ Y, (X, Y), G)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        XY = matmul(X, Y)
-        actual = [XY, *torch.autograd.grad(XY, (X, Y), G)]
-    for a, b in zip(actual, expected, strict=True):
-        assert torch.equal(a, b)
-
-
 # The way back ---------------------------------------------------------------------------------------
 
 
