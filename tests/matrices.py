@@ -69,9 +69,14 @@ def skew(T: Tensor) -> Tensor:
     return (T - T.mH) / 2
 
 
+def departure_squared(V: np.ndarray) -> float:
+    """The square of Henrici's departure from normality, which cancels for a normal matrix."""
+    return float((V**2).sum() - (np.abs(np.linalg.eigvals(V)) ** 2).sum())
+
+
 def departure(V: np.ndarray) -> float:
     """Henrici's departure from normality."""
-    return math.sqrt((V**2).sum() - (np.abs(np.linalg.eigvals(V)) ** 2).sum())
+    return math.sqrt(departure_squared(V))
 
 
 def reflections(vectors: np.ndarray, tau: np.ndarray | None = None) -> np.ndarray:

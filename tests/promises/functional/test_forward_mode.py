@@ -15,6 +15,7 @@ def skew(X):
 
 FUNCTIONS = {
     "spectral_radius": F.spectral_radius,
+    "spectral_abscissa": F.spectral_abscissa,
     "dominant_eigen": lambda X: F.dominant_eigen(X).eigenvalue.abs(),
     "cayley": lambda X: F.cayley(skew(X)).sum(),
     "scaled_cayley": lambda X: F.scaled_cayley(skew(X), D).sum(),
