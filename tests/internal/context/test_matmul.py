@@ -1,4 +1,4 @@
-"""The product of matrices that keeps its precision under autocast, with derivatives in each order of modes."""
+"""The product of matrices that keeps its precision under autocast; derivatives in each order of modes."""
 
 import pytest
 import torch

@@ -227,7 +227,7 @@ def test_assignment_of_a_weight_whose_square_overflows(make) -> None:
     module = Holder(torch.randn(6, 6))
     register_parametrization(module, "weight", make())
     before = module.weight.detach().clone()
-    with pytest.raises(sp.errors.InManifoldError, match="expected.*got"):
+    with pytest.raises(sp.errors.InManifoldError, match=r"expected.*got"):
         module.weight = 1e20 * torch.randn(6, 6)
     assert torch.equal(module.weight, before)
 
@@ -333,7 +333,7 @@ def test_a_saved_bound_has_the_shape_of_the_matrices(module, shape) -> None:
     if shape == () or (shape == (4,) and module is torch.nn.LSTM):
         layer.load_state_dict(state)
         return
-    with pytest.raises(RuntimeError, match="norm: expected.*got"):
+    with pytest.raises(RuntimeError, match=r"norm: expected.*got"):
         layer.load_state_dict(state)
 
 
@@ -366,7 +366,11 @@ def test_a_saved_bound_that_is_none_is_not_loaded(make, name, bad) -> None:
 
 @pytest.mark.parametrize(
     ("case", "shape"),
-    list(zip((c for c in CASES if torch.float64 in c.dtypes), cycle([(5, 5), (2, 4, 4), (16, 4)]), strict=False)),
+    list(
+        zip(
+            (c for c in CASES if torch.float64 in c.dtypes), cycle([(5, 5), (2, 4, 4), (16, 4)]), strict=False
+        )
+    ),
     ids=lambda each: getattr(each, "name", None) or "x".join(map(str, each)),
 )
 def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case, shape) -> None:
@@ -391,5 +395,5 @@ def test_a_complex_weight_that_loses_its_imaginary_parts_is_refused(n) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         layer.to(torch.float32)
-    with pytest.raises(sp.errors.UnsupportedDtypeError, match="expected.*got"):
+    with pytest.raises(sp.errors.UnsupportedDtypeError, match=r"expected.*got"):
         layer.weight  # noqa: B018

@@ -109,7 +109,7 @@ def test_blocks_and_couplings_that_do_not_fit_are_named(blocks, coupling, match)
 
 
 def test_weight_of_another_size() -> None:
-    with pytest.raises(ValueError, match="expected.*9.*got"):
+    with pytest.raises(ValueError, match=r"expected.*9.*got"):
         constrained(torch.randn(8, 8))
 
 
@@ -136,7 +136,7 @@ def test_registration_that_failed_can_be_repeated() -> None:
     parametrization = sp.BlockTriangular([(3, sp.ScaledCayley()), (2, sp.ScaledCayley())])
     W = torch.randn(5, 5, dtype=torch.float64)
     W[3, 3] = torch.nan
-    with pytest.raises(ValueError, match="expected.*got"):
+    with pytest.raises(ValueError, match=r"expected.*got"):
         register_parametrization(Holder(W), "weight", parametrization)
     module = Holder(torch.randn(5, 5, dtype=torch.float64))
     register_parametrization(module, "weight", parametrization)

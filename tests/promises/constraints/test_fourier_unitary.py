@@ -70,9 +70,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
     first = module.weight.detach().clone()
     module.weight = first
     torch.testing.assert_close(module.weight, first)
-    with pytest.raises(
-        InManifoldError, match="FourierUnitary: expected.*got"
-    ):
+    with pytest.raises(InManifoldError, match=r"FourierUnitary: expected.*got"):
         module.weight = orthogonal((5, 5), torch.complex128)
     torch.optim.SGD(module.parameters(), lr=0.1).zero_grad()
     module.weight.real.sum().backward()
@@ -87,9 +85,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
 
 def test_real_weight_is_refused_with_the_remedy() -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        with pytest.raises(
-            UnsupportedDtypeError, match=rf"FourierUnitary: expected.*got {dtype}"
-        ):
+        with pytest.raises(UnsupportedDtypeError, match=rf"FourierUnitary: expected.*got {dtype}"):
             sp.constrain(torch.nn.Linear(4, 4, dtype=dtype), "weight", sp.FourierUnitary())
     with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.float32"):
         sp.nn.URNN(2, 4, dtype=torch.float32, real_output=False)

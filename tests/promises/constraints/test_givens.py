@@ -46,9 +46,7 @@ def test_contract_of_the_fft_order(trial) -> None:
 
 
 @example(n=64, kind="any", dtype=torch.complex128, seed=0)
-@given(
-    n=st.integers(1, 12), kind=st.sampled_from(["any", "permutation", "-I"]), dtype=double, seed=seeds
-)
+@given(n=st.integers(1, 12), kind=st.sampled_from(["any", "permutation", "-I"]), dtype=double, seed=seeds)
 @examples(15)
 def test_any_orthogonal_weight_round_trips(n, kind, dtype, seed) -> None:
     identity = torch.eye(n, dtype=dtype)
@@ -107,9 +105,7 @@ def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
 
 
 def test_two_layers_cannot_reach_most_weights() -> None:
-    with pytest.raises(
-        InManifoldError, match=r"Givens: expected.*2 rectangular layers"
-    ):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*2 rectangular layers"):
         sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal(
             (8, 8), torch.float32
         )
@@ -168,7 +164,7 @@ def test_the_present_weight_can_always_be_assigned() -> None:
     with torch.no_grad():
         module.parametrizations.weight.original += 0.1
     assert (module.weight - W).abs().max() > 0.01
-    with pytest.raises(InManifoldError, match="Givens: expected.*30 rectangular layers"):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*30 rectangular layers"):
         module.weight = W  # no longer the present one
 
 
@@ -251,7 +247,7 @@ def test_arguments_that_do_not_fit_the_weight() -> None:
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"expected.*got"):
         sp.constrain(Holder(torch.full((3, 3), torch.nan)), "weight", sp.Givens())
 
 

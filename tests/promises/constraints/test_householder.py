@@ -10,9 +10,9 @@ from torch.nn.utils.parametrize import register_parametrization
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
-from tests.promises.cases import moving_two_dimensions, orthogonal, orthogonality_defect
 from tests.matrices import SPECIAL
 from tests.matrices import reflections as product
+from tests.promises.cases import moving_two_dimensions, orthogonal, orthogonality_defect
 from tests.properties import double, examples, normal, seeds
 from tests.training import approach, reverse_inputs
 
@@ -139,7 +139,13 @@ def test_message_of_an_assignment_outside() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "reflections"),
-    [(torch.float64, None), (torch.float64, 3), (torch.float64, 4), (torch.complex128, None), (torch.complex128, 3)],
+    [
+        (torch.float64, None),
+        (torch.float64, 3),
+        (torch.float64, 4),
+        (torch.complex128, None),
+        (torch.complex128, 3),
+    ],
 )
 def test_the_identity_can_be_trained(dtype, reflections) -> None:
     """No vector is stuck at zero, also where no reflection is needed."""
@@ -178,7 +184,10 @@ def test_the_determinant_stays() -> None:
         assert torch.linalg.det(module.weight).item() == pytest.approx(sign)
 
 
-@pytest.mark.parametrize(("dtype", "reflections"), [(torch.float64, None), (torch.float64, 3), (torch.complex128, None), (torch.complex128, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "reflections"),
+    [(torch.float64, None), (torch.float64, 3), (torch.complex128, None), (torch.complex128, 1)],
+)
 def test_operator_is_the_product_with_the_weight(dtype, reflections) -> None:
     module = constrained(torch.randn(6, 6, dtype=dtype), reflections)
     (parametrization,) = module.parametrizations.weight
@@ -271,18 +280,18 @@ def test_class_alone_is_the_function_of_its_first_columns() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "all"])
 def test_number_of_reflections_out_of_range_is_named(bad) -> None:
-    with pytest.raises(ValueError, match="reflections: expected.*got"):
+    with pytest.raises(ValueError, match=r"reflections: expected.*got"):
         sp.Householder(bad)
 
 
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_more_reflections_than_rows(init) -> None:
-    with pytest.raises(ValueError, match="reflections: expected.*got 4"):
+    with pytest.raises(ValueError, match=r"reflections: expected.*got 4"):
         sp.constrain(Holder(torch.eye(3)), "weight", sp.Householder(reflections=4), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="Householder: expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"Householder: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 

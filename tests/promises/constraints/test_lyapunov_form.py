@@ -91,7 +91,7 @@ def test_abscissa_under_attack(dtype, above, growth, attack) -> None:
 )
 @examples(15)
 def test_originals_of_any_rank_give_a_stable_weight(n, rank, units, dtype, seed) -> None:
-    """Also with units of the state that differ by 1e8, and for contractions, which have one original of n rows."""
+    """Also with units of the state that differ by 1e8, and for contractions, whose original has n rows."""
     for options in ({}, {"growth": 1.0}):
         module = sp.constrain(Holder(0.5 * torch.eye(n, dtype=dtype)), "weight", sp.LyapunovForm(**options))
         original = module.parametrizations.weight.original
@@ -132,7 +132,7 @@ def test_defective_eigenvalue_on_the_bound(options) -> None:
     assert radius(module.weight) <= 1 + 1e-9
     if not options:
         assert (module.weight - W).abs().max() < 1e-3
-    with pytest.raises(sp.errors.InManifoldError, match="LyapunovForm: expected.*got"):
+    with pytest.raises(sp.errors.InManifoldError, match=r"LyapunovForm: expected.*got"):
         module.weight = W
 
 
@@ -203,7 +203,7 @@ def test_the_bound_holds_after_another_parametrization() -> None:
         assert (values.real if "abscissa" in options else values.abs()).max() <= 1 + 1e-5
     module = torch.nn.Linear(4, 4)
     chain = [sp.SignPattern(signs), sp.LyapunovForm("present")]
-    with pytest.raises(ValueError, match="radius: expected.*got"):
+    with pytest.raises(ValueError, match=r"radius: expected.*got"):
         sp.constrain(module, "weight", chain)
 
 

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
-from tests.promises.cases import orthogonal, orthogonality_defect
 from tests.matrices import SPECIAL
+from tests.promises.cases import orthogonal, orthogonality_defect
 from tests.properties import dtypes, examples, normal, seeds
 from tests.training import reverse_inputs
 
@@ -119,29 +119,29 @@ def test_the_wrong_determinant_for_a_given_number() -> None:
 
 
 def test_a_weight_that_a_given_number_cannot_reach() -> None:
-    with pytest.raises(InManifoldError, match="ScaledCayley: expected.*got"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got"):
         constrained(torch.eye(4), negative_ones=2)
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, -0.1, True, math.nan, "half"])
 def test_bad_negative_ones(bad) -> None:
-    with pytest.raises(ValueError, match="negative_ones: expected.*got"):
+    with pytest.raises(ValueError, match=r"negative_ones: expected.*got"):
         sp.ScaledCayley(bad)
 
 
 def test_negative_ones_of_numpy() -> None:
-    for given, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
-        assert repr(sp.ScaledCayley(given)) == repr(sp.ScaledCayley(plain))
+    for number, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
+        assert repr(sp.ScaledCayley(number)) == repr(sp.ScaledCayley(plain))
 
 
 def test_more_negative_ones_than_rows() -> None:
-    with pytest.raises(ValueError, match="negative_ones: expected.*got 4"):
+    with pytest.raises(ValueError, match=r"negative_ones: expected.*got 4"):
         constrained(torch.eye(3), negative_ones=4)
 
 
 def test_negative_ones_for_a_complex_weight() -> None:
     for init in (None, "paper"):
-        with pytest.raises(ValueError, match="negative_ones: expected.*got 1"):
+        with pytest.raises(ValueError, match=r"negative_ones: expected.*got 1"):
             sp.constrain(
                 Holder(torch.eye(3, dtype=torch.complex64)),
                 "weight",
@@ -151,7 +151,7 @@ def test_negative_ones_for_a_complex_weight() -> None:
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="ScaledCayley: expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"ScaledCayley: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 

@@ -14,9 +14,9 @@ import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDtypeError
 from spectral_param.testing import Holder
 from tests import matrices
-from tests.promises.cases import orthogonality_defect, radii
 from tests.matrices import adversarial_matrices
 from tests.matrices import departure as henrici
+from tests.promises.cases import orthogonality_defect, radii
 
 MAKES = {
     "exact": sp.SchurForm,
@@ -49,7 +49,9 @@ def test_a_random_weight_round_trips(n, dtype, make) -> None:
     assert (module.weight - other).abs().max() < atol
 
 
-@pytest.mark.parametrize(("n", "name"), [(1, "exact"), (1, "Cayley"), (8, "exact"), (5, "paper"), (5, "Cayley")])
+@pytest.mark.parametrize(
+    ("n", "name"), [(1, "exact"), (1, "Cayley"), (8, "exact"), (5, "paper"), (5, "Cayley")]
+)
 def test_adversarial_weights_round_trip(n, name) -> None:
     make = MAKES[name]
     cases = {name: torch.from_numpy(W) for name, W in adversarial_matrices(n).items()}
@@ -150,9 +152,7 @@ class Identity(torch.nn.Module):
 
 
 def test_a_p_that_cannot_be_reached() -> None:
-    with pytest.raises(
-        ValueError, match="P: expected"
-    ):
+    with pytest.raises(ValueError, match="P: expected"):
         constrained(torch.randn(6, 6), P=Identity())
 
 
@@ -392,14 +392,12 @@ def test_bounds_and_forms_that_do_not_fit_are_named(arguments, match) -> None:
 
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_complex_weight_is_refused(init) -> None:
-    with pytest.raises(
-        UnsupportedDtypeError, match=r"SchurForm: expected.*got torch\.complex64"
-    ):
+    with pytest.raises(UnsupportedDtypeError, match=r"SchurForm: expected.*got torch\.complex64"):
         sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SchurForm(), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="SchurForm: expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"SchurForm: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 
@@ -456,11 +454,11 @@ def test_real_eigenvalues_of_an_annulus_keep_their_sign() -> None:
 
 
 def test_both_kinds_of_bounds() -> None:
-    with pytest.raises(ValueError, match="radius, abscissa: expected.*got"):
+    with pytest.raises(ValueError, match=r"radius, abscissa: expected.*got"):
         sp.SchurForm(radius=0.9, abscissa=0.0)
-    with pytest.raises(ValueError, match="radius: expected.*got"):
+    with pytest.raises(ValueError, match=r"radius: expected.*got"):
         sp.SchurForm(radius=(0.9, 0.5))
-    with pytest.raises(ValueError, match="abscissa: expected.*got inf"):
+    with pytest.raises(ValueError, match=r"abscissa: expected.*got inf"):
         sp.SchurForm(abscissa=math.inf)
 
 
@@ -474,7 +472,8 @@ def test_penalty_and_eigenvalues_in_half_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("std", "dtype"), [(1.0, torch.float64), (60.0, torch.float32), (1e5, torch.float32), (1e5, torch.float64)]
+    ("std", "dtype"),
+    [(1.0, torch.float64), (60.0, torch.float32), (1e5, torch.float32), (1e5, torch.float64)],
 )
 @pytest.mark.parametrize(
     "bounds", [{"radius": 0.9, "departure": 2.0}, {"radius": (0.5, 0.9), "departure": 6.0}]

@@ -7,8 +7,8 @@ import torch
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
-from tests.promises.cases import orthogonal, with_singular_values
 from tests.matrices import reflections as product
+from tests.promises.cases import orthogonal, with_singular_values
 from tests.training import approach
 
 DTYPES = (torch.float64, torch.complex128)
@@ -142,9 +142,7 @@ def test_registration_with_few_reflections(dtype) -> None:
 def test_an_assignment_that_few_reflections_do_not_reproduce() -> None:
     module = constrained(torch.eye(6), margin=0.2, reflections=2)
     before = module.weight.detach()
-    with pytest.raises(
-        InManifoldError, match=r"SingularValues: expected.*4 reflections.*got"
-    ):
+    with pytest.raises(InManifoldError, match=r"SingularValues: expected.*4 reflections.*got"):
         module.weight = with_singular_values((6, 6), torch.float32, 0.9, 1.1)
     assert torch.equal(module.weight, before)
 
@@ -209,10 +207,10 @@ def test_margins_centers_and_reflections_out_of_range_are_named(kwargs, match) -
 
 
 def test_more_reflections_than_rows() -> None:
-    with pytest.raises(ValueError, match="reflections: expected.*got 4"):
+    with pytest.raises(ValueError, match=r"reflections: expected.*got 4"):
         constrained(torch.eye(3), reflections=4)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="SingularValues: expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"SingularValues: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))

@@ -236,18 +236,18 @@ def test_rebase_leaves_a_weight_of_nan_alone() -> None:
 
 
 def test_unknown_angles_are_named() -> None:
-    with pytest.raises(ValueError, match="angles: expected.*got 'random'"):
+    with pytest.raises(ValueError, match=r"angles: expected.*got 'random'"):
         sp.SkewExponential("random")
 
 
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_complex_weight_is_refused(init) -> None:
-    with pytest.raises(UnsupportedDtypeError, match="SkewExponential: expected.*got"):
+    with pytest.raises(UnsupportedDtypeError, match=r"SkewExponential: expected.*got"):
         sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SkewExponential(), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="SkewExponential: expected.*got"):
+    with pytest.raises(NotFiniteError, match=r"SkewExponential: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 

@@ -483,14 +483,14 @@ def test_each_bad_argument_and_weight_is_named() -> None:
     for bad in ("now", None):
         with pytest.raises(ValueError, match=f"norm: expected.*got {bad!r}"):
             sp.SpectralNorm(bad)
-    with pytest.raises(ValueError, match="mode: expected.*got 'latched'"):
+    with pytest.raises(ValueError, match=r"mode: expected.*got 'latched'"):
         sp.SpectralNorm(mode="latched")
-    with pytest.raises(ValueError, match="solver: expected.*got 'lapack'"):
+    with pytest.raises(ValueError, match=r"solver: expected.*got 'lapack'"):
         sp.SpectralNorm(solver="lapack")
-    with pytest.raises(ValueError, match="norm: expected.*got"):
+    with pytest.raises(ValueError, match=r"norm: expected.*got"):
         sp.SpectralNorm(nn.Parameter(torch.ones(())))
     sp.SpectralNorm(nn.Parameter(torch.ones(())).detach())  # The remedy.
-    with pytest.raises(ValueError, match="expected.*'present', got 0"):
+    with pytest.raises(ValueError, match=r"expected.*'present', got 0"):
         constrained(torch.zeros(3, 4), "present")
     with pytest.raises(NotFiniteError):
         constrained(torch.full((3, 4), torch.nan))

@@ -75,7 +75,12 @@ def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
 
 @pytest.mark.parametrize(
     ("n", "mode", "kind"),
-    [(6, "equal", np.float32), (40, "at_most", np.float64), (100, "latched", torch.tensor), (6, "at_most", torch.tensor)],
+    [
+        (6, "equal", np.float32),
+        (40, "at_most", np.float64),
+        (100, "latched", torch.tensor),
+        (6, "at_most", torch.tensor),
+    ],
 )
 def test_numbers_of_every_kind(n, mode, kind) -> None:
     """ε in the constructor, the radius later."""
@@ -424,7 +429,7 @@ def test_with_eps_the_edge_is_outside(mode) -> None:
         Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
         layer = constrained(Q, mode=mode, eps=0.1)
         torch.testing.assert_close(layer.weight, Q / 1.1)
-        with pytest.raises(InManifoldError, match="expected.*1, got 1"):
+        with pytest.raises(InManifoldError, match=r"expected.*1, got 1"):
             layer.weight = Q
 
 
@@ -570,9 +575,7 @@ def in_units(kind, S, d, **kwargs):
     ],
     ids=["radius", "absolute", "eps", "abscissa", "tracking"],
 )
-@pytest.mark.parametrize(
-    ("n", "dtype"), [(5, torch.float32), (30, torch.float64), (120, torch.float64)]
-)
+@pytest.mark.parametrize(("n", "dtype"), [(5, torch.float32), (30, torch.float64), (120, torch.float64)])
 def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n, dtype) -> None:
     """Warnings are errors here: no eigenvalue counts as defective."""
     S = torch.randn(n, n, dtype=dtype)
@@ -657,5 +660,5 @@ def test_a_weight_whose_absolute_values_have_a_larger_radius_is_refused_and_the_
     module.weight = W * (0.5 / sp.functional.spectral_radius(W.abs()))
     assert abs(radius_of(module.weight.detach().abs()) - 0.5) < 1e-5
     assert "of='absolute'" in repr(module.parametrizations.weight[0])
-    with pytest.raises(ValueError, match="of: expected.*got 'norm'"):
+    with pytest.raises(ValueError, match=r"of: expected.*got 'norm'"):
         sp.SpectralRadiusNorm(of="norm")

@@ -14,7 +14,7 @@ import spectral_param as sp
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import cayley, cayley_inverse, scaled_cayley
 from tests.matrices import skew
-from tests.properties import DOUBLE, REAL, dtypes, examples, exact, normal, powers_of_ten, seeds
+from tests.properties import DOUBLE, REAL, dtypes, exact, examples, normal, powers_of_ten, seeds
 
 
 def transform(T, d=None):
@@ -126,7 +126,9 @@ def formula(T, d):
 # Sizes around which another way may be taken, and batches.
 SHAPES = st.one_of(
     st.tuples(st.integers(0, 8), st.integers(1, 12)).map(lambda mn: (sum(mn), mn[1])),
-    st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(2, 9)).map(lambda s: (s[0], s[1] + s[2], s[2])),
+    st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(2, 9)).map(
+        lambda s: (s[0], s[1] + s[2], s[2])
+    ),
     st.sampled_from([(32, 32), (63, 63), (64, 64), (65, 65), (99, 99), (64, 16), (90, 60), (2, 40, 33)]),
 )
 

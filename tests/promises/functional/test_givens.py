@@ -119,9 +119,9 @@ def test_all_parameters_are_independent(n) -> None:
 
 def test_orders_and_counts_that_do_not_fit_are_refused() -> None:
     d = torch.ones(6)
-    with pytest.raises(ValueError, match="order: expected.*got 'reck'"):
+    with pytest.raises(ValueError, match=r"order: expected.*got 'reck'"):
         givens_operator(torch.ones(15), None, d, order="reck")
-    with pytest.raises(ValueError, match="expected.*got n = 6"):
+    with pytest.raises(ValueError, match=r"expected.*got n = 6"):
         givens_operator(torch.ones(15), None, d, order="fft")
-    with pytest.raises(ValueError, match="expected.*got 4"):
+    with pytest.raises(ValueError, match=r"expected.*got 4"):
         givens_operator(torch.ones(4), None, d)

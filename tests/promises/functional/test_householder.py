@@ -49,7 +49,12 @@ def test_factors_other_than_reflections() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((2, 4, 3), torch.float64), ((2, 6), torch.float64), ((1, 1), torch.complex128), ((4, 3), torch.complex128)],
+    [
+        ((2, 4, 3), torch.float64),
+        ((2, 6), torch.float64),
+        ((1, 1), torch.complex128),
+        ((4, 3), torch.complex128),
+    ],
 )
 def test_derivatives_of_first_and_second_order_are_exact(shape, dtype) -> None:
     """With factors that are trained where the vectors are complex."""
@@ -79,9 +84,7 @@ def test_gradients_of_the_loop(dtype) -> None:
 
 @example(scale=1e30, dtype=torch.float32, seed=0)
 @example(scale=1e-30, dtype=torch.complex64, seed=0)
-@given(
-    scale=powers_of_ten(-30, 30), dtype=st.sampled_from([torch.float32, torch.complex64]), seed=seeds
-)
+@given(scale=powers_of_ten(-30, 30), dtype=st.sampled_from([torch.float32, torch.complex64]), seed=seeds)
 @examples(5)
 def test_the_scale_has_no_effect(scale, dtype, seed) -> None:
     torch.manual_seed(seed)
@@ -162,7 +165,7 @@ def test_compiled_second_derivatives() -> None:
 
 
 def test_vectors_and_scales_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(NotAMatrixError, match="householder_factors: expected.*got"):
+    with pytest.raises(NotAMatrixError, match=r"householder_factors: expected.*got"):
         householder(torch.zeros(3))
     with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.int64"):
         householder(torch.ones(3, 2, dtype=torch.int64))

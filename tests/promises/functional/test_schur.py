@@ -1,5 +1,6 @@
 """The real Schur form: against a dense construction, its spectrum, its derivatives."""
 
+import itertools
 import math
 
 import numpy as np
@@ -53,7 +54,7 @@ def eigenvalues(gamma, theta, pairs):
 
 # Blocks of size 1 and 2 in any order, as where those of size 2 start.
 ARRANGEMENTS = st.lists(st.sampled_from([[False], [True, False]]), min_size=1, max_size=5).map(
-    lambda blocks: sum(blocks, [])
+    lambda blocks: list(itertools.chain(*blocks))
 )
 
 

@@ -1,4 +1,4 @@
-"""How the exponential is computed: how many products, when by eigenvalues, and on which way for tall bases."""
+"""How the exponential is computed: how many products, when by eigenvalues, which way for tall bases."""
 
 import sys
 

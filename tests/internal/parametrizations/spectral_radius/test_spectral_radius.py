@@ -18,7 +18,12 @@ def set_original(layer, T):
 
 @pytest.mark.parametrize(
     ("n", "mode", "of"),
-    [(1, "at_most", "weight"), (7, "latched", "weight"), (7, "at_most", "absolute"), (70, "at_most", "weight")],
+    [
+        (1, "at_most", "weight"),
+        (7, "latched", "weight"),
+        (7, "at_most", "absolute"),
+        (70, "at_most", "weight"),
+    ],
 )
 def test_what_is_clearly_below_needs_no_eigenvalues(n, mode, of, monkeypatch) -> None:
     """The weight and its gradient are those of the way by eigenvalues, from there to the bound and beyond."""
