@@ -169,9 +169,12 @@ def test_fake_tensors_as_on_the_meta_device() -> None:
 
 def test_a_start_without_values() -> None:
     """restart and sample tell shapes, too."""
+    few = ("ScaledCayley", "SpectralRadiusNorm", "SpectralNorm", "BlockTriangular")
     for mode, device in ((contextlib.nullcontext(), "meta"), (FakeTensorMode(), "cpu")):
         for case in CASES:
             if case.variant or case.name == "SignPattern":  # Takes a pattern.
+                continue
+            if device == "cpu" and case.name not in few:
                 continue
             with mode:
                 module = Holder(torch.empty(4, 4, dtype=case.dtypes[0], device=device))

@@ -92,7 +92,7 @@ def test_products_of_few_layers_round_trip(case, angles, dtype, seed) -> None:
     torch.testing.assert_close(module.weight, weights[0], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(("dtype", "sign"), [(torch.float64, 1), (torch.float64, -1), (torch.complex128, 1)])
+@pytest.mark.parametrize(("dtype", "sign"), [(torch.float64, -1), (torch.complex128, 1)])
 def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
     target = orthogonal((5, 5), dtype)
     target[0] *= sign

@@ -57,17 +57,17 @@ def power_norm(conv, size, steps=60):
 
 @pytest.mark.parametrize(
     ("shape", "mode"),
-    [((128, 128), "at_most"), ((100, 300), "equal"), ((300, 100), "at_most"), ((5, 5), "equal")],
+    [((128, 128), "at_most"), ((100, 200), "equal"), ((200, 100), "at_most"), ((5, 5), "equal")],
 )
-def test_bound_over_200_steps_of_adam(shape, mode) -> None:
+def test_bound_over_100_steps_of_adam(shape, mode) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(shape[1], shape[0], bias=False)
     nn.init.normal_(layer.weight, std=0.5)
     sp.constrain(layer, "weight", sp.SpectralNorm(1.5, mode=mode))
-    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=2e-3)
     x, y = torch.randn(16, shape[1]), torch.randn(16, shape[0])
     sizes = []
-    for _ in range(200):
+    for _ in range(100):
         optimizer.zero_grad()
         (layer(x) - y).square().mean().backward()
         optimizer.step()
@@ -328,7 +328,7 @@ OPTIONS = (
     mode=st.sampled_from(["equal", "at_most"]),
     seed=seeds,
 )
-@examples(30)
+@examples(20)
 def test_the_norm_of_a_layer_for_images_of_several_sizes(axes, options, mode, seed) -> None:
     kind, _, sizes = KINDS[axes]
     torch.manual_seed(seed)
@@ -369,7 +369,7 @@ def test_the_norm_of_a_transposed_convolution(axes, options) -> None:
         assert layer_norm(conv, 150) >= 0.97 * 0.3
 
 
-@pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 1, 2), (2, 0, 1), (2, 1, 2), (1, 0, 1)])
+@pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 1, 2), (2, 0, 1)])
 def test_a_kernel_of_64_channels_in_training(stride, padding, groups) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(64, 64, 3, stride=stride, padding=padding, groups=groups, bias=False)
