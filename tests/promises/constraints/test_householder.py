@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
+from tests.matrices import SPECIAL
+from tests.matrices import reflections as product
 from tests.promises.cases import moving_two_dimensions, orthogonal, orthogonality_defect
-from tests.promises.functional.test_cayley import SPECIAL
-from tests.promises.functional.test_householder import product
+from tests.properties import double, examples, normal, seeds
 from tests.training import approach, reverse_inputs
 
 DTYPES = (torch.float64, torch.complex128)
@@ -36,18 +39,35 @@ def test_every_orthogonal_weight_round_trips(name) -> None:
     torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("determinant", [1, -1])
-def test_random_orthogonal_weights_of_both_determinants(determinant) -> None:
-    for _ in range(10):
-        W = orthogonal((40, 40), torch.float64)
-        W[0] *= determinant * torch.linalg.det(W).sign()
-        torch.testing.assert_close(constrained(W).weight, W, atol=1e-12, rtol=0)
-
-
-def test_random_unitary_weights() -> None:
-    for _ in range(10):
-        W = orthogonal((40, 40), torch.complex128)
-        torch.testing.assert_close(constrained(W).weight, W, atol=1e-12, rtol=0)
+@example(n=40, k=None, digits=0.0, dtype=torch.float64, seed=0)
+@example(n=40, k=None, digits=0.0, dtype=torch.complex128, seed=0)
+@example(n=30, k=29, digits=9.0, dtype=torch.float64, seed=0)
+@given(
+    n=st.integers(2, 10),
+    k=st.one_of(st.none(), st.integers(1, 9)),
+    digits=st.floats(0, 17),
+    dtype=double,
+    seed=seeds,
+)
+@examples(30)
+def test_every_weight_of_the_set_round_trips(n, k, digits, dtype, seed) -> None:
+    """Of both determinants, and where neighbouring reflections nearly cancel."""
+    k = None if k is None else min(k, n)
+    if k is None:
+        W = torch.linalg.qr(normal((n, n), dtype, seed)).Q
+        weights = [W, W * torch.tensor([-1.0] + [1.0] * (n - 1))]
+    else:
+        vectors = normal((n, k), dtype, seed)
+        even = 2 * (k // 2)
+        vectors[:, 1:even:2] = vectors[:, 0:even:2] + 10**-digits * vectors[:, 1:even:2]
+        weights = [sp.functional.householder(vectors)]
+    for W in weights:
+        module = constrained(W, k)
+        atol = 50 * n * torch.finfo(dtype).eps
+        torch.testing.assert_close(module.weight, W, atol=atol, rtol=0)
+        module.weight = torch.eye(n, dtype=dtype)
+        module.weight = W
+        torch.testing.assert_close(module.weight, W, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,18 +127,25 @@ def test_few_reflections_leave_a_subspace_alone(dtype) -> None:
 def test_a_weight_that_needs_more_reflections(dtype) -> None:
     module = constrained(torch.eye(5, dtype=dtype), reflections=2)
     module.weight = moving_two_dimensions((5, 5), dtype)
-    with pytest.raises(InManifoldError, match=r"2 reflections can reach.*rank 2 or less.*Take more"):
+    with pytest.raises(InManifoldError, match=r"Householder: expected.*2.*got"):
         module.weight = orthogonal((5, 5), dtype)
 
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"orthonormal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"Householder: expected.*got.*3\.0e\+00"):
         module.weight = 2 * torch.eye(3)
 
 
-@pytest.mark.parametrize("reflections", [None, 3, 4])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "reflections"),
+    [
+        (torch.float64, None),
+        (torch.float64, 3),
+        (torch.complex128, None),
+        (torch.complex128, 3),
+    ],
+)
 def test_the_identity_can_be_trained(dtype, reflections) -> None:
     """No vector is stuck at zero, also where no reflection is needed."""
     module = constrained(torch.eye(6, dtype=dtype), reflections)
@@ -126,7 +153,7 @@ def test_the_identity_can_be_trained(dtype, reflections) -> None:
     target = torch.randn(6, 6, dtype=dtype)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
     losses = []
-    for _ in range(200):
+    for _ in range(60):
         loss = (module.weight - target).abs().square().sum()
         optimizer.zero_grad()
         loss.backward()
@@ -156,8 +183,10 @@ def test_the_determinant_stays() -> None:
         assert torch.linalg.det(module.weight).item() == pytest.approx(sign)
 
 
-@pytest.mark.parametrize("reflections", [None, 1, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "reflections"),
+    [(torch.float64, None), (torch.float64, 3), (torch.complex128, None), (torch.complex128, 1)],
+)
 def test_operator_is_the_product_with_the_weight(dtype, reflections) -> None:
     module = constrained(torch.randn(6, 6, dtype=dtype), reflections)
     (parametrization,) = module.parametrizations.weight
@@ -187,7 +216,7 @@ def test_operator_of_gates() -> None:
     lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Householder(reflections=2))
     of_weight = lstm.parametrizations.weight_hh_l0
     assert of_weight.original.shape == (4, 6, 2)
-    with pytest.raises(ValueError, match=r"operator: expected a square weight, got .*\(24, 6\)"):
+    with pytest.raises(ValueError, match=r"operator: expected.*got.*\(24, 6\)"):
         of_weight[0].operator(of_weight.original)
 
 
@@ -216,18 +245,10 @@ def test_the_papers_start(dtype, reflections) -> None:
     np.testing.assert_allclose(module.weight.detach(), expected, atol=1e-14)
 
 
-def test_the_papers_start_has_both_determinants() -> None:
-    weights = [
-        sp.constrain(Holder(torch.empty(3, 3)), "weight", sp.Householder(), init="paper").weight
-        for _ in range(20)
-    ]
-    assert {round(torch.linalg.det(W).item()) for W in weights} == {1, -1}
-
-
 def test_free_parameters_are_the_dimension_of_the_set() -> None:
     """As many as the sets have dimensions: those of the Jacobian."""
     for dtype in DTYPES:
-        for reflections in (None, 1, 2, 4):
+        for reflections in (None, 1, 3):
             module = sp.constrain(
                 Holder(torch.empty(5, 5, dtype=dtype)),
                 "weight",
@@ -258,29 +279,29 @@ def test_class_alone_is_the_function_of_its_first_columns() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "all"])
 def test_number_of_reflections_out_of_range_is_named(bad) -> None:
-    with pytest.raises(ValueError, match="reflections: expected an integer >= 1, or None"):
+    with pytest.raises(ValueError, match=r"reflections: expected.*got"):
         sp.Householder(bad)
 
 
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_more_reflections_than_rows(init) -> None:
-    with pytest.raises(ValueError, match="reflections: expected at most n = 3, got 4"):
+    with pytest.raises(ValueError, match=r"reflections: expected.*got 4"):
         sp.constrain(Holder(torch.eye(3)), "weight", sp.Householder(reflections=4), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="Householder: expected a finite weight"):
+    with pytest.raises(NotFiniteError, match=r"Householder: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 
 def test_orthogonal_after_many_steps() -> None:
     layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.Householder())
-    assert reverse_inputs(layer, 500) > 0.1
+    assert reverse_inputs(layer, 150) > 0.1
     assert orthogonality_defect(layer.weight).max() < 30 * torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
-@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
 def test_reflections_of_subnormal_size(dtype, scale) -> None:
     layer = sp.constrain(torch.nn.Linear(5, 5, bias=False, dtype=dtype), "weight", sp.Householder())
     vectors = next(layer.parametrizations.weight.parameters(recurse=False))

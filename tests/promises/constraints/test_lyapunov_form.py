@@ -1,15 +1,14 @@
-"""LyapunovForm: what holds under attack, round trips, bounds, certificates, and what leaves the library."""
-
-import subprocess
-import sys
+"""LyapunovForm: what holds under attack, round trips, bounds, certificates."""
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import spectral_param as sp
-from spectral_param.functional import _lyapunov as lyapunov
+from spectral_param.testing import Holder
 from tests.matrices import jordan
+from tests.properties import REAL, examples, normal, seeds
 
 
 def radius(W):
@@ -38,49 +37,79 @@ ATTACKS = {
 
 def attacked(W, attack, **options):
     module = layer(W, **options)
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-    for _ in range(300):
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
+    for _ in range(100):
         optimizer.zero_grad()
         (-ATTACKS[attack](module.weight)).backward()
         optimizer.step()
         yield module.weight.detach()
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize(("dtype", "above"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+SINGLE, DOUBLE = (torch.float32, 2e-6), (torch.float64, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("attack", "dtype", "above"),
+    [("norm", *SINGLE), ("trace", *DOUBLE), ("power", *SINGLE), ("radius", *DOUBLE)],
+)
 def test_radius_under_attack(dtype, above, attack) -> None:
     for step, W in enumerate(attacked(with_radius(7, 0.9, dtype), attack)):
-        if step % 20 == 19:
+        if step % 10 == 9:
             assert radius(W) <= 1 + above
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("attack", "dtype"), [("norm", torch.float64), ("power", torch.float32)])
 def test_growth_under_attack(dtype, attack) -> None:
-    for W in list(attacked(with_radius(7, 0.9, dtype), attack, radius=0.9, growth=3.0))[::100]:
+    weights = list(attacked(with_radius(7, 0.9, dtype), attack, radius=0.9, growth=3.0))
+    for W in (weights[0], weights[-1]):
         growth = sp.analysis.transient_growth(W.double() / 0.9, 200)
         assert growth.norms[1:].max() <= 3 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("attack", ["norm", "trace"])
-@pytest.mark.parametrize(("dtype", "above"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_abscissa_under_attack(dtype, above, attack) -> None:
-    W = with_radius(7, 0.5, dtype) - torch.eye(7, dtype=dtype)
-    for growth in (None, 2.0):
-        *_, W = attacked(W, attack, abscissa=-0.1, growth=growth)
-        abscissa = torch.linalg.eigvals(W.double()).real.max()
-        assert abscissa <= -0.1 + above * torch.linalg.matrix_norm(W, 2)
-
-
-@pytest.mark.parametrize("n", [1, 2, 16, 200])
 @pytest.mark.parametrize(
-    ("rho", "dtype", "limit"),
+    ("attack", "growth", "dtype", "above"),
+    [("norm", None, torch.float32, 1e-5), ("trace", 2.0, torch.float32, 1e-5), ("trace", None, *DOUBLE)],
+)
+def test_abscissa_under_attack(dtype, above, growth, attack) -> None:
+    W = with_radius(7, 0.5, dtype) - torch.eye(7, dtype=dtype)
+    *_, W = attacked(W, attack, abscissa=-0.1, growth=growth)
+    abscissa = torch.linalg.eigvals(W.double()).real.max()
+    assert abscissa <= -0.1 + above * torch.linalg.matrix_norm(W, 2)
+
+
+@example(n=129, rank=1, units=4.0, dtype=torch.float32, seed=0)
+@example(n=64, rank=0, units=0.0, dtype=torch.float32, seed=0)
+@example(n=65, rank=5, units=4.0, dtype=torch.float64, seed=0)
+@given(
+    n=st.integers(1, 12),
+    rank=st.integers(0, 5),
+    units=st.sampled_from([0.0, 4.0]),
+    dtype=st.sampled_from(REAL),
+    seed=seeds,
+)
+@examples(15)
+def test_originals_of_any_rank_give_a_stable_weight(n, rank, units, dtype, seed) -> None:
+    """Also with units of the state that differ by 1e8, and for contractions, whose original has n rows."""
+    for options in ({}, {"growth": 1.0}):
+        module = sp.constrain(Holder(0.5 * torch.eye(n, dtype=dtype)), "weight", sp.LyapunovForm(**options))
+        original = module.parametrizations.weight.original
+        X = normal((len(original), rank), torch.float64, seed) @ normal((rank, n), torch.float64, seed + 1)
+        with torch.no_grad():
+            original.copy_(X * torch.logspace(-units, units, n))
+        W = module.weight.detach().double()
+        size = torch.linalg.matrix_norm(W, 2).item() if options else radius(W)
+        assert size <= 1 + 100 * n * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize(
+    ("n", "rho", "dtype", "limit"),
     [
-        (0.95, torch.float64, 1e-12),
-        (0.95, torch.float32, 1e-5),
-        (0.999, torch.float64, 1e-10),
-        (0.999, torch.float32, 1e-3),
-        (1.0, torch.float64, 1e-11),
+        (16, 0.95, torch.float64, 1e-12),
+        (200, 0.95, torch.float32, 1e-5),
+        (16, 0.999, torch.float64, 1e-10),
+        (2, 0.999, torch.float32, 1e-3),
+        (1, 1.0, torch.float64, 1e-11),
+        (60, 1.0, torch.float64, 1e-11),
     ],
 )
 def test_registration_keeps_a_weight_inside_the_set(n, rho, dtype, limit) -> None:
@@ -101,7 +130,7 @@ def test_defective_eigenvalue_on_the_bound(options) -> None:
     assert radius(module.weight) <= 1 + 1e-9
     if not options:
         assert (module.weight - W).abs().max() < 1e-3
-    with pytest.raises(sp.errors.InManifoldError, match="quadratic form"):
+    with pytest.raises(sp.errors.InManifoldError, match=r"LyapunovForm: expected.*got"):
         module.weight = W
 
 
@@ -109,7 +138,7 @@ def test_growth_refuses_what_grows() -> None:
     W = torch.tensor([[0.5, 100.0], [0.0, 0.5]], dtype=torch.float64)
     layer(W)
     module = layer(0.5 * torch.eye(2, dtype=torch.float64), growth=3.0)
-    with pytest.raises(sp.errors.InManifoldError, match=r"condition <= 3\.0²"):
+    with pytest.raises(sp.errors.InManifoldError, match=r"LyapunovForm: expected.*3.*got"):
         module.weight = W
 
 
@@ -145,62 +174,17 @@ def test_the_certificate_proves_the_abscissa_and_the_growth(growth) -> None:
     assert bound <= (growth or 100.0)
 
 
-class Operations(TorchDispatchMode):
-    """Counts operations other than views, and looks at values."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = self.looks = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.looks += function is torch.ops.aten._local_scalar_dense.default
-        self.count += not function.is_view
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"growth": 3.0}, {"abscissa": 0.0}, {"abscissa": 0.0, "growth": 2.0}]
-)
-def test_operations_on_a_device(options, monkeypatch) -> None:
-    """No look at a value, for which the host would wait, and few operations where speed is promised."""
-    module = layer(0.5 * torch.eye(8) if "abscissa" not in options else -torch.eye(8), **options)
-    (parametrization,) = module.parametrizations.weight
-    X = module.parametrizations.weight.original.detach().requires_grad_()
-    monkeypatch.setattr(lyapunov, "is_on_host", lambda _: False)
-    with Operations() as operations:
-        parametrization.constrain(X).backward(torch.ones(8, 8))
-    assert operations.looks == 0
-    if not options:
-        assert operations.count <= 40
-
-
-def test_export_runs_without_the_library(tmp_path) -> None:
-    module = layer(with_radius(5, 0.9, torch.float32), 0.95)
-    x = torch.randn(3, 5)
-    program = torch.export.export(module, (x,))
-    torch.export.save(program, tmp_path / "model.pt2")
-    torch.save((x, module(x).detach()), tmp_path / "expected.pt")
-    script = (
-        "import sys, torch\n"
-        "x, y = torch.load('expected.pt')\n"
-        "found = torch.export.load('model.pt2').module()(x)\n"
-        "torch.testing.assert_close(found, y, atol=1e-5, rtol=1e-5)\n"
-        "assert not any(name.startswith('spectral_param') for name in sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"radius": 0.0}, "radius: expected a finite positive number"),
-        ({"radius": torch.nn.Parameter(torch.ones(()))}, "not a Parameter"),
-        ({"radius": "presnt"}, "'present'"),
-        ({"abscissa": float("nan")}, "abscissa: expected a finite number"),
-        ({"radius": 1.0, "abscissa": 0.0}, "at most one of them"),
-        ({"radius": torch.nn.ReLU()}, r"radius: expected a number, .* got ReLU\(\)"),
-        ({"growth": (1.0, 2.0)}, r"growth: expected a finite number >= 1 or None, got \(1\.0, 2\.0\)"),
-        ({"growth": 0.5}, "growth: expected a finite number >= 1"),
+        ({"radius": 0.0}, r"radius: expected.*got 0\.0"),
+        ({"radius": torch.nn.Parameter(torch.ones(()))}, "radius: expected.*got"),
+        ({"radius": "presnt"}, "radius: expected.*got 'presnt'"),
+        ({"abscissa": float("nan")}, "abscissa: expected.*got nan"),
+        ({"radius": 1.0, "abscissa": 0.0}, "radius, abscissa: expected.*got"),
+        ({"radius": torch.nn.ReLU()}, r"radius: expected.*got ReLU\(\)"),
+        ({"growth": (1.0, 2.0)}, r"growth: expected.*got \(1\.0, 2\.0\)"),
+        ({"growth": 0.5}, r"growth: expected.*got 0\.5"),
     ],
 )
 def test_each_bad_argument_is_named(options, message) -> None:
@@ -217,7 +201,7 @@ def test_the_bound_holds_after_another_parametrization() -> None:
         assert (values.real if "abscissa" in options else values.abs()).max() <= 1 + 1e-5
     module = torch.nn.Linear(4, 4)
     chain = [sp.SignPattern(signs), sp.LyapunovForm("present")]
-    with pytest.raises(ValueError, match="expected a number after another parametrization"):
+    with pytest.raises(ValueError, match=r"radius: expected.*got"):
         sp.constrain(module, "weight", chain)
 
 

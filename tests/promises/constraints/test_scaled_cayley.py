@@ -5,14 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch.nn.utils.parametrize import register_parametrization
 from torch.optim.swa_utils import AveragedModel
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
+from tests.matrices import SPECIAL
 from tests.promises.cases import orthogonal, orthogonality_defect
-from tests.promises.functional.test_cayley import SPECIAL
+from tests.properties import dtypes, examples, normal, seeds
 from tests.training import reverse_inputs
 
 
@@ -22,9 +25,10 @@ def constrained(weight, negative_ones=None):
     return module
 
 
-@pytest.mark.parametrize("name", SPECIAL)
-def test_every_orthogonal_weight_round_trips(name) -> None:
-    W = torch.from_numpy(SPECIAL[name])
+@pytest.mark.parametrize("name", [*SPECIAL, *map(str, range(1, 25, 4))])
+def test_every_orthogonal_weight_round_trips_within_kahans_bound(name) -> None:
+    """Random ones have a number as their name, which is their size."""
+    W = torch.from_numpy(SPECIAL[name]) if name in SPECIAL else orthogonal((int(name),) * 2, torch.float64)
     module = constrained(W)
     torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
     A = module.parametrizations.weight.original
@@ -41,7 +45,34 @@ def test_registration_takes_the_nearest_orthogonal_weight() -> None:
     torch.testing.assert_close(constrained(W).weight, U @ Vh)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
+@given(shape=st.tuples(st.integers(0, 9), st.integers(1, 12)), dtype=dtypes, seed=seeds)
+@example(shape=(1, 60), dtype=torch.float64, seed=0)
+@example(shape=(150, 150), dtype=torch.float32, seed=0)
+@examples(15)
+def test_orthonormal_columns_round_trip(shape, dtype, seed) -> None:
+    """Random ones, and those of the identity, negated, in reverse order and permuted."""
+    more, n = shape
+    m, generator = n + more, torch.Generator().manual_seed(seed)
+    first = torch.eye(m, n, dtype=dtype)
+    Q = torch.linalg.qr(normal((m, n), dtype, seed)).Q
+    for W in (Q, first, -first, first.flip(0), first[torch.randperm(m, generator=generator)]):
+        module = constrained(W)
+        assert (module.weight - W).abs().max() <= 500 * torch.finfo(dtype).eps
+        # Measured over many random matrices: at most 2.6.
+        assert next(module.parametrizations.weight.parameters()).abs().max() <= 30
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 7])
+def test_every_weight_of_the_determinant_is_reached_with_a_given_number(count) -> None:
+    for seed in range(3):
+        W = torch.linalg.qr(normal((8, 8), torch.float64, seed)).Q
+        W[0] *= -torch.linalg.det(W).sign()
+        module = constrained(torch.randn(8, 8, dtype=torch.float64), negative_ones=count)
+        module.weight = W
+        torch.testing.assert_close(module.weight, W, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 6])
 def test_a_given_number_of_negative_ones(count) -> None:
     module = constrained(torch.randn(6, 6, dtype=torch.float64), negative_ones=count)
     signs = module.parametrizations.weight[0].signs
@@ -52,7 +83,7 @@ def test_a_given_number_of_negative_ones(count) -> None:
 
 @pytest.mark.parametrize("count", [1, 0.5])
 def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None:
-    for seed in range(10):
+    for seed in range(4):
         torch.manual_seed(seed)
         models = [Holder(orthogonal((5, 5), torch.float32)) for _ in range(2)]
         for model in models:
@@ -66,7 +97,7 @@ def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None
 
 def test_a_checkpoint_with_another_number_of_negative_ones_is_refused() -> None:
     saved = constrained(orthogonal((6, 6), torch.float32), negative_ones=3)
-    with pytest.raises(RuntimeError, match=r"signs: expected 2 entries of -1.*got \[3\]"):
+    with pytest.raises(RuntimeError, match=r"signs: expected.*got \[3\]"):
         constrained(orthogonal((6, 6), torch.float32), negative_ones=2).load_state_dict(saved.state_dict())
     for count in (3, 0.5, None):
         module = constrained(orthogonal((6, 6), torch.float32), negative_ones=count)
@@ -83,34 +114,34 @@ def test_the_wrong_determinant_for_a_given_number() -> None:
     W = orthogonal((4, 4), torch.float64)
     W[0] *= torch.linalg.det(W)  # determinant +1
     module = constrained(torch.randn(4, 4, dtype=torch.float64), negative_ones=1)
-    with pytest.raises(InManifoldError, match=r"1 -1s in D can reach.*determinant \+1"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got.*\+1"):
         module.weight = W
 
 
 def test_a_weight_that_a_given_number_cannot_reach() -> None:
-    with pytest.raises(InManifoldError, match=r"no D was found .*or another start: .*init='paper'"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got"):
         constrained(torch.eye(4), negative_ones=2)
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, -0.1, True, math.nan, "half"])
 def test_bad_negative_ones(bad) -> None:
-    with pytest.raises(ValueError, match="negative_ones: expected an integer >= 0, a fraction"):
+    with pytest.raises(ValueError, match=r"negative_ones: expected.*got"):
         sp.ScaledCayley(bad)
 
 
 def test_negative_ones_of_numpy() -> None:
-    for given, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
-        assert repr(sp.ScaledCayley(given)) == repr(sp.ScaledCayley(plain))
+    for number, plain in ((np.float32(0.5), 0.5), (np.int64(2), 2)):
+        assert repr(sp.ScaledCayley(number)) == repr(sp.ScaledCayley(plain))
 
 
 def test_more_negative_ones_than_rows() -> None:
-    with pytest.raises(ValueError, match="at most n = 3, got 4"):
+    with pytest.raises(ValueError, match=r"negative_ones: expected.*got 4"):
         constrained(torch.eye(3), negative_ones=4)
 
 
 def test_negative_ones_for_a_complex_weight() -> None:
     for init in (None, "paper"):
-        with pytest.raises(ValueError, match="expected None for a weight that is complex"):
+        with pytest.raises(ValueError, match=r"negative_ones: expected.*got 1"):
             sp.constrain(
                 Holder(torch.eye(3, dtype=torch.complex64)),
                 "weight",
@@ -120,13 +151,13 @@ def test_negative_ones_for_a_complex_weight() -> None:
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="expected a finite weight"):
+    with pytest.raises(NotFiniteError, match=r"ScaledCayley: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"orthonormal .*max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got.*3\.0e\+00"):
         module.weight = 2 * torch.eye(3)
 
 
@@ -185,12 +216,12 @@ def test_class_alone_is_the_function_of_the_skew_part() -> None:
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     layer = sp.constrain(torch.nn.Linear(32, 32, bias=False), "weight", sp.ScaledCayley())
-    assert reverse_inputs(layer, 500) > 0.1
+    assert reverse_inputs(layer, 150) > 0.1
     assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential])
-@pytest.mark.parametrize("shape", [(1, 7), (7, 1), (60, 59), (64, 16), (16, 64), (4, 64, 16)])
+@pytest.mark.parametrize("shape", [(7, 1), (60, 59), (4, 16, 64)])
 def test_weight_decay_leaves_singular_values_at_one(make, shape) -> None:
     module = sp.constrain(Holder(torch.randn(shape)), "weight", make())
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)

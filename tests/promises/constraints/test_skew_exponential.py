@@ -5,14 +5,16 @@ import math
 import geotorch
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError, UnsupportedDtypeError
-from spectral_param.functional._exponential import tangent_exponential
 from spectral_param.testing import Holder
 from tests.promises.cases import orthogonal, orthogonality_defect
+from tests.properties import REAL, examples, normal, powers_of_ten, seeds
 
 
 def constrained(weight, **kwargs):
@@ -100,36 +102,32 @@ def test_conversions_keep_the_weight_orthogonal(start, via) -> None:
 
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
-    module = trained(constrained(orthogonal((32, 32), torch.float32)), steps=200)
+    module = trained(constrained(orthogonal((32, 32), torch.float32)), steps=100)
     assert orthogonality_defect(module.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
-@pytest.mark.parametrize("norm", [60.0, 70.0])
-def test_eigenvalues_are_computed_for_large_angles_only(norm, monkeypatch) -> None:
-    """They take six times as long as the products; the norm decides, not the largest entry times n."""
-    called = []
-    eigh = torch.linalg.eigh
-    monkeypatch.setattr(torch.linalg, "eigh", lambda *args: called.append(1) or eigh(*args))
-    layer = sp.constrain(torch.nn.Linear(100, 100), "weight", sp.SkewExponential())
-    with torch.no_grad():
-        layer.parametrizations.weight.original.zero_()[1, 0] = norm
-    assert orthogonality_defect(layer.weight) < 1e-5
-    assert bool(called) == (norm > 64)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (5, 5), (3, 4, 4), (17, 17), (9, 4), (5, 4)], ids=str)
-def test_orthogonal_of_determinant_one_for_every_size_of_the_original(shape, dtype) -> None:
-    module = constrained(torch.linalg.qr(torch.randn(shape, dtype=dtype)).Q)
+@example(size=(100, 40), scale=10.0, dtype=torch.float64, seed=0)
+@example(size=(97, 96), scale=1e6, dtype=torch.float32, seed=0)
+@example(size=(100, 100), scale=3.0, dtype=torch.float32, seed=0)
+@example(size=(17, 17), scale=1e30, dtype=torch.float64, seed=0)
+@given(
+    size=st.tuples(st.integers(0, 12), st.integers(1, 12)).map(lambda each: (sum(each), each[1])),
+    scale=powers_of_ten(0, 30),
+    dtype=st.sampled_from(REAL),
+    seed=seeds,
+)
+@examples(25)
+def test_orthogonal_of_the_same_determinant_for_every_size_of_the_original(size, scale, dtype, seed) -> None:
+    m, n = size
+    module = constrained(torch.linalg.qr(normal(size, dtype, seed)).Q)
     before = module.weight.detach()
-    for exponent in (13, 16, 20, 30):
-        with torch.no_grad():
-            module.parametrizations.weight.original.normal_().mul_(10.0**exponent)
-        W = module.weight.detach()
-        defect = (W.mT @ W - torch.eye(shape[-1], dtype=dtype)).abs().max()
-        assert defect <= 20 * torch.finfo(dtype).eps * shape[-1]
-        if shape[-1] == shape[-2]:
-            torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(before), atol=1e-4, rtol=0)
+    with torch.no_grad():
+        module.parametrizations.weight.original.copy_(scale * normal(size, dtype, seed + 1))
+    W = module.weight.detach()
+    limit = (20 if scale > 1e13 or m == n else 100) * max(n, 2) * torch.finfo(dtype).eps
+    assert (W.mT @ W - torch.eye(n, dtype=dtype)).abs().max() <= limit
+    if m == n:
+        torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(before), atol=1e-4, rtol=0)
 
 
 # Moving the base ------------------------------------------------------------------------------------
@@ -238,45 +236,22 @@ def test_rebase_leaves_a_weight_of_nan_alone() -> None:
 
 
 def test_unknown_angles_are_named() -> None:
-    with pytest.raises(ValueError, match="angles: expected one of henaff, cayley, got 'random'"):
+    with pytest.raises(ValueError, match=r"angles: expected.*got 'random'"):
         sp.SkewExponential("random")
 
 
 @pytest.mark.parametrize("init", [None, "paper"])
 def test_complex_weight_is_refused(init) -> None:
-    with pytest.raises(UnsupportedDtypeError, match="SkewExponential: expected a real"):
+    with pytest.raises(UnsupportedDtypeError, match=r"SkewExponential: expected.*got"):
         sp.constrain(Holder(torch.eye(3, dtype=torch.complex64)), "weight", sp.SkewExponential(), init=init)
 
 
 def test_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFiniteError, match="SkewExponential: expected a finite weight"):
+    with pytest.raises(NotFiniteError, match=r"SkewExponential: expected.*got"):
         constrained(torch.full((3, 3), torch.nan))
 
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"max \|WᴴW - I\| = 3\.0e\+00.*polar factor"):
+    with pytest.raises(InManifoldError, match=r"SkewExponential: expected.*got.*3\.0e\+00"):
         module.weight = 2 * torch.eye(3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", [1.0, 10.0, 1e2, 1e4, 1e6])
-@pytest.mark.parametrize("shape", [(7, 1), (64, 16), (60, 59), (97, 96), (100, 40)])
-def test_tall_weights_of_large_originals(shape, scale, dtype) -> None:
-    m, n = shape
-    layer = sp.constrain(torch.nn.Linear(n, m, dtype=dtype), "weight", sp.SkewExponential())
-    with torch.no_grad():
-        layer.parametrizations.weight.original.normal_(std=scale)
-    W = layer.weight
-    assert (W.mT @ W - torch.eye(n)).abs().max() <= 100 * n * torch.finfo(dtype).eps
-
-
-def test_both_ways_to_a_tall_exponential() -> None:
-    """The 2n x 2n exponential and the m x m one give the same geodesic."""
-    base = torch.linalg.qr(torch.randn(12, 4, dtype=torch.float64)).Q
-    T = torch.randn(12, 4, dtype=torch.float64)
-    C = base.mT @ T
-    B = T - base @ C
-    X = B @ base.mT - base @ B.mT + base @ ((C - C.mT) / 2) @ base.mT
-    expected = torch.linalg.matrix_exp(torch.stack([X, X]))[0] @ base
-    torch.testing.assert_close(tangent_exponential(base, T), expected, atol=1e-12, rtol=0)

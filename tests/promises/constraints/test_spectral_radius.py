@@ -63,49 +63,6 @@ def test_latched_stays_normalised_once_it_was() -> None:
     assert radius(layer).item() == pytest.approx(1), "normalised for all subsequent steps"
 
 
-@pytest.mark.parametrize("of", ["weight", "absolute"])
-@pytest.mark.parametrize("mode", ["at_most", "latched"])
-@pytest.mark.parametrize("n", [1, 7, 70])
-def test_what_is_clearly_below_needs_no_eigenvalues(n, mode, of, monkeypatch) -> None:
-    """The weight and its gradient are those of the way by eigenvalues, from there to the bound and beyond."""
-    torch.manual_seed(n)
-    T, G = torch.randn(2, n, n, dtype=torch.float64).unbind()
-    T /= radii(T.abs() if of == "absolute" else T)
-    decomposed = []
-    follow = sp.SpectralRadiusNorm(2.0).tracking.__class__.follow
-    monkeypatch.setattr(
-        "spectral_param._eigen.follower.Follower.follow", lambda *args: decomposed.append(1) or follow(*args)
-    )
-    layer = constrained(torch.zeros(n, n, dtype=T.dtype), radius=2.0, mode=mode, of=of)
-
-    def read(rho):
-        set_original(layer, rho * T)
-        decomposed.clear()
-        layer.zero_grad()
-        W = layer.weight
-        (G * W).sum().backward()
-        return W.detach(), layer.parametrizations.weight.original.grad, len(decomposed)
-
-    for rho in (1e-9, 0.5, 1.0):
-        W, gradient, count = read(rho)
-        assert count == 0
-        assert torch.equal(W, rho * T)
-        assert torch.equal(gradient, G)
-    for rho in (1.9, 1.9999, 2.0, 2.0001, 3.0, 1.0):
-        W, gradient, count = read(rho)
-        assert count == 1 or rho < 2
-        assert count == 1 or mode == "at_most" or rho > 1, "a closed latch asks for the eigenvalue"
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                "spectral_param._parametrizations.spectral_radius.has_radius_below", lambda *_: False
-            )
-            layer.eval()  # Not the read before again.
-            expected_W, expected_gradient, _ = read(rho)
-            layer.train()
-        torch.testing.assert_close(W, expected_W, rtol=0, atol=0)
-        torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=0)
-
-
 def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
     """W = T only if ρ(T) + ε ≤ r."""
     T = with_radius((6, 6), torch.float64, 0.93)
@@ -116,17 +73,15 @@ def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
     assert torch.equal(layer.weight, T / 2)
 
 
-def test_what_is_tracked_is_tracked_below_the_bound_too() -> None:
-    layer = constrained(with_radius((20, 20), torch.float64, 0.3), mode="at_most", solver="tracking")
-    before = parametrization(layer).tracking.numbers.clone()
-    set_original(layer, with_radius((20, 20), torch.float64, 0.2))
-    layer.weight  # noqa: B018
-    assert not torch.equal(parametrization(layer).tracking.numbers, before)
-
-
-@pytest.mark.parametrize("kind", [np.float64, np.float32, torch.tensor])
-@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
-@pytest.mark.parametrize("n", [6, 40, 100])
+@pytest.mark.parametrize(
+    ("n", "mode", "kind"),
+    [
+        (6, "equal", np.float32),
+        (40, "at_most", np.float64),
+        (100, "latched", torch.tensor),
+        (6, "at_most", torch.tensor),
+    ],
+)
 def test_numbers_of_every_kind(n, mode, kind) -> None:
     """ε in the constructor, the radius later."""
     T = with_radius((n, n), torch.float64, 0.97)
@@ -143,8 +98,7 @@ def test_numbers_of_every_kind(n, mode, kind) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize("n", [5, 100])
-@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize(("n", "batch"), [(5, (2,)), (100, ())])
 @pytest.mark.parametrize(
     "make",
     [
@@ -260,17 +214,17 @@ def test_eps_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"radius": 0.0}, "radius: expected finite positive numbers, got 0.0"),
-        ({"radius": -1.0}, "radius: expected finite positive"),
-        ({"radius": float("nan")}, "radius: expected finite positive"),
-        ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected finite positive"),
-        ({"radius": torch.nn.Parameter(torch.ones(2))}, "got a Parameter. The radius is not trained"),
-        ({"mode": "below"}, "mode: expected one of equal, at_most, latched, got 'below'"),
-        ({"solver": "power"}, "solver: expected one of auto, dense, tracking, got 'power'"),
-        ({"eps": -0.1}, "eps: expected a finite number >= 0"),
-        ({"eps": "a"}, "eps: expected a finite number >= 0, got 'a'"),
-        ({"radius": None}, "radius: expected a number, a tensor or 'present', got None"),
-        ({"radius": ["a"]}, r"radius: expected a number, a tensor or 'present', got \['a'\]"),
+        ({"radius": 0.0}, "radius: expected.*got 0.0"),
+        ({"radius": -1.0}, "radius: expected.*got -1"),
+        ({"radius": float("nan")}, "radius: expected.*got nan"),
+        ({"radius": torch.tensor([1.0, 0.0])}, "radius: expected.*got"),
+        ({"radius": torch.nn.Parameter(torch.ones(2))}, "radius: expected.*got a Parameter"),
+        ({"mode": "below"}, "mode: expected.*got 'below'"),
+        ({"solver": "power"}, "solver: expected.*got 'power'"),
+        ({"eps": -0.1}, "eps: expected.*got -0.1"),
+        ({"eps": "a"}, "eps: expected.*got 'a'"),
+        ({"radius": None}, "radius: expected.*got None"),
+        ({"radius": ["a"]}, r"radius: expected.*got \['a'\]"),
     ],
 )
 def test_radii_modes_and_solvers_out_of_range_are_named(kwargs, match) -> None:
@@ -279,21 +233,23 @@ def test_radii_modes_and_solvers_out_of_range_are_named(kwargs, match) -> None:
 
 
 def test_radius_of_a_shape_that_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"broadcasts to \(3,\).*got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"radius: expected.*got shape \(2,\)"):
         register_parametrization(
             sp.testing.Holder(torch.randn(3, 4, 4)), "weight", sp.SpectralRadiusNorm(torch.ones(2))
         )
 
 
 def test_lstm_weight_that_is_no_stack_of_squares() -> None:
-    with pytest.raises(sp.errors.NotSquareError, match=r"expected a square weight .* got shape \(12, 5\)"):
+    with pytest.raises(sp.errors.NotSquareError, match=r"expected.*got shape \(12, 5\)"):
         sp.constrain(torch.nn.Linear(5, 12), "weight", sp.SpectralRadiusNorm())
 
 
 def test_message_of_an_assignment_outside() -> None:
     layer = constrained(torch.randn(4, 4))
-    with pytest.raises(InManifoldError, match=r"spectral radius = 1, got 0.5. Assign weight \*"):
-        layer.weight = with_radius((4, 4), torch.float32, 0.5)
+    W = with_radius((4, 4), torch.float32, 0.5)
+    with pytest.raises(InManifoldError, match=r"SpectralRadiusNorm: expected.*1, got 0.5"):
+        layer.weight = W
+    layer.weight = 2 * W  # The remedy.
 
 
 def test_ill_conditioned_outputs_can_be_assigned_back() -> None:
@@ -320,8 +276,9 @@ def test_repr_says_what_it_does() -> None:
 # Degenerate matrices ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    ("mode", "bad"), [("equal", torch.nan), ("at_most", torch.inf), ("latched", torch.nan)]
+)
 def test_nan_in_nan_out(mode, bad) -> None:
     layer = constrained(torch.randn(5, 5), mode=mode)
     T = torch.randn(5, 5)
@@ -393,13 +350,13 @@ def test_zero_radius_gives_a_finite_weight(eps, mode, T) -> None:
 
 
 def test_zero_radius_warns_that_the_radius_cannot_be_had() -> None:
-    with pytest.warns(DegenerateEigenvalueWarning, match="spectral radius is zero"):
+    with pytest.warns(DegenerateEigenvalueWarning, match="zero"):
         constrained(torch.zeros(3, 3))
 
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("solver", ["dense", "tracking"])
-@pytest.mark.parametrize("exponent", [-120, -70, -66, 66, 70, 110])
+@pytest.mark.parametrize("exponent", [-120, -66, 66, 110])
 def test_scale_does_not_matter(solver, exponent) -> None:
     """Not to the weight, and the gradient is divided by it."""
     T, G = torch.randn(2, 40, 40)
@@ -424,9 +381,15 @@ def test_scale_does_not_matter(solver, exponent) -> None:
     torch.testing.assert_close(grad, scaled_grad, rtol=1e-4, atol=vectors.item() if tracked else 1e-5)
 
 
-@pytest.mark.parametrize("solver", ["dense", "tracking"])
-@pytest.mark.parametrize("n", [2, 40])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize(
+    ("n", "solver", "dtype"),
+    [
+        (2, "dense", torch.float32),
+        (40, "dense", torch.complex64),
+        (40, "tracking", torch.float32),
+        (2, "tracking", torch.complex64),
+    ],
+)
 def test_entries_next_to_the_largest_number(dtype, n, solver) -> None:
     """ρ itself is none then; W = T/ρ is."""
     T = torch.full((n, n), 3e38, dtype=dtype)
@@ -440,7 +403,7 @@ def test_entries_next_to_the_largest_number(dtype, n, solver) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_a_radius_without_a_reciprocal_counts_as_zero(dtype) -> None:
     T = 1e-39 * torch.eye(3, dtype=dtype)
-    with pytest.warns(DegenerateEigenvalueWarning, match="spectral radius is zero"):
+    with pytest.warns(DegenerateEigenvalueWarning, match="zero"):
         layer = constrained(T)
     assert torch.equal(layer.weight, T)
     layer.weight.real.sum().backward()
@@ -451,7 +414,7 @@ def test_a_radius_without_a_reciprocal_counts_as_zero(dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
-@pytest.mark.parametrize("rho", [0.3, 0.85, 0.95, 0.999])
+@pytest.mark.parametrize("rho", [0.3, 0.95, 0.999])
 def test_assignment_with_eps(mode, rho) -> None:
     """Every weight inside the open disc is reached, near its edge too, and the map is continuous."""
     W = with_radius((6, 6), torch.float64, rho)
@@ -462,11 +425,11 @@ def test_assignment_with_eps(mode, rho) -> None:
 
 @pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
 def test_with_eps_the_edge_is_outside(mode) -> None:
-    for _ in range(20):
+    for _ in range(5):
         Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
         layer = constrained(Q, mode=mode, eps=0.1)
         torch.testing.assert_close(layer.weight, Q / 1.1)
-        with pytest.raises(InManifoldError, match="spectral radius < 1, got 1"):
+        with pytest.raises(InManifoldError, match=r"expected.*1, got 1"):
             layer.weight = Q
 
 
@@ -517,8 +480,9 @@ def test_reading_in_inference_mode_does_not_spoil_training() -> None:
 BADLY_SCALED = [[1.0, 3e7], [1e-7, 1.0]]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-@pytest.mark.parametrize("scale", [1.0, 1e-5, 1e5])
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e-5), (torch.float64, 1.0), (torch.complex64, 1e5)]
+)
 def test_units_of_rows_and_columns_do_not_make_a_matrix_nilpotent(dtype, scale) -> None:
     """The radius of the matrix is 2.73. Warnings are errors here."""
     layer = torch.nn.Linear(2, 2, bias=False, dtype=dtype)
@@ -555,7 +519,7 @@ def test_a_badly_scaled_weight_outside_cannot_be_assigned() -> None:
         torch.nn.Linear(2, 2, bias=False), "weight", sp.SpectralRadiusNorm(0.5, mode="at_most")
     )
     W = torch.tensor(BADLY_SCALED) * 4
-    with pytest.raises(sp.errors.InManifoldError, match=r"spectral radius <= 0\.5, got 10\.9"):
+    with pytest.raises(sp.errors.InManifoldError, match=r"expected.*0\.5, got 10\.9"):
         layer.weight = W
     layer.weight = W * (0.499 / sp.functional.spectral_radius(W))
 
@@ -566,7 +530,7 @@ def nearly_triangular(n, dtype, top):
     return (W + torch.linspace(0.5, 1, n, dtype=torch.float64).diag()).mul(top).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
 @pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.LyapunovForm])
 def test_scales_beyond_single_precision_let_no_weight_outside_pass(make, dtype) -> None:
     """Balancing it takes numbers of 1e80 and more."""
@@ -574,7 +538,7 @@ def test_scales_beyond_single_precision_let_no_weight_outside_pass(make, dtype) 
     layer = torch.nn.Linear(12, 12, bias=False, dtype=dtype)
     layer.weight.data = 0.1 * torch.eye(12, dtype=dtype)
     sp.constrain(layer, "weight", make(0.5))
-    with pytest.raises(InManifoldError, match=r"spectral (radius|abscissa).*0\.5, got 5\."):
+    with pytest.raises(InManifoldError, match=r"expected.*0\.5, got 5\."):
         layer.weight = W
 
 
@@ -611,9 +575,7 @@ def in_units(kind, S, d, **kwargs):
     ],
     ids=["radius", "absolute", "eps", "abscissa", "tracking"],
 )
-@pytest.mark.parametrize(
-    ("n", "dtype"), [(5, torch.float32), (5, torch.float64), (30, torch.float64), (120, torch.float64)]
-)
+@pytest.mark.parametrize(("n", "dtype"), [(5, torch.float32), (30, torch.float64), (120, torch.float64)])
 def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n, dtype) -> None:
     """Warnings are errors here: no eigenvalue counts as defective."""
     S = torch.randn(n, n, dtype=dtype)
@@ -635,8 +597,7 @@ def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n,
 # The spectral radius of the absolute values -------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [5, 120])
-@pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.parametrize(("n", "mode"), [(5, "equal"), (5, "at_most"), (120, "at_most")])
 def test_an_equation_has_one_solution_from_every_start(n, mode) -> None:
     """z = relu(W z + U x + b), solved by iterating it, while W is trained."""
     torch.manual_seed(0)
@@ -693,12 +654,10 @@ def test_the_radius_alone_leaves_an_equation_without_a_solution() -> None:
 def test_a_weight_whose_absolute_values_have_a_larger_radius_is_refused_and_the_remedy_works() -> None:
     module = sp.constrain(Holder(torch.randn(4, 4)), "weight", sp.SpectralRadiusNorm(0.5, of="absolute"))
     W = torch.randn(4, 4)
-    with pytest.raises(
-        InManifoldError, match=r"radius of the absolute values = 0.5.*spectral_radius\(weight.abs"
-    ):
+    with pytest.raises(InManifoldError, match=r"expected.*0.5, got"):
         module.weight = W
     module.weight = W * (0.5 / sp.functional.spectral_radius(W.abs()))
     assert abs(radius_of(module.weight.detach().abs()) - 0.5) < 1e-5
     assert "of='absolute'" in repr(module.parametrizations.weight[0])
-    with pytest.raises(ValueError, match="of: expected one of weight, absolute, got 'norm'"):
+    with pytest.raises(ValueError, match=r"of: expected.*got 'norm'"):
         sp.SpectralRadiusNorm(of="norm")

@@ -3,24 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param._context import matmul
 from spectral_param.errors import NotAMatrixError, UnsupportedDtypeError
 from spectral_param.functional import householder, householder_apply, householder_factors
+from tests.matrices import reflections as product
+from tests.properties import DOUBLE, dtypes, examples, normal, powers_of_ten, seeds
 
-SHAPES = ((4, 4), (5, 2), (2, 4, 3), (3, 1), (1, 1), (2, 6))
-DTYPES = (torch.float64, torch.complex128)
-
-
-def product(vectors, tau=None):
-    """H_1 H_2 … H_k, multiplied out as the paper writes them."""
-    n, k = vectors.shape
-    W = np.eye(n, dtype=vectors.dtype)
-    for i in range(k):
-        u = vectors[:, i : i + 1]
-        W = W @ (np.eye(n) - (2 if tau is None else tau[i]) * (u @ u.conj().T) / np.vdot(u, u).real)
-    return W
+DTYPES = DOUBLE
 
 
 def loop(vectors, tau):
@@ -36,15 +28,16 @@ def unit_factors(angles):
     return 1 - torch.polar(torch.ones_like(angles), angles)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
-@pytest.mark.parametrize("k", [1, 3, 20, 50])
-def test_against_numpy_and_unitary(dtype, k) -> None:
-    n = 20
-    vectors = torch.randn(n, k, dtype=dtype)
+@example(n=20, k=50, dtype=torch.complex64, seed=0)
+@given(n=st.integers(1, 20), k=st.integers(1, 30), dtype=dtypes, seed=seeds)
+@examples(15)
+def test_against_numpy_and_unitary(n, k, dtype, seed) -> None:
+    vectors = normal((n, k), dtype, seed)
     W = householder(vectors)
-    eps = torch.finfo(dtype).eps
+    n, eps = max(n, k), torch.finfo(dtype).eps
     np.testing.assert_allclose(W, product(vectors.to(torch.complex128).numpy()), atol=50 * n * eps)
-    np.testing.assert_allclose(W.mH @ W, np.eye(n), atol=10 * n * eps)
+    n = len(W)
+    np.testing.assert_allclose(W.mH @ W, np.eye(n), atol=10 * max(n, k) * eps)
 
 
 def test_factors_other_than_reflections() -> None:
@@ -54,24 +47,27 @@ def test_factors_other_than_reflections() -> None:
     np.testing.assert_allclose(W, product(vectors.numpy(), tau.numpy()), atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 4, 3), torch.float64),
+        ((2, 6), torch.float64),
+        ((1, 1), torch.complex128),
+        ((4, 3), torch.complex128),
+    ],
+)
 def test_derivatives_of_first_and_second_order_are_exact(shape, dtype) -> None:
+    """With factors that are trained where the vectors are complex."""
     vectors = torch.randn(shape, dtype=dtype, requires_grad=True)
-    assert gradcheck(householder, (vectors,), check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(householder, (vectors,), check_fwd_over_rev=True, fast_mode=True)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_derivatives_with_angles(shape) -> None:
-    vectors = torch.randn(shape, dtype=torch.complex128, requires_grad=True)
     angles = torch.randn((*shape[:-2], shape[-1]), dtype=torch.float64, requires_grad=True)
 
-    def function(vectors, angles):
-        return householder(vectors, unit_factors(angles))
+    def function(vectors, angles=None):
+        return householder(vectors, None if angles is None else unit_factors(angles))
 
-    assert gradcheck(function, (vectors, angles), check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(function, (vectors, angles), check_fwd_over_rev=True, fast_mode=True)
+    tensors = (vectors, angles) if dtype.is_complex else (vectors,)
+    fast = {"fast_mode": True}
+    assert gradcheck(function, tensors, check_forward_ad=True, check_batched_grad=True, **fast)
+    assert gradgradcheck(function, tensors, check_fwd_over_rev=True, **fast)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -86,9 +82,12 @@ def test_gradients_of_the_loop(dtype) -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-def test_the_scale_has_no_effect(scale, dtype) -> None:
+@example(scale=1e30, dtype=torch.float32, seed=0)
+@example(scale=1e-30, dtype=torch.complex64, seed=0)
+@given(scale=powers_of_ten(-30, 30), dtype=st.sampled_from([torch.float32, torch.complex64]), seed=seeds)
+@examples(5)
+def test_the_scale_has_no_effect(scale, dtype, seed) -> None:
+    torch.manual_seed(seed)
     vectors = torch.randn(6, 3, dtype=dtype)
     scaled = (scale * vectors).requires_grad_()
     G = torch.randn(6, 6, dtype=dtype)
@@ -165,22 +164,13 @@ def test_compiled_second_derivatives() -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_matmul_is_the_product_with_exact_derivatives(dtype) -> None:
-    A = torch.randn(2, 3, 4, dtype=dtype, requires_grad=True)
-    B = torch.randn(2, 4, 5, dtype=dtype, requires_grad=True)
-    torch.testing.assert_close(matmul(A, B), A @ B)
-    assert gradcheck(matmul, (A, B), check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(matmul, (A, B), check_fwd_over_rev=True, fast_mode=True)
-
-
 def test_vectors_and_scales_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(NotAMatrixError, match="householder_factors: expected a non-empty tensor"):
+    with pytest.raises(NotAMatrixError, match=r"householder_factors: expected.*got"):
         householder(torch.zeros(3))
-    with pytest.raises(UnsupportedDtypeError, match=r"got torch\.int64"):
+    with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.int64"):
         householder(torch.ones(3, 2, dtype=torch.int64))
-    with pytest.raises(UnsupportedDtypeError, match=r"got torch\.bfloat16, for which LAPACK"):
+    with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.bfloat16"):
         householder(torch.ones(3, 2, dtype=torch.bfloat16))
     for shape in ((), (1,), (3,)):
-        with pytest.raises(ValueError, match=r"tau: expected one number for each of the 2 vectors, got"):
+        with pytest.raises(ValueError, match=r"tau: expected.*got"):
             householder(torch.ones(3, 2), torch.ones(shape))

@@ -1,0 +1,77 @@
+"""What the scaled Cayley transform takes on its way: inverses by blocks and by elimination, pivots."""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.matrices import skew
+from tests.properties import DOUBLE, double, dtypes, examples, normal, powers_of_ten, seeds
+
+# The function of the same name hides the module.
+cayley = importlib.import_module("spectral_param.functional._cayley")
+
+
+@given(n=st.integers(1, 40), dtype=double, seed=seeds)
+@examples(15)
+def test_pivots_are_at_least_one(n, dtype, seed) -> None:
+    W = torch.linalg.qr(normal((n, n), dtype, seed)).Q
+    d = cayley.pivot_phases(W)
+    M = (W + torch.diag(d)).numpy()
+    for k in range(n):  # elimination without row exchanges
+        assert abs(M[k, k]) >= 1 - 1e-12
+        M[k + 1 :, k + 1 :] -= np.outer(M[k + 1 :, k], M[k, k + 1 :]) / M[k, k]
+
+
+def large_skew(n, dtype, scale):
+    return scale * skew(normal((2, n, n), dtype, n)) / n**0.5
+
+
+@example(n=128, dtype=torch.float32, scale=0.1)
+@example(n=200, dtype=torch.float64, scale=3.0)
+@given(n=st.integers(20, 140), dtype=dtypes, scale=powers_of_ten(-1, 0.5))
+@examples(8)
+def test_blocks_against_the_inverse(n, dtype, scale) -> None:
+    T = torch.cat([large_skew(n, dtype, scale), large_skew(n, dtype, scale)[:, : n // 4]], dim=-2)
+    for each in (T, T[:, :n], T[0]):
+        plus = cayley._plus_identity(each, skew=True)
+        by_blocks = cayley._by_blocks(plus, each)
+        assert by_blocks is not None
+        expected = 2 * torch.linalg.inv(plus)
+        tolerance = 20 * n**0.5 * torch.finfo(dtype).eps * torch.linalg.cond(plus).max().item()
+        assert (by_blocks - expected).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    "T",
+    [
+        large_skew(200, torch.float32, 1e4),
+        torch.randn(200, 200, generator=torch.Generator().manual_seed(0)),  # not skew
+        torch.full((200, 200), torch.nan),
+    ],
+    ids=["large", "not skew", "nan"],
+)
+def test_blocks_that_are_not_accurate_are_not_used(T) -> None:
+    plus = cayley._plus_identity(T, skew=False)
+    assert cayley._by_blocks(plus, T) is None
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+def test_products_with_the_own_adjoint_are_the_same_by_blocks(dtype, monkeypatch) -> None:
+    B = torch.randn(3, 11, 7, dtype=dtype)
+    monkeypatch.setattr(cayley, "GRAM_SIZE", 2)
+    torch.testing.assert_close(cayley._gram(B), B.mH @ B)
+
+
+@given(n=st.integers(1, 8), dtype=dtypes, seed=seeds)
+@examples(8)
+def test_small_inverses_by_elimination_are_those_of_lapack(n, dtype, seed) -> None:
+    A = normal((5, n, n), dtype, seed)
+    M = torch.eye(n, dtype=dtype) + A - A.mH
+    before = M.clone()
+    atol = 20 * n * torch.finfo(dtype).eps * torch.linalg.cond(M).max().item()  # ‖M⁻¹‖ ≤ 1
+    torch.testing.assert_close(cayley._inverse_by_elimination(M), torch.linalg.inv(M), rtol=0, atol=atol)
+    assert torch.equal(M, before)
