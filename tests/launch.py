@@ -26,23 +26,24 @@ def free_ports(count: int) -> list[str]:
 
 
 def forked(function: Callable[[int], object], output: Path, count: int = 1) -> list[int | None]:
-    """Call the function with the rank of a process in so many copies of this one, and return their exit codes.
+    """Call the function with its rank in so many copies of this process, and return their exit codes.
 
-    A copy has imported what this process has, which takes a new one seconds. What they print is in ``output``.
+    A copy has imported what this process has, which takes a new one seconds. What they print is in
+    ``output``.
     """
 
     def run(rank: int) -> None:
         with output.open("ab", buffering=0) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # Not pytest's.
         code = 1
-        try:
-            function(rank)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
+        with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as errors:
+            sys.stdout, sys.stderr = out, errors  # Not pytest's.
+            try:
+                function(rank)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
         os._exit(code)  # Nothing of pytest's is ended in a copy.
 
     copies = [multiprocessing.get_context("fork").Process(target=run, args=(rank,)) for rank in range(count)]

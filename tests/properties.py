@@ -12,8 +12,8 @@ FACTOR = float(os.environ.get("SPECTRAL_PARAM_EXAMPLES", "1"))
 def examples(n: int) -> settings:
     """Return settings for n examples, times $SPECTRAL_PARAM_EXAMPLES.
 
-    By default they are the same in each run. With a factor above 1 they are new ones in each run, and hypothesis
-    prints what repeats a failure.
+    By default they are the same in each run. With a factor above 1 they are new ones in each run, and what
+    repeats a failure is printed.
     """
     more = FACTOR > 1
     return settings(

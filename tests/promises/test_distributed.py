@@ -10,9 +10,8 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.testing import Case, Holder
-from tests.promises.cases import CASES
 from tests.launch import ROOT, ranked, torchrun
-
+from tests.promises.cases import CASES
 
 EXAMPLE = ROOT / "examples" / "several_processes.py"
 

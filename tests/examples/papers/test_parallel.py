@@ -62,7 +62,7 @@ def curves(tmp_path_factory):
         return cli.main(options)
 
     def both(rank):
-        """Train speech, and characters that stop and go on: one is asked to stop after step 8, both have to."""
+        """Train speech, and characters that stop after step 8 and go on: one is asked to, both have to."""
         assert main("speech", *given["speech"]) == 0
         step = Trainer.train_step
 

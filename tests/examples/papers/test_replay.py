@@ -145,7 +145,11 @@ def main(arguments):
 def test_code_that_does_not_run_is_an_error(monkeypatch, tmp_path) -> None:
     """Code of a few lines, which starts soon."""
     files = dict.fromkeys(("examples/papers/cli.py", "examples/papers/trainer.py"), "from .code import *")
-    files |= {"examples/papers/code.py": LIBRARY, "examples/__init__.py": "", "spectral_param/__init__.py": ""}
+    files |= {
+        "examples/papers/code.py": LIBRARY,
+        "examples/__init__.py": "",
+        "spectral_param/__init__.py": "",
+    }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

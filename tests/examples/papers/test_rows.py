@@ -109,8 +109,8 @@ def test_network_has_an_optimizer_for_all_of_it() -> None:
         assert {id(p) for p in trained} == {id(p) for p in model.parameters() if p.requires_grad}, name
 
 
-# Where the papers print counts that tests/promises/nn/test_parameter_counts.py does not have: of another network on
-# the same task, or with an embedding.
+# Where the papers print counts that tests/promises/nn/test_parameter_counts.py does not have: of another
+# network on the same task, or with an embedding.
 @pytest.mark.parametrize(
     ("name", "count"),
     [
