@@ -24,9 +24,9 @@ def constrained(constraint):
     return sp.constrain(torch.nn.Linear(6, 6), "weight", constraint)
 
 
-@pytest.mark.parametrize("kind", [sp.SpectralRadiusNorm, sp.ScaledCayley])
-def test_constrained_linear(kind) -> None:
-    for a, b in both(constrained(kind()), torch.randn(3, 6)):
+def test_constrained_linear() -> None:
+    model = torch.nn.Sequential(constrained(sp.SpectralRadiusNorm()), constrained(sp.ScaledCayley()))
+    for a, b in both(model, torch.randn(3, 6)):
         torch.testing.assert_close(a, b)
 
 
@@ -63,8 +63,8 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore:Node .* does not reference")
 def test_compiled_network_of_both_directions_is_the_same() -> None:
     blocks = [(4, sp.ScaledCayley())]
-    rnn = sp.nn.BlockRNN(3, blocks, num_layers=2, bidirectional=True, dtype=torch.float64)
-    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    rnn = sp.nn.BlockRNN(3, blocks, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
     for a, b in both(Applied(rnn, lambda x: rnn(x)[0]), x):
         torch.testing.assert_close(a, b)
     torch.testing.assert_close(torch.export.export(rnn, (x,)).module()(x)[0], rnn(x)[0])
@@ -150,7 +150,6 @@ def programs():
     convolution = torch.nn.Conv2d(2, 3, 3, padding=1)
     yield "tracked", radius, torch.randn(3, 120)
     yield "chain", sp.constrain(torch.nn.Linear(6, 6), "weight", chain), torch.randn(3, 6)
-    yield "tall", sp.constrain(torch.nn.Linear(5, 9), "weight", sp.Householder()), torch.randn(3, 5)
     yield "enrnn", sp.nn.ENRNN(2, 6, 4), torch.randn(5, 3, 2)
     yield "convolution", sp.constrain(convolution, "weight", sp.SpectralNorm()), torch.randn(1, 2, 5, 5)
 
@@ -158,6 +157,7 @@ def programs():
 def networks():
     """More networks and their inputs."""
     x = torch.randn(5, 3, 2)
+    yield "tall", sp.constrain(torch.nn.Linear(5, 9), "weight", sp.Householder()), torch.randn(3, 5)
     yield "tracked-enrnn", sp.nn.ENRNN(2, 100, 4, checkpoint_every="auto"), x
     yield "scornn", sp.nn.ScoRNN(2, 5, num_layers=2, bidirectional=True), x
     yield "goru", sp.nn.GORU(2, 6), x

@@ -24,7 +24,7 @@ from spectral_param.testing import Holder
 from tests import matrices
 from tests.properties import examples
 
-N, STEPS = 96, 28
+N, STEPS = 96, 22
 PRECISIONS = {torch.float32: 1e-5, torch.float64: 1e-12, torch.complex128: 1e-12}
 
 
@@ -562,9 +562,8 @@ def test_gradients_after_a_first_read_in_inference_mode(kind) -> None:
     torch.testing.assert_close(*gradients, rtol=2e-2, atol=1e-2 * gradients[1].abs().max().item())
 
 
-@pytest.mark.parametrize("mode", ["equal", "latched"])
-def test_compiled_steps_are_the_eager_ones(mode) -> None:
-    layer = trained(linear(mode=mode), steps=1)
+def test_compiled_steps_are_the_eager_ones() -> None:
+    layer = trained(linear(mode="latched"), steps=1)
     reference = copy.deepcopy(layer)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
