@@ -1,13 +1,17 @@
-"""Start a script on two processes with torchrun, and never wait forever."""
+"""Other processes that a test needs, for which it never waits forever."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import traceback
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +23,60 @@ def free_ports(count: int) -> list[str]:
         for each in sockets:
             each.bind(("localhost", 0))
         return [str(each.getsockname()[1]) for each in sockets]
+
+
+def forked(function: Callable[[int], object], output: Path, count: int = 1) -> list[int | None]:
+    """Call the function with its rank in so many copies of this process, and return their exit codes.
+
+    A copy has imported what this process has, which takes a new one seconds. What they print is in
+    ``output``.
+    """
+
+    def run(rank: int) -> None:
+        with output.open("ab", buffering=0) as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        code = 1
+        with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as errors:
+            sys.stdout, sys.stderr = out, errors  # Not pytest's.
+            try:
+                function(rank)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+        os._exit(code)  # Nothing of pytest's is ended in a copy.
+
+    copies = [multiprocessing.get_context("fork").Process(target=run, args=(rank,)) for rank in range(count)]
+    with warnings.catch_warnings():
+        # From Python 3.12 on: torch has threads that wait. A copy computes on one thread of its own.
+        warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+        for copy in copies:
+            copy.start()
+    for copy in copies:
+        copy.join(timeout=90)
+    for copy in copies:
+        copy.kill()
+        copy.join()
+    return [copy.exitcode for copy in copies]
+
+
+def ranked(function: Callable[[int], object], output: Path, count: int = 2) -> str:
+    """Call the function in forked processes as torchrun's are, and return what they print.
+
+    It is called with the rank, and meets at $MASTER_PORT.
+    """
+    (port,) = free_ports(1)
+
+    def run(rank: int) -> None:
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        os.environ.update({name: str(value) for name, value in own.items()})
+        os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port, TORCHELASTIC_RUN_ID="test")
+        function(rank)
+
+    codes = forked(run, output, count)
+    printed = output.read_text()
+    assert codes == [0] * count, printed
+    return printed
 
 
 def torchrun(script: Path, *arguments: str, ports: int = 0) -> subprocess.CompletedProcess[str]:

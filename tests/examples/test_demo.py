@@ -112,6 +112,30 @@ def test_interrupted_run_goes_on_to_the_same_state(tmp_path: Path, steps: int) -
     assert_same_state(states(tmp_path / "parts", True, lambda: None), expected)
 
 
+def test_ctrl_c_leaves_the_command_that_goes_on_from_the_same_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = Trainer.train_step, []
+
+    def interrupted(self: Trainer) -> None:
+        step(self)
+        steps.append(self.step)
+        if self.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        elif self.step > 2:
+            raise checkpoint.InterruptedRunError("what follows", signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    options = ["--quick", "--output", str(tmp_path)]
+    assert cli.main(options) == 130
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("Stopped at ")
+    assert line.endswith(f"python -m examples.demo {' '.join(options)} --resume")
+    cli.main([*options, "--resume"])
+    assert steps == [1, 2, 3]
+
+
+@pytest.mark.nightly
 def test_ctrl_c_then_resume_equals_the_uninterrupted_run(tmp_path: Path, finished: Path) -> None:
     options = ["--quick", "--output", str(tmp_path)]
     with subprocess.Popen(
@@ -143,17 +167,6 @@ def test_first_signal_is_remembered_and_handlers_come_back(number: signal.Signal
         os.kill(os.getpid(), number)
         assert stop() == number
     assert signal.getsignal(number) is before
-
-
-def test_interruption_leaves_the_exit_code_and_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise checkpoint.InterruptedRunError("step 1 of 2", signal.SIGTERM)
-
-    monkeypatch.setattr(cli, "run_demo", interrupted)
-    assert cli.main(["--output", str(tmp_path), "--seed", "3"]) == 128 + signal.SIGTERM
-    assert f"python -m examples.demo --output {tmp_path} --seed 3 --resume" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("section", ["adding-200", "digits"])

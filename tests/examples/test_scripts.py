@@ -28,7 +28,7 @@ def run_script(name, arguments, monkeypatch):
 
 def test_orthogonality_drift_of_the_full_capacity_urnn_alone(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit_info:
-        run_script("orthogonality_drift.py", ["--steps", "40", "--output", tmp_path / "new"], monkeypatch)
+        run_script("orthogonality_drift.py", ["--steps", "20", "--output", tmp_path / "new"], monkeypatch)
     assert exit_info.value.code == 0
     lines = {line[:20].strip(): line[20:].split() for line in capsys.readouterr().out.splitlines()}
     start, end, *_ = map(float, lines["full-capacity uRNN"][:3])

@@ -1,5 +1,7 @@
 """Two processes train as one does, and sharded parameters keep what FSDP2 asks of them."""
 
+import runpy
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,13 +10,22 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.testing import Case, Holder
-from tests.launch import ROOT, torchrun
+from tests.launch import ROOT, ranked, torchrun
 from tests.promises.cases import CASES
 
+EXAMPLE = ROOT / "examples" / "several_processes.py"
 
-def test_example_of_several_processes() -> None:
+
+def test_example_of_several_processes(tmp_path) -> None:
     # It asserts by itself: DDP, FSDP2, a checkpoint of the shards, mixed precision.
-    done = torchrun(ROOT / "examples" / "several_processes.py")
+    printed = ranked(lambda _: runpy.run_path(str(EXAMPLE), run_name="__main__"), tmp_path / "printed")
+    assert "a restored run has the same losses: True" in printed
+    assert "Warning" not in printed
+
+
+@pytest.mark.nightly
+def test_example_of_several_processes_by_torchrun() -> None:
+    done = torchrun(EXAMPLE)
     assert done.returncode == 0, done.stderr
     assert "a restored run has the same losses: True" in done.stdout
     assert "Warning" not in done.stderr

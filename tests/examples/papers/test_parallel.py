@@ -1,11 +1,15 @@
-"""Two processes of torchrun train as one does with the same batches."""
+"""Two processes as of torchrun train as one does with the same batches."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 import pytest
 
 from examples.papers import cli
-from tests.launch import torchrun
+from examples.papers.trainer import Trainer
+from tests.launch import free_ports, ranked
 
 from .helpers import CHARACTERS, arguments, read_curve, write_row
 
@@ -35,35 +39,12 @@ clip_norm = 1.0
 """
 
 
-# One start of torchrun for all: speech, and characters that stop and go on. One of the processes is asked to
-# stop after step 8; both have to.
-SCRIPT = """
-import os, signal, sys
-from examples.papers import cli
-from examples.papers.trainer import Trainer
-speech, characters = (sys.argv[i].split("|") for i in (1, 2))
-ports = iter(sys.argv[3:])
-def main(options):
-    # Each run meets at a port of its own: torchrun's store still has the keys of the run before.
-    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=next(ports))
-    return cli.main(options)
-assert main(speech) == 0
-step = Trainer.train_step
-def stopped(self):
-    step(self)
-    if self.step == 8 and self.processes.rank == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
-Trainer.train_step = stopped
-assert main(characters) == 128 + signal.SIGTERM
-Trainer.train_step = step
-assert main([*characters, "--resume"]) == 0
-"""
 TEXTS = {"characters": CHARACTERS, "speech": SPEECH}
 
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
-    """What torchrun printed, and the curves of one process and of two."""
+    """What two processes printed, and the curves of one process and of two."""
     folder = tmp_path_factory.mktemp("parallel")
     one, two = folder / "one", folder / "two"
     # The characters' rates are so high that training amplifies float32's rounding errors beyond 1e-5.
@@ -73,11 +54,30 @@ def curves(tmp_path_factory):
         row = write_row(folder, text, name)
         assert cli.main(arguments(one, row, "--dtype", dtypes[name])) == 0
         given[name] = arguments(two, row, "--dtype", dtypes[name])
-    (folder / "script.py").write_text(SCRIPT)
-    both = ["|".join(given[name]) for name in ("speech", "characters")]
-    done = torchrun(folder / "script.py", *both, ports=3)
-    assert done.returncode == 0, done.stderr
-    return done, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
+
+    ports = dict(zip(("speech", "stopped", "resumed"), free_ports(3), strict=True))
+
+    def main(run, *options):
+        os.environ["MASTER_PORT"] = ports[run]
+        return cli.main(options)
+
+    def both(rank):
+        """Train speech, and characters that stop after step 8 and go on: one is asked to, both have to."""
+        assert main("speech", *given["speech"]) == 0
+        step = Trainer.train_step
+
+        def stopped(self):
+            step(self)
+            if self.step == 8 and self.processes.rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        Trainer.train_step = stopped
+        assert main("stopped", *given["characters"]) == 128 + signal.SIGTERM
+        Trainer.train_step = step
+        assert main("resumed", *given["characters"], "--resume") == 0
+
+    printed = ranked(both, folder / "printed")
+    return printed, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -89,4 +89,4 @@ def test_two_processes_give_the_curve_of_one(name, curves) -> None:
 
 
 def test_two_processes_stop_together(curves) -> None:
-    assert curves[0].stdout.count("step 8 of 16. Go on with: torchrun") == 1
+    assert curves[0].count("step 8 of 16. Go on with: torchrun") == 1

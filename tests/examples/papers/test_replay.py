@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+
 import pytest
 
 from examples.papers import cli, record, replay
+from examples.papers.trainer import Trainer
 
-from .helpers import CHARACTERS, write_row
+from .helpers import CHARACTERS, arguments, write_row
 
 EPS = 1e-7
 NOW = [[1.0, 4.0], [0.9, 3.0], [0.8, 2.0]]
@@ -98,33 +102,59 @@ def test_numbers_of_a_fit_have_no_noise() -> None:
     assert not replay.verdict([run("a", config={})], "today", take)["commits"]["a"]["same"]
 
 
-@pytest.fixture
-def history(monkeypatch):
-    """The tree of today stands for that of any commit: a test may run where there is no history."""
-    return monkeypatch.setattr(replay, "_git", lambda *arguments: archive())
-
-
-def archive() -> bytes:
-    import io
-    import tarfile
-
+def archive(files) -> bytes:
+    """Return files, by their names in the archive, as git archives a commit."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
-        for folder in ("spectral_param", "examples/papers"):
-            tar.add(replay.ROOT / folder, folder, filter=lambda i: None if "__pycache__" in i.name else i)
-        tar.add(replay.ROOT / "examples/__init__.py", "examples/__init__.py")
+        for name, path in files.items():
+            tar.add(path, name, filter=lambda i: None if "__pycache__" in i.name else i)
     return file.getvalue()
 
 
-def test_first_steps_are_those_of_the_code_in_the_archive(history, tmp_path) -> None:
+def test_first_steps_are_those_of_the_code_in_the_archive(monkeypatch, tmp_path) -> None:
+    # The tree of today stands for that of any commit: a test may run where there is no history.
+    names = ("spectral_param", "examples/papers", "examples/__init__.py")
+    tree = archive({name: replay.ROOT / name for name in names})
+    monkeypatch.setattr(replay, "_git", lambda *arguments: tree)
     row = write_row(tmp_path, CHARACTERS, "characters")
-    given = {"row": str(row), "seed": 1}
-    plain = replay.first_steps("any", given, "float64", steps=4)
-    assert replay.first_steps("any", given, "float64", steps=4) == plain
-    noisy = replay.first_steps("any", given, "float64", 1e-9, steps=4)
-    assert len(plain) == len(noisy) == 4
-    found = replay.compare(noisy, plain, plain, 1e-9)
+    plain, step = [], Trainer.train_step
+
+    def noted(self):
+        step(self)
+        plain.append([self.last["loss"], self.last["gradient"]])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", noted)
+        assert cli.main(arguments(tmp_path, row, "--seed", "1", "--dtype", "float64")) == 0
+    noisy = replay.first_steps("any", {"row": row, "seed": 1}, "float64", 1e-9, steps=4)
+    assert len(noisy) == 4
+    found = replay.compare(noisy, plain[:4], plain[:4], 1e-9)
     assert 0 < found["difference"] < 1e-4
+
+
+LIBRARY = """
+class Trainer:
+    last = {"loss": 1.0, "gradient": 2.0}
+    def train_step(self): pass
+def main(arguments):
+    if "absent" in arguments: raise SystemExit("error: absent is no row")
+    while True: Trainer().train_step()
+"""
+
+
+def test_code_that_does_not_run_is_an_error(monkeypatch, tmp_path) -> None:
+    """Code of a few lines, which starts soon."""
+    files = dict.fromkeys(("examples/papers/cli.py", "examples/papers/trainer.py"), "from .code import *")
+    files |= {
+        "examples/papers/code.py": LIBRARY,
+        "examples/__init__.py": "",
+        "spectral_param/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tree = archive({name: tmp_path / name for name in files})
+    monkeypatch.setattr(replay, "_git", lambda *arguments: tree)
     with pytest.raises(replay.ReplayError, match=r"absent at any: expected 4 steps, got: .*absent"):
         replay.first_steps("any", {"row": "absent", "seed": 1}, "float64", steps=4)
 

@@ -5,33 +5,32 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from examples.papers import checkpoint, cli, config, record, runs
 from examples.papers.trainer import Trainer
+from tests.launch import forked
 
-from .helpers import CHARACTERS, ROOT, arguments, read_curve, write_row
+from .helpers import CHARACTERS, arguments, read_curve, write_row
 
-# Killed within step 11, when the last checkpoint is that of step 7.
-KILLED = """
-import os, signal, sys
-from examples.papers import cli, runs
-from examples.papers.trainer import Trainer
-step, save = Trainer.train_step, runs.checkpoint.save
-def killed(self):
-    step(self)
-    if self.step == 11:
-        os.kill(os.getpid(), signal.SIGKILL)
-def early(folder, settings, results):
-    if results["trainer"]["step"] <= 7:
-        save(folder, settings, results)
-Trainer.train_step, runs.checkpoint.save = killed, early
-cli.main(sys.argv[1:])
-"""
+
+def killed(options):
+    """Run until the process is killed within step 11, when the last checkpoint is that of step 7."""
+    step, save = Trainer.train_step, checkpoint.save
+
+    def train_step(self):
+        step(self)
+        if self.step == 11:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def early(folder, settings, results):
+        if results["trainer"]["step"] <= 7:
+            save(folder, settings, results)
+
+    Trainer.train_step, checkpoint.save = train_step, early
+    cli.main(options)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,8 @@ def saved_trainer(folder):
 
 def test_run_killed_half_way_gives_the_same_curve_when_resumed(alone, tmp_path) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS), "--save-seconds", "0")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED, *options]
-    killed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    codes = forked(lambda _: killed(options), tmp_path / "printed")
+    assert codes == [-signal.SIGKILL], (tmp_path / "printed").read_text()
     assert not (tmp_path / "row-seed0.json").exists()
     lines = (tmp_path / "row-seed0" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == 9, "beyond the checkpoint"

@@ -16,23 +16,28 @@ from .helpers import CHARACTERS, arguments, write_row
 ROWS = config.names()
 
 
+def kinds_of(name: str) -> set[object]:
+    """Return what a row has of tasks, networks, arguments and ways to train."""
+    row = config.load(name)
+    groups = [(entry["name"], entry.get("parameters")) for entry in row.optimizer]
+    return {
+        (row.task["name"], row.network.get("name")),
+        (row.network.get("name"), *groups),
+        ("schedule", row.training.get("schedule", {}).get("name")),
+        *(("network", key) for key in row.network),
+        *(("task", key) for key in row.task),
+        *(("training", key) for key in row.training),
+    }
+
+
 def always() -> list[str]:
-    """Rows that have every task, network, argument and way to train among them."""
-    seen, found = set(), []
-    for name in ROWS:
-        row = config.load(name)
-        groups = [(entry["name"], entry.get("parameters")) for entry in row.optimizer]
-        kinds = {
-            (row.task["name"], row.network.get("name")),
-            (row.network.get("name"), *groups),
-            ("schedule", row.training.get("schedule", {}).get("name")),
-            *(("network", key) for key in row.network),
-            *(("task", key) for key in row.task),
-            *(("training", key) for key in row.training),
-        }
-        if not kinds <= seen:
-            found.append(name)
-        seen |= kinds
+    """Return few rows that have everything among them: the one that adds most, then the next."""
+    left = {name: kinds_of(name) for name in ROWS}
+    missing, found = set().union(*left.values()), []
+    while missing:
+        best = max(ROWS, key=lambda name: len(left[name] & missing))
+        found.append(best)
+        missing -= left[best]
     return found
 
 
@@ -89,19 +94,19 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPED.values())
-def test_full_network_has_an_optimizer_for_all_of_it(name) -> None:
-    row = config.load(name)
-    task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, seed=0)
-    model = networks.build(row.network, task, 0, torch.float32)
-    trained = [
-        p
-        for optimizer in optimizers.build(model, row.optimizer)
-        for g in optimizer.param_groups
-        for p in g["params"]
-    ]
-    assert len({id(p) for p in trained}) == len(trained)
-    assert {id(p) for p in trained} == {id(p) for p in model.parameters() if p.requires_grad}
+def test_network_has_an_optimizer_for_all_of_it() -> None:
+    for name in GROUPED.values():
+        row = config.load(name).quick()
+        task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, seed=0)
+        model = networks.build(row.network, task, 0, torch.float32)
+        trained = [
+            p
+            for optimizer in optimizers.build(model, row.optimizer)
+            for g in optimizer.param_groups
+            for p in g["params"]
+        ]
+        assert len({id(p) for p in trained}) == len(trained), name
+        assert {id(p) for p in trained} == {id(p) for p in model.parameters() if p.requires_grad}, name
 
 
 # Where the papers print counts that tests/promises/nn/test_parameter_counts.py does not have: of another
@@ -110,12 +115,10 @@ def test_full_network_has_an_optimizer_for_all_of_it(name) -> None:
     ("name", "count"),
     [
         ("ptb-150-nnrnn-1024", 1_320_000),
-        ("ptb-150-exprnn-1386", 1_320_000),
         ("ptb-50-lstm-350", 1_016_000),
         ("ptb-50-ornn-512", 183_000),
-        ("mnist-scurnn-116", 16_415),  # These four: scoRNN's of 170, 170, 360, and 512.
+        ("mnist-scurnn-116", 16_415),  # These three: scoRNN's of 170, 170, and 512.
         ("mnist-enrnn-95-63", 16_415),
-        ("mnist-enrnn-201-134", 68_950),
         ("mnist-enrnn-286-190", 136_970),
     ],
 )

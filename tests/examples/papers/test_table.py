@@ -7,7 +7,7 @@ import copy
 import matplotlib as mpl
 import pytest
 
-from examples.papers import config, measures, plot, record, replay, table
+from examples.papers import config, measures, plot, record, table
 from examples.papers.sections import SECTIONS
 
 ROW = config.load("mnist-scornn-170")
@@ -54,29 +54,6 @@ SAME = replayed(True, ROW.name, "mine", "worse", "better", "lstm")
 
 def section(page: str, title: str) -> str:
     return page.split(f"## {title}\n")[1].split("\n## ")[0]
-
-
-def test_pages_are_those_of_the_committed_results() -> None:
-    content = config.load_all(), record.read_all(), replay.read()
-    assert table.PAGE.read_text(encoding="utf-8") == table.page(*content)
-    assert table.LOG.read_text(encoding="utf-8") == table.log(*content)
-
-
-def test_committed_results_are_those_of_rows() -> None:
-    for name, found in record.read_all().items():
-        assert name in config.names()
-        for run in found:
-            assert record.path(record.RESULTS, name, run["seed"]).is_file()
-            assert run["config"] == config.load(name).settings
-            assert set(run) >= {
-                "config",
-                "command",
-                "environment",
-                "seed",
-                "wall_seconds",
-                "curve",
-                "summary",
-            }
 
 
 def test_rows_that_were_not_run_are_on_neither_page() -> None:

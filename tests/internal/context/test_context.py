@@ -1,4 +1,4 @@
-"""Products inside constraints are those of their factors' precision, whatever the process-wide settings."""
+"""The one place that switches reduced precision off, for all threads, and asks for a device."""
 
 import re
 import threading
@@ -7,22 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
-from spectral_param._context import full_precision, is_plain
+from spectral_param._context import full_precision
 from spectral_param._eigen import dominant_eigentriple
-from tests.promises.cases import CASES
 
 SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
 needs_setting = pytest.mark.skipif(SETTINGS is None, reason="torch < 2.9 has no such setting for the CPU")
 
 
-@pytest.fixture(params=["high", "medium"])
-def reduced(request):
+@pytest.fixture
+def reduced():
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
+    torch.set_float32_matmul_precision("medium")
     yield SETTINGS.fp32_precision
     torch.set_float32_matmul_precision(before)
 
@@ -43,46 +41,10 @@ class Products(TorchDispatchMode):
 
 
 @needs_setting
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_products_of_a_constraint(case, reduced) -> None:
-    layer = nn.Linear(16, 16, bias=False, dtype=case.dtypes[0])
-    register_parametrization(layer, "weight", case.make((16, 16)))
-    member = case.member((16, 16), case.dtypes[0])
-    with Products() as products:
-        layer.weight.abs().square().sum().backward()
-        if case.recovers:
-            layer.weight = member
-    # Small matrices are decomposed without any product of torch's.
-    without = case.name.startswith(("SignPattern", "SpectralRadiusNorm", "SpectralAbscissa"))
-    assert set(products.precisions) == (set() if without else {"ieee"})
-    assert SETTINGS.fp32_precision == reduced
-
-
-@needs_setting
 def test_products_of_eigentriples(reduced) -> None:
     with Products() as products:
         dominant_eigentriple(torch.randn(2, 100, 100))  # larger than what is solved in numpy
     assert set(products.precisions) == {"ieee"}
-
-
-@needs_setting
-def test_products_of_tracking(reduced) -> None:
-    layer = sp.constrain(nn.Linear(40, 40, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking"))
-    with Products() as products:
-        for _ in range(3):
-            layer.weight.sum().backward()
-            with torch.no_grad():
-                layer.parametrizations.weight.original[0] += 1
-    assert len(products.precisions) > 20
-    assert set(products.precisions) == {"ieee"}
-
-
-@needs_setting
-def test_the_recurrence_follows_the_setting(reduced) -> None:
-    rnn = sp.nn.BlockRNN(2, [(6, None)])
-    with Products() as products:
-        rnn(torch.randn(3, 2, 2))[0].sum().backward()
-    assert set(products.precisions) == {reduced}
 
 
 @needs_setting
@@ -114,19 +76,6 @@ def test_the_setting_comes_back_when_the_last_thread_leaves(reduced) -> None:
     assert SETTINGS.fp32_precision == reduced
 
 
-@needs_setting
-def test_a_read_leaves_autocast_and_the_setting_as_they_were(reduced) -> None:
-    """Also a read that computes nothing, and a question whether values may be looked at."""
-    layer = sp.constrain(nn.Linear(6, 6, bias=False), "weight", sp.SpectralRadiusNorm())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        for _ in range(3):
-            layer.weight  # noqa: B018
-            assert is_plain(torch.ones(1))
-            assert torch.is_autocast_enabled("cpu")
-            assert SETTINGS.fp32_precision == reduced
-    assert not torch.is_autocast_enabled("cpu")
-
-
 def test_tracking_under_autocast() -> None:
     """Products in bfloat16 would leave every step to LAPACK."""
     layer = sp.constrain(nn.Linear(120, 120, bias=False), "weight", sp.SpectralRadiusNorm())
@@ -139,25 +88,6 @@ def test_tracking_under_autocast() -> None:
             layer(torch.ones(1, 120)).sum().backward()
         followed += memory.last.found.regular
     assert followed >= 5
-
-
-@needs_setting
-@pytest.mark.parametrize("parent", [torch.backends, torch.backends.mkldnn], ids=["all", "mkldnn"])
-def test_a_setting_that_is_inherited_stays_so(parent) -> None:
-    before, own = parent.fp32_precision, SETTINGS.fp32_precision
-    try:
-        SETTINGS.fp32_precision = "none"
-        parent.fp32_precision = "bf16"
-        layer = sp.constrain(nn.Linear(80, 80), "weight", sp.ScaledCayley())
-        with Products() as products:
-            layer.weight.sum().backward()
-        assert set(products.precisions) == {"ieee"}
-        assert SETTINGS.fp32_precision == "bf16"
-        parent.fp32_precision = "ieee"
-        assert SETTINGS.fp32_precision == "ieee"
-    finally:
-        parent.fp32_precision, SETTINGS.fp32_precision = before, own
-    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_nothing_else_asks_for_the_type_of_a_tensor_or_a_device() -> None:

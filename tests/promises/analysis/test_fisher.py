@@ -25,8 +25,7 @@ def stable(n, radius=0.9, dtype=torch.float64):
     return radius * W / torch.linalg.eigvals(W).abs().max()
 
 
-@pytest.mark.parametrize("alpha", [0.25, 0.9, 1.0, 1.05, 4.0])
-@pytest.mark.parametrize("n", [2, 10, 100])
+@pytest.mark.parametrize(("n", "alpha"), [(2, 4.0), (10, 0.25), (10, 1.0), (40, 0.9), (100, 1.05)])
 def test_delay_line_has_the_closed_form(n, alpha) -> None:
     """J(k) = αᵏ (α - 1) / (αᵏ⁺¹ - 1) for k < n, 1/(k + 1) at α = 1, and then 0."""
     k = torch.arange(n, **DOUBLE)
@@ -104,7 +103,7 @@ def random_chain(alpha):
 @pytest.mark.parametrize("sharp", [False, True])
 def test_proposition_1_holds(sharp) -> None:
     """On 100 random strictly lower triangular matrices, for all k; with equality for the delay line."""
-    for _ in range(100):
+    for _ in range(30):
         alpha = float(0.2 + 2 * torch.rand(()))
         Theta = random_chain(alpha)
         n = len(Theta)

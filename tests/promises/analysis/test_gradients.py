@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import spectral_param as sp
 from spectral_param.analysis import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from tests.properties import examples
 
 DOUBLE = {"dtype": torch.float64}
 TIME, BATCH = 6, 3
@@ -159,26 +162,28 @@ def test_loss_gradients_of_complex_states() -> None:
     torch.testing.assert_close(same, norms)
 
 
-@pytest.mark.parametrize("nonlinearity", ["relu", "modrelu", "tanh", "identity"])
-@pytest.mark.parametrize("seed", range(5))
-def test_bounds_of_theorem_3_1_hold(nonlinearity, seed) -> None:
+@examples(16)
+@given(
+    nonlinearity=st.sampled_from(["relu", "modrelu", "tanh", "identity"]),
+    radius=st.sampled_from([0.1, 0.3, 1.0]),
+    coupling=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_bounds_of_theorem_3_1_hold(nonlinearity, radius, coupling, seed) -> None:
     """Both bounds hold for the short-term block, coupled or not, with norms below and above 1."""
     torch.manual_seed(seed)
-    for radius in (0.1, 0.3, 1.0):
-        rnn = sp.nn.ENRNN(
-            2, 4, 5, radius=radius, mode="equal", nonlinearity=nonlinearity, coupling=seed % 2 == 0
-        )
-        rnn.double()
-        nn.init.normal_(rnn.cells[0].bias, std=0.3)
-        x = torch.randn(12, 4, 2, **DOUBLE)
-        W, U = rnn.cells[0].weight_hh[4:, 4:], rnn.cells[0].weight_ih[4:]
-        lag = torch.arange(12)[:, None] - torch.arange(12)
-        for wrt, input_map in (("state", None), ("input", U)):
-            bounds = gradient_norm_bounds(W, 11, input_map)
-            measured = gradient_norms(rnn, x, wrt=wrt)[1]
-            allowed = torch.where(lag >= 0, bounds[lag.clamp(min=0)], 0)
-            assert (measured <= allowed * (1 + 1e-10)).all()
-            assert measured.max() > 0
+    rnn = sp.nn.ENRNN(2, 4, 5, radius=radius, mode="equal", nonlinearity=nonlinearity, coupling=coupling)
+    rnn.double()
+    nn.init.normal_(rnn.cells[0].bias, std=0.3)
+    x = torch.randn(10, 3, 2, **DOUBLE)
+    W, U = rnn.cells[0].weight_hh[4:, 4:], rnn.cells[0].weight_ih[4:]
+    lag = torch.arange(10)[:, None] - torch.arange(10)
+    for wrt, input_map in (("state", None), ("input", U)):
+        bounds = gradient_norm_bounds(W, 9, input_map)
+        measured = gradient_norms(rnn, x, wrt=wrt)[1]
+        allowed = torch.where(lag >= 0, bounds[lag.clamp(min=0)], 0)
+        assert (measured <= allowed * (1 + 1e-10)).all()
+        assert measured.max() > 0
 
 
 def test_theorem_3_1_is_sharp() -> None:
@@ -198,7 +203,7 @@ def test_bounds_of_bad_matrices() -> None:
     bounds = gradient_norm_bounds(W, 3)
     assert bounds[0].tolist() == [1, 1, 1, 1]
     assert bounds[1].isnan().all()
-    with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
+    with pytest.raises(ValueError, match=r"steps: expected.*got"):
         gradient_norm_bounds(W, 0)
     for wrong in (torch.randn(8, 2), torch.randn(3), torch.zeros(0, 0), torch.zeros(2, 2, dtype=torch.int64)):
         with pytest.raises(ValueError, match="gradient_norm_bounds: expected"):
@@ -258,13 +263,13 @@ def test_networks_inputs_and_blocks_that_do_not_fit_are_refused() -> None:
     for function in (gradient_norms, lambda rnn, x, **kw: loss_gradient_norms(rnn, x, torch.sum, **kw)):
         with pytest.raises(ValueError, match="expected a network of one direction"):
             function(nn.RNN(2, 4, bidirectional=True), x)
-        with pytest.raises(ValueError, match=r"rnn: expected a torch\.nn\.Module, got .* of shape \(4, 4\)"):
+        with pytest.raises(ValueError, match=r"rnn: expected.*got.*\(4, 4\)"):
             function(torch.eye(4), x)
         with pytest.raises(ValueError, match="expected inputs of 2"):
             function(nn.RNN(2, 4), x[0, 0])
         with pytest.raises(ValueError, match="add up to the hidden size 4"):
             function(nn.RNN(2, 4), x, block_sizes=[2, 3])
-        with pytest.raises(ValueError, match=r"expected hx of shape \[\(1, 3, 4\)\].*, got \[\(1, 4\)\]"):
+        with pytest.raises(ValueError, match=r"expected hx.*\(1, 3, 4\).*got.*\(1, 4\)"):
             function(nn.RNN(2, 4), x, hx=torch.zeros(1, 4))
     rnn = nn.RNN(2, 4)
     with pytest.raises(ValueError, match="expected wrt 'input' or 'state'"):
@@ -280,8 +285,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("make", [nn.RNN, nn.LSTM, sp.nn.ScoRNN])
+@pytest.mark.parametrize(("make", "batch_first"), [(nn.RNN, False), (nn.LSTM, True), (sp.nn.ScoRNN, False)])
 def test_states_in_another_layout(function, make, batch_first) -> None:
     """As many entries in another order would be other states."""
     rnn = make(2, 4, num_layers=2, batch_first=batch_first)
@@ -293,13 +297,11 @@ def test_states_in_another_layout(function, make, batch_first) -> None:
 
     measured(x, 2, TIME, 4)
     for shape in ((TIME, 2, 4), (2, 4, TIME), (2 * TIME * 4,)):
-        with pytest.raises(
-            ValueError, match=r"expected hx of shape \[\(2, 6, 4\).*, got .* \(layers, batch, n\)"
-        ):
+        with pytest.raises(ValueError, match=r"expected hx.*\(2, 6, 4\).*got"):
             measured(x, *shape)
     measured(x[0], 2, 4)
     for shape in ((4, 2), (2, 1, 4)):
-        with pytest.raises(ValueError, match=r"expected hx of shape \[\(2, 4\).*, got .* \(layers, n\)"):
+        with pytest.raises(ValueError, match=r"expected hx.*\(2, 4\).*got"):
             measured(x[0], *shape)
 
 

@@ -31,11 +31,9 @@ def gradients(function, args):
     ("nonlinearity", "dtype", "sizes", "options"),
     [
         ("modrelu", torch.float64, [3] * 4, {}),
-        ("modrelu", torch.complex128, [3, 3, 2], {"return_output": False}),
         ("modrelu", torch.complex128, [3, 2, 2, 1], {"checkpoint_every": 2}),
         ("tanh", torch.float64, [3] * 4, {"checkpoint_every": 3, "return_output": False}),
         ("relu", torch.float64, [2, 1], {"support": SUPPORT}),
-        ("identity", torch.complex128, [2] * 3, {}),
     ],
 )
 def test_one_operator_with_the_same_results(nonlinearity, dtype, sizes, options) -> None:
@@ -61,7 +59,7 @@ def test_the_operators_keep_their_promises() -> None:
     """What they return, on every device and with every transform: torch's own test of operators."""
     x, h0, U, W, b = arguments(torch.float64, [3, 3, 2], "modrelu")
     operator = torch.ops.spectral_param.recurrence.default
-    for every, wants_all, h in ((None, True, h0), (2, False, None), (1, True, h0)):
+    for every, wants_all, h in ((None, True, h0), (2, False, None)):
         torch.library.opcheck(operator, (x, h, U, W, b, "modrelu", None, [3, 3, 2], every, wants_all, True))
 
 
@@ -89,7 +87,7 @@ def test_second_derivatives_of_a_compiled_recurrence() -> None:
     torch.testing.assert_close(penalty(compiled), penalty(function))
 
 
-@pytest.mark.parametrize("transform", ["jvp", "vmap", "grad", "jacrev"])
+@pytest.mark.parametrize("transform", ["jvp", "vmap", pytest.param("jacrev", marks=pytest.mark.nightly)])
 def test_transforms_inside_a_compiled_function(transform) -> None:
     x, h0, U, W, b = (t.detach() for t in arguments(torch.float64, [2] * 3, "modrelu"))
 
@@ -99,7 +97,6 @@ def test_transforms_inside_a_compiled_function(transform) -> None:
     functions = {
         "jvp": lambda W: torch.func.jvp(last, (W,), (W,))[1],
         "vmap": lambda W: torch.func.vmap(last)(torch.stack([W, 2 * W])),
-        "grad": torch.func.grad(lambda W: last(W).square().sum()),
         "jacrev": torch.func.jacrev(last),
     }
     function = functions[transform]
@@ -124,10 +121,10 @@ def test_a_callable_keeps_the_loop() -> None:
 
 
 def test_layers_packed_and_in_batches_of_several_sizes() -> None:
-    rnn = sp.nn.ScoRNN(2, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
+    rnn = sp.nn.ScoRNN(2, 5, bidirectional=True, dtype=torch.float64)
     torch.compiler.reset()
     compiled = torch.compile(rnn, backend="aot_eager")
-    for batch in (3, 4, 5):
+    for batch in (3, 5):
         x = torch.randn(4, batch, 2, dtype=torch.float64)
         torch.testing.assert_close(compiled(x), rnn(x))
     packed = pack_padded_sequence(x, [4, 4, 3, 1, 1])
@@ -145,11 +142,9 @@ def test_an_exported_network_runs_without_this_library() -> None:
 @pytest.mark.parametrize(
     ("network", "options"),
     [
-        ("ScoRNN", {}),
         ("ScoRNN", {"bidirectional": True, "num_layers": 2}),
         ("ScuRNN", {"batch_first": True}),
-        ("EUNN", {}),
-        ("ORNN", {}),
+        pytest.param("EUNN", {}, marks=pytest.mark.nightly),
         ("GORU", {"bidirectional": True}),
     ],
 )

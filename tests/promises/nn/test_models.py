@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import spectral_param as sp
 from tests.promises.cases import orthogonality_defect, radii
+from tests.properties import examples
 
 N = 12
 LR, CONSTRAINED_LR = 1e-3, 1e-4
@@ -49,7 +52,7 @@ class Network:
         make: From the input size and the arguments of torch.nn.RNN to the network.
         violation: How far a recurrent matrix is from its set.
         optimizer: What trains it.
-        tolerance: Of the violation in single precision after 100 steps.
+        tolerance: Of the violation in single precision after 60 steps.
     """
 
     name: str
@@ -93,17 +96,27 @@ def last_states(state: Any) -> Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
-@every_network
-@pytest.mark.parametrize("num_layers", [1, 2])
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_shapes_are_those_of_torch_nn_rnn(network, num_layers, bidirectional, batch_first) -> None:
+@examples(15)
+@given(
+    network=st.sampled_from(NETWORKS),
+    num_layers=st.integers(1, 3),
+    bidirectional=st.booleans(),
+    batch_first=st.booleans(),
+    length=st.integers(1, 5),
+    batch=st.integers(1, 4),
+)
+@example(NETWORKS[0], 2, True, True, 5, 4)
+@example(NETWORKS[-1], 2, True, True, 5, 4)
+def test_shapes_are_those_of_torch_nn_rnn(
+    network, num_layers, bidirectional, batch_first, length, batch
+) -> None:
     kwargs = {"bidirectional": bidirectional, "batch_first": batch_first}
     rnn = network.make(3, num_layers, **kwargs)
     reference = nn.RNN(3, N, num_layers, **kwargs)
     doubled = rnn.output_size // (N * reference.bidirectional + N)  # Real and imaginary parts.
     assert doubled in (1, 2)
-    for x in (torch.randn(5, 4, 3), torch.randn(5, 3)):
+    sizes = (batch, length) if batch_first else (length, batch)
+    for x in (torch.randn(*sizes, 3), torch.randn(length, 3)):
         output, state = rnn(x)
         expected_output, expected_state = reference(x)
         assert output.shape == (*expected_output.shape[:-1], rnn.output_size)
@@ -133,9 +146,8 @@ def test_a_sequence_goes_on_from_its_states(network) -> None:
 
 
 @every_network
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_packed_sequences_are_those_one_by_one(network, bidirectional) -> None:
-    rnn = network.make(3, 2, bidirectional=bidirectional)
+def test_packed_sequences_are_those_one_by_one(network) -> None:
+    rnn = network.make(3, 2, bidirectional=True)
     sequences = [torch.randn(length, 3) for length in (2, 6, 4)]
     packed, state = rnn(pack_sequence(sequences, enforce_sorted=False))
     for i, (sequence, output) in enumerate(zip(sequences, unpack_sequence(packed), strict=True)):
@@ -179,9 +191,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, leng
 def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
     model, optimizer = build(network)
     before = copy.deepcopy(model)
-    train(model, optimizer, range(100), length=50)
+    train(model, optimizer, range(60), length=20)
     with torch.no_grad():
-        held_out = adding_problem(50, 200, torch.Generator().manual_seed(1000))
+        held_out = adding_problem(20, 200, torch.Generator().manual_seed(1000))
         assert loss_of(model, held_out) < 0.5 * loss_of(before, held_out)
     for name, parameter in model.named_parameters():
         changed = not torch.equal(parameter, before.get_parameter(name))
@@ -228,8 +240,10 @@ def test_scurnn_starts_as_its_paper_and_trains_the_phases() -> None:
     assert theta.requires_grad
 
 
-@pytest.mark.parametrize("make", [sp.nn.ScuRNN, sp.nn.EUNN, sp.nn.URNN])
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [(sp.nn.ScuRNN, torch.complex128), (sp.nn.EUNN, torch.complex64), (sp.nn.URNN, torch.complex128)],
+)
 def test_real_and_imaginary_parts_of_complex_states(make, dtype) -> None:
     x = torch.randn(4, 3, 2, dtype=dtype.to_real())
     torch.manual_seed(1)
@@ -250,5 +264,5 @@ def test_complex_networks_take_the_precision_of_the_default_dtype(make, monkeypa
 
 @pytest.mark.parametrize(("make", "remedy"), [(sp.nn.ScuRNN, "ScoRNN"), (sp.nn.URNN, "EUNN")])
 def test_complex_networks_refuse_a_real_dtype(make, remedy) -> None:
-    with pytest.raises(ValueError, match=rf"expected torch.complex64 or .* got torch.float32.*{remedy}"):
+    with pytest.raises(ValueError, match=rf"expected.*got torch.float32.*{remedy}"):
         make(2, 5, dtype=torch.float32)

@@ -14,7 +14,6 @@ the zeros at the end, at least two. Where our count is elsewhere, the row has it
 import dataclasses
 from collections.abc import Callable
 
-import pytest
 from torch import nn
 
 import spectral_param as sp
@@ -226,13 +225,13 @@ def not_recurrent(rnn: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in named if "weight_hh" not in name]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_count_is_the_printed_one(row) -> None:
-    digits = max(2, len(str(row.printed).replace(".", "").rstrip("0")))
-    rounded = float(f"{count(row):.{digits - 1}e}")
-    if row.count is None:
-        assert rounded == 1000 * row.printed
-    else:
-        assert count(row) == row.count
-        assert rounded != 1000 * row.printed, "The row agrees: drop its count."
-        assert row.why
+def test_counts_are_the_printed_ones() -> None:
+    for row in ROWS:
+        digits = max(2, len(str(row.printed).replace(".", "").rstrip("0")))
+        rounded = float(f"{count(row):.{digits - 1}e}")
+        if row.count is None:
+            assert rounded == 1000 * row.printed, row
+        else:
+            assert count(row) == row.count, row
+            assert rounded != 1000 * row.printed, "The row agrees: drop its count."
+            assert row.why

@@ -11,7 +11,7 @@ from spectral_param.errors import UnsupportedDtypeError
 from tests.promises.cases import orthogonality_defect
 
 
-def train(rnn, steps=200, after_step=lambda step: None):
+def train(rnn, steps=120, after_step=lambda step: None):
     """The adding problem of length 20 with the loss of the nnRNN paper; returns the losses."""
     generator = torch.Generator().manual_seed(0)
     head = torch.nn.Linear(rnn.hidden_size, 1, dtype=torch.float64)
@@ -45,8 +45,9 @@ def said_and_true(rnn):
     return distance[scipy.optimize.linear_sum_assignment(distance)].max()
 
 
-@pytest.mark.parametrize("hidden_size", [12, 13])
-@pytest.mark.parametrize("P", [None, sp.ScaledCayley()], ids=["exponential", "Cayley"])
+@pytest.mark.parametrize(
+    ("hidden_size", "P"), [(12, sp.ScaledCayley()), (13, None)], ids=["Cayley", "exponential"]
+)
 def test_eigenvalues_are_what_gamma_and_theta_say_after_training(hidden_size, P) -> None:
     rnn = sp.nn.NNRNN(2, hidden_size, P=P, dtype=torch.float64)
     start = [p.detach().clone() for p in rnn.parameters()]
@@ -90,7 +91,7 @@ def test_radius_and_departure_reach_the_blocks() -> None:
     assert rnn.cells[0].parametrizations.weight_hh[0].blocks[0].delta == 0.25
 
 
-@pytest.mark.parametrize("rebase_every", [None, 1, 10])
+@pytest.mark.parametrize("rebase_every", [None, 1])
 def test_exp_rnn_stays_orthogonal_and_learns(rebase_every) -> None:
     rnn = sp.nn.ExpRNN(2, 12, angles="cayley", dtype=torch.float64)
     before = rnn.cells[0].weight_hh.detach().clone()
@@ -115,5 +116,5 @@ def test_exp_rnn_takes_what_block_rnn_takes() -> None:
 
 @pytest.mark.parametrize("network", [sp.nn.ExpRNN, sp.nn.NNRNN])
 def test_complex_networks_are_refused(network) -> None:
-    with pytest.raises(UnsupportedDtypeError, match=r"expected a real tensor, got torch\.complex64"):
+    with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.complex64"):
         network(2, 4, dtype=torch.complex64)

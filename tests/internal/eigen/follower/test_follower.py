@@ -1,18 +1,15 @@
-"""What tracking needs to go on: saved, resumed to the same bits, averaged, compiled and traced."""
+"""What tracking needs to go on: saved, resumed to the same bits, and not believed where it was changed."""
 
-import copy
 import io
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
-from torch.optim.swa_utils import AveragedModel
 
 import spectral_param as sp
 from spectral_param._eigen import follower, tracking
-from spectral_param._eigen.derivative import known_value
 from spectral_param._eigen.follower import Follower
+from spectral_param._eigen.norm import NormFollower
 from spectral_param._parametrizations import spectral_radius
 
 N = 80
@@ -67,16 +64,15 @@ def tracks(monkeypatch):
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("read_before_saving", [False, True])
-@pytest.mark.parametrize("mode", ["equal", "latched"])
+@pytest.mark.parametrize(("read_before_saving", "mode"), [(False, "equal"), (True, "latched")])
 def test_resume_bit_for_bit(read_before_saving, mode) -> None:
-    half = trained(range(15), read_before_saving, mode=mode)
+    half = trained(range(8), read_before_saving, mode=mode)
     file = io.BytesIO()
     torch.save(half.state_dict(), file)
     file.seek(0)
-    resumed = trained(range(15, 30), state=torch.load(file), mode=mode)
-    whole = trained(range(15), read_before_saving, mode=mode)
-    for t in range(15, 30):
+    resumed = trained(range(8, 16), state=torch.load(file), mode=mode)
+    whole = trained(range(8), read_before_saving, mode=mode)
+    for t in range(8, 16):
         step(whole, t)
     assert torch.equal(resumed.weight, whole.weight)
     for name, value in whole.state_dict().items():
@@ -126,76 +122,17 @@ def test_a_checkpoint_is_small_and_has_no_copy_of_the_weight() -> None:
     assert set(layer.state_dict()) == {"parametrizations.weight.original", *(KEY + name for name in NAMES)}
 
 
-def test_nothing_is_saved_where_nothing_is_tracked() -> None:
-    assert set(constrained(n=16, solver="auto").state_dict()) == {"parametrizations.weight.original"}
-
-
-def test_checkpoints_fit_other_solvers_and_sizes_of_state() -> None:
-    layer = trained(range(5))
-    dense = constrained(solver="dense")
-    dense.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(dense.weight, layer.weight)
-    layer.load_state_dict({KEY[: -len("0.tracking.")] + "original": dense.parametrizations.weight.original})
-    torch.testing.assert_close(dense.weight, layer.weight)
-
-
-def test_a_damaged_state_is_not_used() -> None:
-    state = trained(range(5)).state_dict()
-    for name in NAMES:
-        state[KEY + name] = torch.full_like(state[KEY + name], torch.nan)
-    assert radius(trained(range(2), state=state)) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("n", [1, 6, 16, 17])
-def test_a_separation_of_a_matrix_with_nothing_outside_its_blocks(n) -> None:
-    layer = constrained(n=n)
-    numbers = follower_of(layer).numbers
-    numbers[:, tracking.NUMBERS.index("separation")] = 0.5
-    layer.parametrizations.weight.original.data.add_(0.1 * torch.randn(n, n))
-    assert radius(layer) == pytest.approx(1, abs=1e-5)
-
-
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(0,), (3,), (1, 3)])
-def test_a_state_of_another_shape_is_refused(name, shape) -> None:
-    layer = trained(range(5))
-    state = {**layer.state_dict(), KEY + name: torch.zeros(shape)}
-    with pytest.raises(
-        RuntimeError, match=rf"{name}: expected shape \(.*\), got \({shape[0]},.*without the keys"
-    ):
+def test_a_state_of_another_shape_is_refused(name) -> None:
+    layer = trained(range(2))
+    for shape in ((0,), (3,), (1, 3)):
+        state = {**layer.state_dict(), KEY + name: torch.zeros(shape)}
+        with pytest.raises(RuntimeError, match=rf"{name}: expected.*got \({shape[0]},"):
+            layer.load_state_dict(state)
+        assert radius(layer) == pytest.approx(1, abs=1e-5)
+        state = {key: value for key, value in state.items() if not key.startswith(KEY)}  # The remedy.
         layer.load_state_dict(state)
-    assert radius(layer) == pytest.approx(1, abs=1e-5)
-    state = {key: value for key, value in state.items() if not key.startswith(KEY)}  # The remedy.
-    layer.load_state_dict(state)
-    assert radius(layer) == pytest.approx(1, abs=1e-5)
-
-
-def test_averaged_checkpoints_are_computed_anew() -> None:
-    a, b = trained(range(5), read_before_saving=True), trained(range(7), read_before_saving=True)
-    other = b.state_dict()
-    a.load_state_dict({key: (value + other[key]) / 2 for key, value in a.state_dict().items()})
-    assert radius(a) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("use_buffers", [False, True])
-@pytest.mark.parametrize("n", [6, N])
-def test_averaged_models_keep_the_constraint(use_buffers, n) -> None:
-    layer = constrained(n=n, mode="latched", solver="tracking" if n == N else "auto")
-    averaged = AveragedModel(layer, use_buffers=use_buffers)
-    for _ in range(4):
-        with torch.no_grad():
-            layer.parametrizations.weight.original.mul_(1.1).add_(0.01 * torch.randn(n, n))
-        layer(torch.randn(2, n)).sum().backward()
-        averaged.update_parameters(layer)
-        found = averaged.module.weight
-        T = averaged.module.parametrizations.weight.original.detach()
-        latched = averaged.module.parametrizations.weight[0].latched
-        rho = torch.linalg.eigvals(T.double()).abs().max().item()
-        expected = T / rho if rho > 1 or latched > 0.5 else T
-        torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-6)
-    restored = constrained(n=n, mode="latched", solver="tracking" if n == N else "auto")
-    restored.load_state_dict(averaged.module.state_dict())
-    torch.testing.assert_close(restored.weight, averaged.module.weight)
+        assert radius(layer) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("change", [lambda x: x.half().float(), lambda x: 0.1 * x, lambda x: x * torch.nan])
@@ -236,36 +173,6 @@ def test_an_averaged_triple_belongs_to_no_matrix() -> None:
     torch.testing.assert_close(layer.weight, expected)
 
 
-@pytest.mark.parametrize("load", [False, True])
-def test_a_new_weight_is_not_taken_for_the_old_one_moved(load) -> None:
-    """After an assignment, or a checkpoint without the tracked state, nothing old is believed."""
-    layer = trained(range(5), dtype=torch.float32)
-    W = torch.linalg.qr(torch.randn(N, N)).Q
-    if load:
-        layer.load_state_dict({"parametrizations.weight.original": 3 * W}, strict=True)
-    else:
-        layer.weight = W
-    torch.testing.assert_close(layer.weight, W, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("convert", [nn.Module.double, nn.Module.bfloat16])
-def test_conversion_starts_anew(convert) -> None:
-    layer = convert(trained(range(5)))
-    tolerance = 1e-12 if layer.weight.dtype == torch.float64 else 0.1
-    assert radius(layer) == pytest.approx(1, abs=tolerance)
-    with torch.no_grad():
-        layer.parametrizations.weight.original.mul_(2)
-    assert radius(layer) == pytest.approx(1, abs=tolerance)
-
-
-def test_copies_compute_the_same_bits() -> None:
-    layer = trained(range(5))
-    clone = copy.deepcopy(layer)
-    for each in (layer, clone):
-        each.parametrizations.weight.original.data.mul_(1.01).add_(1e-3)
-    assert torch.equal(layer.weight, clone.weight)
-
-
 def test_numbers_are_lossless() -> None:
     T = torch.randn(60, 60, dtype=torch.float64)
     T[0] += 3
@@ -277,89 +184,10 @@ def test_numbers_are_lossless() -> None:
     assert tracking.from_numbers(state.right, state.left, tracking.to_numbers(state)) == state
 
 
-@pytest.mark.parametrize("value", [1e15, 1e20, 1e300])
-@pytest.mark.parametrize("kind", [sp.SpectralRadiusNorm, sp.SpectralNorm])
-def test_numbers_that_no_state_has(kind, value) -> None:
-    layer = sp.constrain(nn.Linear(N, N), "weight", kind(mode="equal", solver="tracking"))
-    state = copy.deepcopy(layer.state_dict())
-    next(t for name, t in state.items() if name.endswith("numbers")).fill_(value)
-    layer.load_state_dict(state)
-    for _ in range(3):
-        layer.parametrizations.weight.original.data.mul_(1.01).add_(1e-3 * torch.randn(N, N))
-        assert layer.parametrizations.weight[0].in_manifold(layer.weight)
-
-
-def test_reading_in_inference_mode_first() -> None:
-    module = Follower("tracking")
-    T = torch.randn(40, 40)
-    with torch.inference_mode():
-        module.follow(T)
-    T2 = (1.01 * T).requires_grad_()
-    rho = known_value(T2, module.follow(T2.detach()).triple)
-    rho.backward()
-    torch.testing.assert_close(rho, 1.01 * torch.linalg.eigvals(T).abs().max())
-
-
-# Recorded graphs ----------------------------------------------------------------------------------
-
-
 def separated(n=N):
     T = torch.randn(n, n) / n**0.5 / 2
     T[0, 0] += 1
     return T
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("mode", ["equal", "latched"])
-def test_compiled_steps_follow(backend, mode, monkeypatch) -> None:
-    layer = constrained(mode=mode)
-    layer.parametrizations.weight.original.data.copy_(2 * separated())
-    reference = copy.deepcopy(layer)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend=backend)
-    x = torch.randn(3, N)
-    for _ in range(6):
-        results = []
-        for each, owner in ((compiled, layer), (reference, reference)):
-            owner.zero_grad()
-            output = each(x)
-            output.square().sum().backward()
-            results.append((output.detach(), owner.parametrizations.weight.original.grad))
-        for a, b in zip(*results, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-        with torch.no_grad():
-            for each in (layer, reference):
-                each.parametrizations.weight.original.mul_(1.01)
-    found, expected = (follower_of(each) for each in (layer, reference))
-    assert torch.equal(found.numbers, expected.numbers), "the same steps, with the same state"
-    assert found.numbers[0, tracking.NUMBERS.index("regular")] == 1
-    monkeypatch.setattr(tracking, "dominant_eigentriple_and_moduli", None)
-    compiled(x)  # Without LAPACK.
-
-
-def test_a_compiled_step_has_no_second_derivative() -> None:
-    layer = constrained()
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    original = layer.parametrizations.weight.original
-    with pytest.raises(NotImplementedError, match="second derivatives are not available"):
-        torch.autograd.grad(compiled(torch.randn(3, N)).square().sum(), original, create_graph=True)
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("n", [6, N])
-@pytest.mark.parametrize("mode", ["equal", "at_most"])
-def test_traced_modules_follow_the_parameter(n, mode) -> None:
-    layer = constrained(n=n, mode=mode, solver="tracking" if n == N else "auto")
-    x = torch.randn(3, n)
-    traced = torch.jit.trace(layer, (x,), check_trace=False)
-    for factor in (1.0, 3.0, 0.5):
-        with torch.no_grad():
-            layer.parametrizations.weight.original.mul_(factor).add_(0.01 * torch.randn(n, n))
-        torch.testing.assert_close(traced(x), layer(x), rtol=1e-4, atol=1e-4)
-        gradients = [torch.autograd.grad(f(x).square().sum(), layer.parameters())[0] for f in (traced, layer)]
-        # Both follow the vectors to the root of working precision, each by itself.
-        torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-2 * gradients[1].abs().max().item())
 
 
 def test_operator_keeps_its_promises() -> None:
@@ -370,9 +198,16 @@ def test_operator_keeps_its_promises() -> None:
     torch.library.opcheck(follower._followed_radius, arguments)
 
 
-def test_export_after_removal() -> None:
-    layer = trained(range(3))
-    x = torch.randn(3, N)
-    expected = layer(x)
-    parametrize.remove_parametrizations(layer, "weight")
-    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), expected)
+def test_a_followed_norm_continues_to_the_same_bits() -> None:
+    T = torch.randn(150, 100)
+    one, restored = NormFollower("tracking"), NormFollower("tracking")
+    for step in range(8):
+        T = T + 1e-3 * torch.randn(150, 100)
+        (value, v), bound = one.follow(T)
+        if step == 3:
+            restored.load_state_dict(one.state_dict(), strict=False)
+        elif step > 3:
+            (other, w), other_bound = restored.follow(T.clone())
+            assert torch.equal(v, w)
+            assert torch.equal(value, other)
+            assert torch.equal(bound, other_bound)

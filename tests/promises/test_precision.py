@@ -1,0 +1,103 @@
+"""Products inside constraints are those of their factors' precision, whatever the process-wide settings."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spectral_param as sp
+from tests.promises.cases import CASES
+
+SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
+needs_setting = pytest.mark.skipif(SETTINGS is None, reason="torch < 2.9 has no such setting for the CPU")
+
+
+@pytest.fixture
+def reduced():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield SETTINGS.fp32_precision
+    torch.set_float32_matmul_precision(before)
+
+
+class Products(TorchDispatchMode):
+    """Keeps the precision that is asked for at every product."""
+
+    NAMES = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot")
+
+    def __init__(self):
+        super().__init__()
+        self.precisions = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.name().removeprefix("aten::").split(".")[0] in self.NAMES:
+            self.precisions.append(SETTINGS.fp32_precision)
+        return function(*args, **(kwargs or {}))
+
+
+@needs_setting
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_products_of_a_constraint(case, reduced) -> None:
+    layer = nn.Linear(16, 16, bias=False, dtype=case.dtypes[0])
+    register_parametrization(layer, "weight", case.make((16, 16)))
+    member = case.member((16, 16), case.dtypes[0])
+    with Products() as products:
+        layer.weight.abs().square().sum().backward()
+        if case.recovers:
+            layer.weight = member
+    # Small matrices are decomposed without any product of torch's.
+    without = case.name.startswith(("SignPattern", "SpectralRadiusNorm", "SpectralAbscissa"))
+    assert set(products.precisions) == (set() if without else {"ieee"})
+    assert SETTINGS.fp32_precision == reduced
+
+
+@needs_setting
+def test_products_of_tracking(reduced) -> None:
+    layer = sp.constrain(nn.Linear(40, 40, bias=False), "weight", sp.SpectralRadiusNorm(solver="tracking"))
+    with Products() as products:
+        for _ in range(3):
+            layer.weight.sum().backward()
+            with torch.no_grad():
+                layer.parametrizations.weight.original[0] += 1
+    assert len(products.precisions) > 20
+    assert set(products.precisions) == {"ieee"}
+
+
+@needs_setting
+def test_the_recurrence_follows_the_setting(reduced) -> None:
+    rnn = sp.nn.BlockRNN(2, [(6, None)])
+    with Products() as products:
+        rnn(torch.randn(3, 2, 2))[0].sum().backward()
+    assert set(products.precisions) == {reduced}
+
+
+@needs_setting
+@pytest.mark.parametrize("parent", [torch.backends, torch.backends.mkldnn], ids=["all", "mkldnn"])
+def test_a_setting_that_is_inherited_stays_so(parent) -> None:
+    before, own = parent.fp32_precision, SETTINGS.fp32_precision
+    try:
+        SETTINGS.fp32_precision = "none"
+        parent.fp32_precision = "bf16"
+        layer = sp.constrain(nn.Linear(80, 80), "weight", sp.ScaledCayley())
+        with Products() as products:
+            layer.weight.sum().backward()
+        assert set(products.precisions) == {"ieee"}
+        assert SETTINGS.fp32_precision == "bf16"
+        parent.fp32_precision = "ieee"
+        assert SETTINGS.fp32_precision == "ieee"
+    finally:
+        parent.fp32_precision, SETTINGS.fp32_precision = before, own
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@needs_setting
+def test_a_read_leaves_autocast_and_the_setting_as_they_were(reduced) -> None:
+    """Also a read that computes nothing."""
+    layer = sp.constrain(nn.Linear(6, 6, bias=False), "weight", sp.SpectralRadiusNorm())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            layer.weight  # noqa: B018
+            assert torch.is_autocast_enabled("cpu")
+            assert SETTINGS.fp32_precision == reduced
+    assert not torch.is_autocast_enabled("cpu")
