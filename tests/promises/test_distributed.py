@@ -8,8 +8,8 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.testing import Case, Holder
-from tests.promises.cases import CASES
 from tests.launch import ROOT, torchrun
+from tests.promises.cases import CASES
 
 
 def test_example_of_several_processes() -> None:
