@@ -86,7 +86,7 @@ def test_first_constraint_gives_the_least_error_that_keeps_it():
 def test_soc_is_stable_and_its_gradient_steps_lower_the_error():
     problem, least = reduced_texture(12, 20)
     start = soc(problem, least, 0.0).A
-    A = soc(problem, least, 2.0).A
+    A = soc(problem, least, 1.0).A
     assert height(A) <= 1 + 1e-12
     assert problem.error(A) < 0.9 * problem.error(start)
 
@@ -94,7 +94,7 @@ def test_soc_is_stable_and_its_gradient_steps_lower_the_error():
 def test_trained_alpha_stable_keeps_the_half_plane_and_learns():
     X, Y = noisy_derivatives(springs(6), 12, 0)
     problem = reduce(X, Y, np.zeros((12, 0))).problem
-    short, longer = (trained_alpha_stable(problem, seconds).A for seconds in (0.0, 2.0))
+    short, longer = (trained_alpha_stable(problem, seconds).A for seconds in (0.0, 1.0))
     assert height(longer, True) <= 1e-9
     assert problem.error(longer) < 0.1 * problem.error(-np.eye(6))
     assert problem.error(longer) <= problem.error(short)
@@ -137,8 +137,8 @@ def test_the_error_of_forecasts_is_relative_to_the_mean():
 
 
 def test_random_problems_of_forecasts_keep_what_is_promised():
-    found = dynamics_forecasts.random_problems(range(8))
-    assert (found["problems"], found["bound_broken"], found["worse_than_start"]) == (8, 0, 0)
+    found = dynamics_forecasts.random_problems(range(4))
+    assert (found["problems"], found["bound_broken"], found["worse_than_start"]) == (4, 0, 0)
 
 
 def test_rivals_that_know_of_noise_find_more_than_least_squares():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits, texture
 from examples.papers import data
 from spectral_param.dynamics import fit_stable
+from tests.promises.dynamics.systems import about
 
 ARM = data.folder() / "franka" / "Franka_TrainingData.mat"
 
@@ -35,22 +36,16 @@ def check_fit(X, Y, U, bound, continuous=False):
 # What it promises ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("continuous", [False, True])
-@pytest.mark.parametrize("first", range(0, 40, 10))
-def test_random_problem_keeps_the_bound_and_beats_the_simple_fits(first, continuous):
-    for seed in range(first, first + 10):
-        rng = np.random.default_rng(seed)
-        X, Y, U = random_problem(rng, continuous)
-        check_fit(X, Y, U, rng.choice([0.0, -0.5, 1.0] if continuous else [1.0, 0.9, 2.0]), continuous)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(1000, 2**31), continuous=st.booleans(), bound=st.floats(0.1, 3))
-def test_any_problem_keeps_the_bound(seed, continuous, bound):
+@settings(max_examples=36, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**31), continuous=st.booleans(), bound=st.sampled_from([1.0, 0.5, 2.0, 0.0, -0.5])
+)
+def test_any_problem_keeps_the_bound_and_beats_the_simple_fits(seed, continuous, bound):
+    bound = bound if continuous or bound > 0 else 0.9
     check_fit(*random_problem(np.random.default_rng(seed), continuous), bound, continuous)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [2, 3, 7])
 @pytest.mark.parametrize("continuous", [False, True])
 def test_least_squares_next_to_a_jordan_block(size, continuous):
     # LAPACK's eigenvalues of such an A are off by eps^(1/size).
@@ -102,21 +97,21 @@ def test_error_of_small_problems_is_that_of_a_long_search(continuous):
             lambda z, real=real: error(member(z, real), X, Y, None), rng.standard_normal(4)
         ).fun
         for real in (True, False)
-        for _ in range(12)
+        for _ in range(5)
     )
     fit = fit_stable(X, Y, time="continuous" if continuous else "discrete")
     assert fit.error <= best * (1 + 1e-6)
 
 
 def test_a_smaller_radius_never_fits_better_and_more_steps_never_worse():
-    X, Y = texture(10, 25, seed=1)
+    X, Y = texture(7, 18, seed=1)
     errors = [fit_stable(X, Y, radius=radius).error for radius in (1.0, 0.99, 0.9, 0.5)]
     assert errors == sorted(errors)
     closed, full = fit_stable(X, Y, steps=0), fit_stable(X, Y)
     assert full.error <= closed.error
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_textures_end_far_below_clipping(seed):
     X, Y = texture(20, 60, seed)
     fit = check_fit(X, Y, None, 1.0)
@@ -177,14 +172,14 @@ def test_robot_arm_beats_the_stored_results(order, samples):
 
 
 def test_needs_little_memory_and_time():
-    X, Y = texture(60, 90, seed=0)
+    X, Y = texture(40, 60, seed=0)
     fit_stable(X, Y, steps=1)
     tracemalloc.start()
     began = time.process_time()
     fit_stable(X, Y)
     spent, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * 2**20
+    assert peak < 10 * 2**20
     assert spent < 10  # about 0.3 alone on a core
 
 
@@ -237,7 +232,7 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
 
 @pytest.mark.parametrize("factor", [2.0**-900, 2.0**900])
 def test_powers_of_two_change_no_digit(factor):
-    X, Y = texture(6, 20, seed=2)
+    X, Y = texture(4, 14, seed=2)
     plain = fit_stable(X, Y, radius=0.5)
     fit = fit_stable(factor * X, factor * Y, radius=0.5)
     np.testing.assert_array_equal(fit.A, plain.A)
@@ -253,9 +248,9 @@ def test_masked_entries_are_missing():
     np.testing.assert_array_equal(fit_stable(np.ma.masked_array(X), Y).A, fit_stable(X, Y).A)
     X = np.ma.masked_array(X)
     X[7, 1] = np.ma.masked
-    with pytest.raises(ValueError, match="masked entries in 1 rows, the first of them 7"):
+    with pytest.raises(ValueError, match=about("X", "7")):
         fit_stable(X, Y)
-    with pytest.raises(ValueError, match="expected real numbers in X, got dtype complex128"):
+    with pytest.raises(ValueError, match=about("X", "complex128")):
         fit_stable(X * 1j, Y)
 
 
@@ -316,55 +311,31 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (
-            (good, good[:10]),
-            {},
-            r"expected X \(N, n\), Y \(N, n\) and U \(N, m\).*got X \(20, 3\), Y \(10, 3\)",
-        ),
-        ((good, good, good[:5]), {}, r"got X \(20, 3\), Y \(20, 3\), U \(5, 3\)"),
-        ((good[:, :0], good[:, :0]), {}, "with n >= 1"),
-        (
-            (good[0], good[0]),
-            {},
-            r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)\. .*X\.reshape\(-1, 1\)",
-        ),
-        ((good * 1j, good), {}, "expected real numbers in X, got dtype complex128.*as columns"),
-        (
-            (torch.from_numpy(good), torch.from_numpy(good * 1j)),
-            {},
-            "expected real numbers in Y, got dtype complex128",
-        ),
-        (
-            (good, hole),
-            {},
-            "expected finite Y, got NaN, infinity or masked entries in 1 rows, the first of them 4. Remove",
-        ),
-        ((good[:3], good[:3]), {}, r"expected at least n \+ inputs \+ 1 = 4 samples, got 3"),
-        ((good[:5], good[:5], good[:5, :2]), {}, r"= 6 samples, got 5"),
-        ((dependent, good), {}, r"got rank 2 of 3: .* is zero in all samples.*ridge > 0"),
-        (
-            (good, good, np.ones((20, 2))),
-            {},
-            r"got rank 4 of 5: [+-]1 u\[.\] \(constant\) [+-]1 u\[.\] \(constant\) is zero",
-        ),
-        (
-            (good, good, good[:, :1] * 1e-3),
-            {},
-            r"got rank 3 of 4: ([+-])1 u\[0\] [+-]0.001 x\[0\] is zero",
-        ),
-        ((good, torch.from_numpy(good)), {}, "got a tensor for Y only"),
-        ((good, good), {"time": "sampled"}, "expected time 'discrete' or 'continuous', got 'sampled'"),
-        ((good, good), {"abscissa": 0.0}, "expected no abscissa for time='discrete'"),
-        ((good, good), {"time": "continuous", "radius": 1.0}, "expected no radius for time='continuous'"),
-        ((good, good), {"radius": 0}, "expected radius > 0, got 0"),
-        ((good, good), {"radius": float("nan")}, "expected a finite radius, got nan"),
-        ((good, good), {"radius": "1"}, "expected a finite radius, got '1'"),
-        ((good, good), {"steps": -1}, "steps: expected an integer >= 0, got -1"),
-        ((good, good), {"steps": 1.5}, "steps: expected an integer >= 0, got 1.5"),
-        ((good, good), {"ridge": "a"}, "expected 0 <= ridge < inf, got 'a'"),
-        ((good, good), {"ridge": -1.0}, "expected 0 <= ridge < inf, got -1.0"),
+        ((good, good[:10]), {}, [r"X \(20, 3\)", r"Y \(10, 3\)"]),
+        ((good, good, good[:5]), {}, [r"U \(5, 3\)"]),
+        ((good[:, :0], good[:, :0]), {}, ["X", "n >= 1"]),
+        ((good[0], good[0]), {}, ["X", r"X\.reshape\(-1, 1\)"]),
+        ((good * 1j, good), {}, ["X", "complex128"]),
+        ((torch.from_numpy(good), torch.from_numpy(good * 1j)), {}, ["Y", "complex128"]),
+        ((good, hole), {}, ["Y", "first of them 4", "Remove"]),
+        ((good[:3], good[:3]), {}, ["samples", "= 4", "ridge"]),
+        ((good[:5], good[:5], good[:5, :2]), {}, ["samples", "= 6"]),
+        ((dependent, good), {}, ["X", "rank 2 of 3", "ridge"]),
+        ((good, good, np.ones((20, 2))), {}, ["rank 4 of 5", r"[+-]1 u\[.\] \(constant\)"]),
+        ((good, good, good[:, :1] * 1e-3), {}, ["rank 3 of 4", r"([+-])1 u\[0\] [+-]0.001 x\[0\]"]),
+        ((good, torch.from_numpy(good)), {}, ["tensor for Y only"]),
+        ((good, good), {"time": "sampled"}, ["time", "'sampled'"]),
+        ((good, good), {"abscissa": 0.0}, ["abscissa"]),
+        ((good, good), {"time": "continuous", "radius": 1.0}, ["radius"]),
+        ((good, good), {"radius": 0}, ["radius"]),
+        ((good, good), {"radius": float("nan")}, ["radius", "nan"]),
+        ((good, good), {"radius": "1"}, ["radius", "'1'"]),
+        ((good, good), {"steps": -1}, ["steps", "-1"]),
+        ((good, good), {"steps": 1.5}, ["steps", "1.5"]),
+        ((good, good), {"ridge": "a"}, ["ridge"]),
+        ((good, good), {"ridge": -1.0}, ["ridge"]),
     ],
 )
 def test_wrong_input_says_what_was_expected(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=about(*message)):
         fit_stable(*arguments, **options)

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from spectral_param.dynamics import StableLinearModel, fit_stable
+from tests.promises.dynamics.systems import about
 
 TURN = 0.3
 A = 0.98 * np.array([[np.cos(TURN), -np.sin(TURN), 0], [np.sin(TURN), np.cos(TURN), 0], [0, 0.3, 0.5]])
@@ -60,11 +61,11 @@ def test_a_recording_with_a_gap_is_split_there():
     states = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     expected = StableLinearModel().fit(states).frequencies_
     states[12] = np.nan
-    with pytest.raises(ValueError, match=r"first of them 12. Split .* fit\(\[X\[:12\], X\[12 \+ 1:\]\]"):
+    with pytest.raises(ValueError, match=about("X", "first of them 12", "Split")):
         StableLinearModel(rank=2).fit(states)
-    with pytest.raises(ValueError, match=r"finite X\[1\], .* the first of them 2\. Split"):
+    with pytest.raises(ValueError, match=about(r"X\[1\]", "first of them 2", "Split")):
         StableLinearModel().fit([states[:12], states[10:]])
-    with pytest.raises(ValueError, match=r"finite X, .* the first of them 12\. Remove"):
+    with pytest.raises(ValueError, match=about("X", "first of them 12", "Remove")):
         StableLinearModel().fit(states[:-1], states[1:])
     split = StableLinearModel().fit([states[:12], states[13:]])
     np.testing.assert_allclose(split.frequencies_, expected, rtol=1e-10)
@@ -174,7 +175,7 @@ def test_module_starts_at_the_fit_and_stays_stable_in_training():
         assert torch.linalg.eigvals(module.A).abs().max() <= 0.97 * (1 + 1e-12)
     assert (module.A.detach() - torch.from_numpy(model.A_)).abs().max() > 1e-3
     assert set(dict(module.named_parameters())) == {"B", "c", "parametrizations.A.original"}
-    with pytest.raises(ValueError, match="expected inputs u"):
+    with pytest.raises(ValueError, match=about("inputs u")):
         module(x)
 
 
@@ -182,7 +183,7 @@ def test_module_without_inputs():
     X, _ = recording(30)
     module = StableLinearModel().fit(X).to_module()
     torch.testing.assert_close(module(torch.from_numpy(X[0])), torch.from_numpy(X[1]))
-    with pytest.raises(ValueError, match="expected no inputs u"):
+    with pytest.raises(ValueError, match=about("inputs u")):
         module(torch.from_numpy(X[0]), torch.zeros(1))
 
 
@@ -216,7 +217,7 @@ def test_clone_copies_the_arguments_and_not_the_fit():
     assert copy.get_params() == model.get_params()
     assert repr(copy) == "StableLinearModel(radius=0.9, rank=2, offset=True, dt=0.5)"
     check_is_fitted(model)
-    with pytest.raises(ValueError, match=r"expected a fitted model.*Call fit first"):
+    with pytest.raises(ValueError, match=about("fit")):
         copy.predict(recording(30)[0])
     assert is_regressor(model)
 
@@ -241,8 +242,8 @@ def test_last_step_of_a_pipeline_fits_a_trajectory():
     check_is_fitted(clone(pipeline).set_params(stablelinearmodel__radius=0.5).fit(X))
 
 
-def test_importing_the_package_does_not_import_scikit_learn():
-    code = "import sys, spectral_param.dynamics; sys.exit('sklearn' in sys.modules)"
+def test_importing_the_package_imports_neither_scikit_learn_nor_pandas():
+    code = "import sys, spectral_param.dynamics; sys.exit(bool({'sklearn', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -254,75 +255,65 @@ rows = recording(30)[0]
 @pytest.mark.parametrize(
     ("arguments", "data", "message"),
     [
-        ({"radius": "cv"}, (rows,), "expected a radius or None, got 'cv'. horizon='cv' chooses the radius"),
-        ({"horizon": "best"}, (rows,), "expected a horizon, None or 'cv', got 'best'"),
-        ({"horizon": 0}, (rows,), "horizon: expected an integer >= 1, None or 'cv', got 0"),
-        ({"horizon": "cv"}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
-        ({"delays": 2}, (rows, rows), r"expected recordings for a horizon.*got pairs"),
-        ({"horizon": 5, "time": "continuous"}, (rows, rows), "expected no horizon in continuous time"),
-        (
-            {"delays": 2, "time": "continuous"},
-            (rows, rows),
-            "no lead, no start and no delays in continuous time",
-        ),
-        ({"start": "measured"}, (rows,), "expected a horizon with start='measured', got None"),
-        ({"horizon": 5, "start": "known"}, (rows,), "expected start 'measured', 'estimated' or None"),
-        ({"horizon": "cv", "ridge": 1.0}, (rows,), "expected no ridge for horizon='cv'"),
-        ({"towards": np.eye(3)}, (rows,), "expected a horizon with towards"),
-        ({"horizon": 5, "towards": np.eye(2)}, (rows,), r"towards of shape \(3, 3\), got shape \(2, 2\)"),
-        ({"lead": 0}, (rows,), "lead: expected an integer >= 1 or None, got 0"),
-        ({"delays": 0}, (rows,), "delays: expected an integer >= 1, got 0"),
-        ({"delays": 30}, (rows,), "recordings of more than 30 rows for delays=30, got 30"),
-        ({"horizon": 5}, (np.hstack([rows, np.ones((30, 1))]),), r"got constant columns \[3\]"),
-        ({"horizon": "cv"}, (rows, None, np.ones((30, 2))), r"expected inputs that vary.*\[0, 1\]"),
-        ({"horizon": "cv"}, (rows[:3],), "expected at least 6 rows for horizon='cv'.*got 3"),
-        ({}, (rows, np.ones((30, 1))), r"expected Y with 3 columns, as X has, got 1\. Did you mean U=\?"),
-        ({"time": "continuous"}, (rows,), r"expected derivatives Y.*numpy\.gradient"),
-        ({"abscissa": 0.0}, (rows,), "expected no abscissa for time='discrete'"),
-        ({"dt": "a"}, (rows,), "expected dt > 0, got 'a'"),
-        ({"dt": 0.0}, (rows,), "expected dt > 0, got 0.0"),
-        ({"rank": 4}, (rows,), "expected rank <= 3"),
-        ({"rank": 0}, (rows,), "rank: expected an integer >= 1 or None, got 0"),
-        ({}, (rows[:1],), "expected recordings of at least 2 rows, got 1"),
-        ({}, (rows[0],), r"expected X of shape \(samples, columns\), samples as rows, got \(3,\)"),
-        ({}, (rows, rows[:10]), "expected as many rows in Y and U as in X, 30, got 10"),
-        ({}, ([rows, rows], rows), "expected Y to be a list of 2 arrays, as X is, got ndarray"),
-        ({}, ([rows, rows], [rows]), "expected Y to be a list of 2 arrays, as X is, got 1 of them"),
-        ({}, ([rows, rows[:, :2]],), r"as many columns in each recording of X, got \[2, 3\]"),
-        ({"steps": -1}, (rows,), "^fit_stable: steps: expected an integer >= 0, got -1"),
-        (
-            {"offset": True},
-            (np.hstack([rows, np.full((30, 1), 5.0)]),),
-            r"got rank 4 of 5: [+-]1 u\[0\] \(constant\) [+-]0.2 x\[3\] is zero",
-        ),
-        ({}, (rows, None, np.ones((5, 1))), "expected 30 rows of U, as X has, got 5"),
+        ({"radius": "cv"}, (rows,), ["radius", "horizon='cv'"]),
+        ({"horizon": "best"}, (rows,), ["horizon", "'best'"]),
+        ({"horizon": 0}, (rows,), ["horizon", "0"]),
+        ({"horizon": "cv"}, (rows, rows), ["recordings", "pairs"]),
+        ({"delays": 2}, (rows, rows), ["recordings", "delays", "pairs"]),
+        ({"horizon": 5, "time": "continuous"}, (rows, rows), ["horizon", "continuous"]),
+        ({"delays": 2, "time": "continuous"}, (rows, rows), ["delays", "continuous"]),
+        ({"start": "measured"}, (rows,), ["start", "horizon"]),
+        ({"horizon": 5, "start": "known"}, (rows,), ["start", "'known'"]),
+        ({"horizon": "cv", "ridge": 1.0}, (rows,), ["ridge"]),
+        ({"towards": np.eye(3)}, (rows,), ["towards", "horizon"]),
+        ({"horizon": 5, "towards": np.eye(2)}, (rows,), ["towards", r"\(3, 3\)"]),
+        ({"lead": 0}, (rows,), ["lead", "0"]),
+        ({"delays": 0}, (rows,), ["delays", "0"]),
+        ({"delays": 30}, (rows,), ["delays", "30"]),
+        ({"horizon": 5}, (np.hstack([rows, np.ones((30, 1))]),), ["constant", r"\[3\]"]),
+        ({"horizon": "cv"}, (rows, None, np.ones((30, 2))), ["inputs", "constant", r"\[0, 1\]"]),
+        ({"horizon": "cv"}, (rows[:3],), ["6 rows", "got 3"]),
+        ({}, (rows, np.ones((30, 1))), ["Y", "3 columns", "U="]),
+        ({"time": "continuous"}, (rows,), ["Y", r"numpy\.gradient"]),
+        ({"abscissa": 0.0}, (rows,), ["abscissa"]),
+        ({"dt": "a"}, (rows,), ["dt"]),
+        ({"dt": 0.0}, (rows,), ["dt"]),
+        ({"rank": 4}, (rows,), ["rank", "3"]),
+        ({"rank": 0}, (rows,), ["rank", "0"]),
+        ({}, (rows[:1],), ["2 rows", "1"]),
+        ({}, (rows[0],), ["X", r"\(3,\)"]),
+        ({}, (rows, rows[:10]), ["Y", "30", "10"]),
+        ({}, ([rows, rows], rows), ["Y", "list of 2"]),
+        ({}, ([rows, rows], [rows]), ["Y", "list of 2"]),
+        ({}, ([rows, rows[:, :2]],), ["X", r"\[2, 3\]"]),
+        ({"steps": -1}, (rows,), ["steps", "-1"]),
+        ({"offset": True}, (np.hstack([rows, np.full((30, 1), 5.0)]),), ["rank 4 of 5", r"x\[3\]"]),
+        ({}, (rows, None, np.ones((5, 1))), ["U", "30 rows", "5"]),
     ],
 )
 def test_wrong_input_to_fit_says_what_was_expected(arguments, data, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=about(*message)):
         StableLinearModel(**arguments).fit(*data)
 
 
 def test_wrong_input_to_a_fitted_model_says_what_was_expected():
     X, U = recording(30, inputs=True)
     driven, free = StableLinearModel().fit(X, U=U), StableLinearModel().fit(X)
-    with pytest.raises(ValueError, match="expected inputs U, as in the fit, got none"):
+    with pytest.raises(ValueError, match=about("inputs U", "none")):
         driven.predict(X)
-    with pytest.raises(ValueError, match="expected no inputs U, as in the fit, got some"):
+    with pytest.raises(ValueError, match=about("no inputs U", "some")):
         free.predict(X, U)
-    with pytest.raises(ValueError, match=r"expected U of shape \(30, 1\), got \(30, 2\)"):
+    with pytest.raises(ValueError, match=about("U", r"\(30, 1\)", r"\(30, 2\)")):
         driven.predict(X, np.ones((30, 2)))
-    with pytest.raises(ValueError, match="expected states of 3 entries, got 2"):
+    with pytest.raises(ValueError, match=about("states", "3", "2")):
         free.simulate(X[0, :2], 3)
-    with pytest.raises(ValueError, match="expected at least 2 rows of x0, in order of time, got 1"):
+    with pytest.raises(ValueError, match=about("2 rows of x0")):
         StableLinearModel(delays=2, ridge=1.0).fit(X).simulate(X[0], 3)
-    with pytest.raises(
-        ValueError, match="expected 5 rows of U, 2 between the rows of x0 and 3 after them, got 4"
-    ):
+    with pytest.raises(ValueError, match=about("5 rows of U", "4")):
         driven.simulate(X[:3], 3, U[:4])
-    with pytest.raises(ValueError, match="steps: expected an integer >= 0, got -1"):
+    with pytest.raises(ValueError, match=about("steps", "-1")):
         free.simulate(X[0], -1)
-    with pytest.raises(ValueError, match="expected 40 rows of U, one a step, got 30"):
+    with pytest.raises(ValueError, match=about("40 rows of U", "30")):
         driven.simulate(X[0], 40, U)
-    with pytest.raises(ValueError, match=r"expected one of radius, time, .*, got 'speed'"):
+    with pytest.raises(ValueError, match=about("radius", "'speed'")):
         free.set_params(speed=1)

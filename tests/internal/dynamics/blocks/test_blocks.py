@@ -87,7 +87,7 @@ def locally_improved(B, L, H, bound, half_plane, rng):
 def test_no_dense_search_finds_a_better_block(nearest, bound, kind):
     half_plane = nearest is nearest_in_half_plane
     rng = np.random.default_rng(1)
-    L, H = problems(kind, 12, seed=0)
+    L, H = problems(kind, 8, seed=0)
     B = nearest(L, H, bound)
     size = np.abs(B).max((-2, -1)) + 1
     # A block with a double eigenvalue keeps it to the root of rounding.

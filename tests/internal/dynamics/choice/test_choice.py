@@ -136,7 +136,7 @@ def test_clipping_moves_only_what_lies_outside():
 
 @pytest.mark.parametrize("radius", [1.0, 0.7])
 def test_the_choice_keeps_the_radius_and_white_noise_is_not_forecast(radius):
-    (A, B), choice, model, still = choose(parts_of(200), 10, radius)
+    (A, B), choice, model, still = choose(parts_of(120), 10, radius)
     assert np.abs(np.linalg.eigvals(A)).max() <= radius * (1 + 1e-9)
     assert choice.radius <= radius
     assert model.score() < 1.1 < still.score()
