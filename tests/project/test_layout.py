@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import spectral_param as sp
+
 TESTS = Path(__file__).parents[1]
 PRIVATE = re.compile(
     r"spectral_param(\.\w+)*\._[a-z]|from (spectral_param|sp)[\w.]* import _[a-z]|\bsp\.(\w+\.)*_[a-z]"
@@ -62,3 +64,27 @@ def test_private_names_are_found(line) -> None:
 def test_public_names_are_no_private_ones() -> None:
     text = "from spectral_param.functional import cayley\nsp.init.spectral_radius_\n"
     assert private_names(text) == []
+
+
+TABLE = (TESTS / "promises/README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_promises_names_tests_that_exist() -> None:
+    named = re.findall(r"\| `([\w./]+\.py)(?:::(\w+)|\[(\w+)\])?` \|$", TABLE, flags=re.MULTILINE)
+    assert len(named) == TABLE.count("\n| ") - TABLE.count("| promise |")
+    checks = {str(check) for check in sp.testing.CHECKS}
+    for file, function, check in named:
+        text = (TESTS / "promises" / file).read_text(encoding="utf-8")
+        assert not function or f"def {function}(" in text, (file, function)
+        assert not check or check in checks, check
+
+
+@pytest.mark.parametrize("module", [sp, sp.analysis, sp.dynamics, sp.errors, sp.functional, sp.init, sp.nn])
+def test_each_public_name_has_a_promise(module) -> None:
+    missing = {name for name in module.__all__ if not re.search(rf"`{name}\b", TABLE)}
+    assert missing <= {"analysis", "dynamics", "errors", "functional", "init", "nn", "testing"}
+
+
+def test_each_check_is_in_the_table() -> None:
+    for check in sp.testing.CHECKS:
+        assert f"[{check}]" in TABLE, check
