@@ -27,7 +27,7 @@ import torch
 from scipy.linalg import eigh
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_plain, not_nested
+from spectral_param._context import full_precision, is_plain, not_nested, solve
 from spectral_param._eigen.dense import inner, physical_conj
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
@@ -134,7 +134,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     M = square * (identity + _outer(v, v) + leading @ leading.mH) - G
     M = torch.where(square.detach() == 0, identity, M)
     x = torch.where(square.detach()[..., 0] == 0, 0, rest(x))
-    return rest(torch.linalg.solve_ex(M, x[..., None]).result[..., 0])
+    return rest(solve(M, x[..., None])[..., 0])
 
 
 class _Leading(torch.autograd.Function):

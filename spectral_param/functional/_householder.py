@@ -60,7 +60,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_traced, matmul, not_nested
+from spectral_param._context import full_precision, is_traced, matmul, not_nested, solve
 from spectral_param._matrices import identity_like
 from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
 
@@ -171,7 +171,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     if is_traced(U):
         # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
         # solve_triangular.
-        return U, torch.linalg.solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH)
+        return U, solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH, check=True)
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
 
 
