@@ -101,8 +101,8 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
-    # If nothing depends on a vector, rhs is zero, and so is x, also where the matrix is singular, because other
-    # eigenvalues are equal to λ. Where it is not, x stays a function of rhs, which has a derivative at 0.
+    # If nothing depends on a vector, rhs is zero, and so is x, also where the matrix is singular, because
+    # other eigenvalues are equal to λ. Elsewhere x stays a function of rhs, which has a derivative at 0.
     unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
     return torch.where(degenerate[..., None] | unused, 0, x)
 

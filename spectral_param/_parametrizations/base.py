@@ -269,8 +269,8 @@ class Parametrization(nn.Module, abc.ABC):
     def restart(self, *originals: Tensor) -> None:
         """Overwrite the originals with the initialization of the constraint's paper.
 
-        For a layer's ``reset_parameters``, for instance after ``to_empty`` of a layer built on the meta
-        device.
+        :func:`spectral_param.constrain` lets a layer's ``reset_parameters`` call it, for instance after
+        ``to_empty`` of a layer built on the meta device.
 
         Args:
             originals: The tensors that the optimizer trains. Their values are replaced.
@@ -377,9 +377,9 @@ class Parametrization(nn.Module, abc.ABC):
         if any(t._version == 0 for t in originals):
             warnings.warn(
                 f"{type(self).__name__}: expected originals with values, got what was in the memory that "
-                "to_empty took. The layer's reset_parameters does not reach them: it changes the weight that "
-                "it reads. Call links[0].restart(*links.parameters(recurse=False)) with links = "
-                "layer.parametrizations.weight, or load a checkpoint.",
+                "to_empty took. The layer's reset_parameters reaches them only if spectral_param.constrain has "
+                "registered the constraint. Otherwise call links[0].restart(*links.parameters(recurse=False)) "
+                "with links = layer.parametrizations.weight, or load a checkpoint.",
                 stacklevel=2,
             )
 

@@ -9,6 +9,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
+# Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module has
+# them in its own class, see spectral_param._constrain.
+RESETS = ("reset_parameters", "_reset_parameters")
+
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
@@ -53,3 +57,6 @@ def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
                 parametrize._inject_new_class(module)
                 for name in names:
                     parametrize._inject_property(module, name)
+                for name in RESETS:
+                    if name in vars(shared):
+                        setattr(module.__class__, name, vars(shared)[name])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param import init as init_
-from spectral_param._constrain import Init, constrain
+from spectral_param._constrain import Init, constrain, let_reset_renew
 from spectral_param._model import originals_of
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
@@ -23,6 +23,8 @@ class ConstrainedCell(nn.Module, abc.ABC):
     """
 
     weight_hh: Tensor
+    #: What :meth:`reset_parameters` initializes itself, though it is constrained.
+    _starts_itself = ("weight_hh",)
 
     def constrain_weight_hh(
         self,
@@ -92,4 +94,5 @@ def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
     parametrize._inject_new_class(module)
     for name in names:
         parametrize._inject_property(module, name)
+    let_reset_renew(module)
     return module
