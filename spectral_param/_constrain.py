@@ -19,6 +19,7 @@ from torch.nn.utils.parametrize import (
     is_parametrized,
     register_parametrization,
     remove_parametrizations,
+    type_before_parametrizations,
 )
 
 from spectral_param._context import has_no_values
@@ -215,6 +216,9 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
             else:
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
+        if isinstance(first, Parametrization):
+            # Not setattr: the weight does not depend on it.
+            vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)
     let_reset_renew(owner)
@@ -237,8 +241,12 @@ def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], Non
 
     @functools.wraps(reset)
     def renew(self: nn.Module) -> None:
-        lists: Any = self.parametrizations.items() if is_parametrized(self) else ()
-        chains = {name: links for name, links in lists if any(isinstance(x, Parametrization) for x in links)}
+        lists: Any = self.parametrizations if is_parametrized(self) else {}
+        chains = {
+            name: links
+            for name, links in lists.items()
+            if any(isinstance(link, Parametrization) for link in links)
+        }
         for name, links in chains.items():
             if not isinstance(links[0], Parametrization):
                 raise ValueError(

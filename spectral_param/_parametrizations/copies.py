@@ -9,8 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
-# Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module has
-# them in its own class, see spectral_param._constrain.
+# Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
+# has them in its own class, see spectral_param._constrain.
 RESETS = ("reset_parameters", "_reset_parameters")
 
 
@@ -32,6 +32,8 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     clone = kind.__new__(kind)
     memo[id(constraint)] = clone
     clone.__dict__.update(copy.deepcopy(constraint.__getstate__(), memo))
+    if not any(isinstance(copied, parametrize.ParametrizationList) for copied in memo.values()):
+        clone.__dict__["_use"] = ""  # A copy of the constraint alone may be registered.
     return clone
 
 
