@@ -49,6 +49,9 @@ class Parametrization(nn.Module, abc.ABC):
     #: shape, as they are.
     shapes: Literal["square", "tall", "any"] = "square"
 
+    #: Whether the weight depends on ``training``, so that a switch to evaluation and back is a change.
+    depends_on_training: bool = False
+
     #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
     takes_all_kernels = False
 
