@@ -45,8 +45,8 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 class State(NamedTuple):
     """What a weight depends on beside its originals."""
 
-    # The constraint and the modules nested in it, how often an attribute of each has been set, and whether each
-    # is in training and depends on that.
+    # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
+    # each is in training and depends on that.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
