@@ -29,7 +29,7 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, not_nested, solve
 from spectral_param._eigen.dense import inner, physical_conj
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import decomposed, identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -118,7 +118,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     """Return (λ - G)⁺ x, which is orthogonal to v."""
     n = T.shape[-1]
     G = T.mH @ T
-    values, vectors = torch.linalg.eigh(torch.where(G.detach().isfinite(), G.detach(), 0))
+    values, vectors = decomposed(torch.linalg.eigh, torch.where(G.detach().isfinite(), G.detach(), 0))
     # An eigenvalue this close to the largest one cannot be told from it.
     tied = values >= values[..., -1:] * (1 - 100 * n * torch.finfo(T.dtype).eps)
     # With one leading value, the vector of the pair is the space.

@@ -61,7 +61,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_traced, matmul, not_nested, solve
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
 
 
@@ -272,9 +272,9 @@ def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n,
     Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
     over, its factor is 1.
     """
-    basis = torch.linalg.svd(identity_like(W) - W).U[..., :count]
+    basis = decomposed(torch.linalg.svd, identity_like(W) - W)[0][..., :count]
     basis = torch.linalg.qr(basis.mH).R.mH
-    left, _, right = torch.linalg.svd(basis.mH @ W @ basis)
+    left, _, right = decomposed(torch.linalg.svd, basis.mH @ W @ basis)
     C = left @ right
     pairs = [_reflections_of(matrix) for matrix in C.reshape(-1, count, count)]
     A = torch.stack([a for a, _ in pairs]).reshape(C.shape)
