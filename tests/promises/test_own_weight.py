@@ -1,4 +1,4 @@
-"""The weight of a constraint can be assigned to it: its own, its twin's, an averaged, loaded or exported one."""
+"""The weight of a constraint can be assigned to it: its own, its twin's, an averaged or a loaded one."""
 
 from __future__ import annotations
 
