@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 # Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
 # has them in its own class, see spectral_param._constrain.
 RESETS = ("reset_parameters", "_reset_parameters")
+METHODS = (*RESETS, "_update_flat_weights")
 
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
@@ -59,6 +60,6 @@ def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
                 parametrize._inject_new_class(module)
                 for name in names:
                     parametrize._inject_property(module, name)
-                for name in RESETS:
+                for name in METHODS:
                     if name in vars(shared):
                         setattr(module.__class__, name, vars(shared)[name])
