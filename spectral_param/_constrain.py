@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import fnmatch
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,13 @@ from torch.nn.utils.parametrize import (
     is_parametrized,
     register_parametrization,
     remove_parametrizations,
+    type_before_parametrizations,
 )
 
 from spectral_param._context import has_no_values
+from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.copies import RESETS
 from spectral_param._parametrizations.foreign import originals_for
 from spectral_param.functional._checks import check_module, described, finfo_eps, whole_number
 
@@ -49,8 +53,9 @@ def constrain(
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
     In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU and the
-    kernels that are matrices, chooses the initial weight, takes a list of constraints, and refuses tensors on
-    which the constraint would not hold.
+    kernels that are matrices, chooses the initial weight, takes a list of constraints, refuses tensors on
+    which the constraint would not hold, and lets the module's ``reset_parameters`` renew the weight, by
+    :meth:`Parametrization.restart`.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -211,8 +216,85 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
             else:
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
+        if isinstance(first, Parametrization):
+            # Not setattr: the weight does not depend on it.
+            vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)
+    if later:
+        _check_trains(owner, name)
+    let_reset_renew(owner)
+
+
+@torch.no_grad()
+def _check_trains(owner: nn.Module, name: str) -> None:
+    """Raise if a chain gives the same weight for all originals, as seen at two random ones."""
+    links: Any = owner.parametrizations[name]  # type: ignore[index]
+    shape = getattr(owner, name).shape
+    if has_no_values(*originals_of(links)) or min(shape[-2:]) < 2:  # Sets of 1 x 1 matrices may be points.
+        return
+    generator, weights = torch.Generator().manual_seed(0), []
+    for _ in range(2):
+        trial = copy.deepcopy(links)
+        for t in originals_of(trial):
+            t.copy_(torch.randn(t.shape, dtype=t.dtype, generator=generator, device="cpu"))
+        weights.append(trial())
+    first, second = weights
+    rounding = 10 * shape[-1] * finfo_eps(first.dtype) * float(first.abs().max())
+    if float((first - second).abs().max()) <= rounding:
+        raise ValueError(
+            "constraint: expected a chain whose weight can be trained, got "
+            f"{', '.join(type(link).__name__ for link in links)}, whose weight is the same for all values of "
+            "the originals: the last one reads only entries that those before it leave constant. Register "
+            "the last one alone."
+        )
+
+
+def let_reset_renew(owner: nn.Module) -> None:
+    """Let ``reset_parameters`` of a parametrized module renew its constrained weights, too.
+
+    PyTorch's own changes the weight that it reads, which is computed, and leaves a trained weight as it is.
+    The method is put into the class that PyTorch has made for this module alone.
+    """
+    kind: Any = type(owner)
+    for name in RESETS:
+        if hasattr(kind, name) and name not in vars(kind):
+            setattr(kind, name, _renewing(getattr(kind.__bases__[0], name)))
+    if isinstance(owner, nn.RNNBase):
+        # It reads its weights again if one is another tensor than in the last pass, as a constrained one is
+        # each time, and looks no further than the first such one. So the first pass of a copy would read less
+        # often than the next one, which activation checkpointing takes for an error.
+        kind._update_flat_weights = nn.RNNBase._init_flat_weights
+
+
+def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], None]:
+    """Return a module's ``reset_parameters`` that also restarts its constraints."""
+
+    @functools.wraps(reset)
+    def renew(self: nn.Module) -> None:
+        lists: Any = self.parametrizations if is_parametrized(self) else {}
+        chains = {
+            name: links
+            for name, links in lists.items()
+            if any(isinstance(link, Parametrization) for link in links)
+        }
+        for name, links in chains.items():
+            if not isinstance(links[0], Parametrization):
+                raise ValueError(
+                    f"{reset.__name__}: expected constraints of this library as the first ones, got a "
+                    f"{type(links[0]).__name__} as the first one of {name!r}, whose originals only it knows. "
+                    "Call spectral_param.remove, reset the parameters, then constrain the weight again."
+                )
+        # A cell of spectral_param.nn starts its own matrix itself.
+        starts = [links for name, links in chains.items() if name not in getattr(self, "_starts_itself", ())]
+        for links in starts:
+            if links[0]._is_empty:  # The reset reads the weight, and the originals have no values.
+                links[0].restart(*originals_of(links))
+        reset(self)
+        for links in starts:
+            links[0].restart(*originals_of(links))
+
+    return renew
 
 
 def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:

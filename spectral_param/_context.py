@@ -123,6 +123,19 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), (..., n, m) -> (..., n, m)
+    """Return A⁻¹B. Where A is singular the result is not finite, or with ``check`` an error is raised.
+
+    PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it takes for
+    constant. Reverse mode over forward mode is then wrong: in ``grad(jvp(f))`` for f = ‖A⁻¹B‖² a term is
+    missing (torch 2.13). The two functions below are differentiated right, at a higher price.
+    """
+    if forward_ad._current_level < 0:
+        return torch.linalg.solve_ex(A, B, check_errors=check).result
+    factors, pivots, _ = torch.linalg.lu_factor_ex(A, check_errors=check)
+    return torch.linalg.lu_solve(factors, pivots, B)
+
+
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """Return ``torch.promote_types(a, b)``. Programs that torch 2.6 exports with that call do not load."""
     if torch.compiler.is_compiling():

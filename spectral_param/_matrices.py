@@ -1,9 +1,11 @@
-"""What many files need of matrices: the type of arrays, the identity, double precision."""
+"""What many files need of matrices: the type of arrays, the identity, double precision, decompositions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,3 +25,27 @@ def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
 def to_double(X: Tensor) -> Tensor:
     """Return X in double precision."""
     return X.to(torch.complex128 if X.is_complex() else torch.float64)
+
+
+def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
+    """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
+
+    For one matrix in hundreds of some kinds, such as large orthogonal ones in single precision, an iteration
+    of LAPACK does not converge. It is then asked again in double precision.
+
+    Raises:
+        LinAlgError: If X is in double precision already.
+    """
+    if torch.compiler.is_compiling():
+        return decompose(X, **options)
+    try:
+        return decompose(X, **options)
+    except (torch.linalg.LinAlgError, np.linalg.LinAlgError):  # type: ignore[attr-defined]
+        exact = to_double(X)
+        if exact.dtype == X.dtype:
+            raise
+    found = decompose(exact, **options)
+    single = (X.real.dtype, X.dtype.to_complex())
+    if isinstance(found, Tensor):
+        return found.to(single[found.is_complex()])
+    return tuple(t.to(single[t.is_complex()]) for t in found)

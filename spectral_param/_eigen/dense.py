@@ -27,7 +27,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
+from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, decomposed, identity_like, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
 
 # The quantity by which an eigenvalue leads: modulus or real part.
@@ -441,10 +441,14 @@ def eigenvalues(T: Tensor) -> Tensor:
     if leaves_its_device(T):
         return eigenvalues(T.cpu()).to(T.device, non_blocking=True)
     try:
-        values: Tensor = torch.linalg.eigvals(T)
+        values: Tensor = decomposed(torch.linalg.eigvals, T)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         values = torch.from_numpy(np.linalg.eigvals(T.cpu().numpy())).to(T.device, T.dtype.to_complex())
     return values
+
+
+def _eig(T: Tensor) -> tuple[Tensor, ...]:
+    return tuple(map(torch.from_numpy, np.linalg.eig(T.numpy())))
 
 
 def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
@@ -454,7 +458,7 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     eigenvectors before it raises, which ends the process.
     """
     with np.errstate(under="ignore"):
-        values, vectors = (torch.from_numpy(x) for x in np.linalg.eig(T.cpu().numpy()))
+        values, vectors = decomposed(_eig, T.cpu())
     packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
     packed = packed.to(T.device, non_blocking=True)
     return packed[..., 0, :], packed[..., 1:, :]

@@ -37,6 +37,7 @@ from spectral_param._context import (
     is_on_host,
     is_wrapped,
     not_nested,
+    solve,
 )
 from spectral_param._eigen.dense import (
     SHORT_SIZE,
@@ -88,7 +89,7 @@ def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: b
 def _bordered_solve(
     T: Tensor, eigenvalue: Tensor, column: Tensor, row: Tensor, rhs: Tensor, degenerate: Tensor
 ) -> Tensor:
-    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; zero for degenerate λ and for rhs = 0."""
+    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; zero for degenerate λ."""
     n = T.shape[-1]
     scale = power_of_two_scale(T.detach())
     identity = identity_like(T)
@@ -99,10 +100,11 @@ def _bordered_solve(
         degenerate[..., None, None], torch.eye(n + 1, dtype=T.dtype, device=T.device), bordered
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
-    x = torch.linalg.solve_ex(bordered, padded).result[..., :n, 0] / scale[..., 0]
-    # If nothing depends on λ, the solution is zero, also where other eigenvalues are equal to λ.
-    unused = degenerate[..., None] | (rhs == 0).all(dim=-1, keepdim=True)
-    return torch.where(unused, 0, x)
+    x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
+    # If nothing depends on a vector, rhs is zero, and so is x, also where the matrix is singular, because
+    # other eigenvalues are equal to λ. Elsewhere x stays a function of rhs, which has a derivative at 0.
+    unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
+    return torch.where(degenerate[..., None] | unused, 0, x)
 
 
 class _Eigen(torch.autograd.Function):

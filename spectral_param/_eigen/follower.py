@@ -175,6 +175,9 @@ class Tracker(nn.Module, abc.ABC, Generic[R]):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._save()
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self.names:  # A block that is read by columns is stored by columns.
+            if prefix + name in destination:
+                destination[prefix + name] = destination[prefix + name].contiguous()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load the buffers, or none: a checkpoint with the weight alone is complete."""

@@ -529,7 +529,14 @@ class NormFollower(Tracker[Norm]):
     def begin(self, T: Tensor) -> None:
         """Forget everything, and allocate buffers; the columns of the block are read as a whole."""
         super().begin(T)
-        if self.block is not None:
+        self._store_by_columns()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._store_by_columns()
+
+    def _store_by_columns(self) -> None:
+        if self.block is not None and not self.block.mT.is_contiguous():
             self.block = self.block.mT.contiguous().mT
 
     def dense(self, T: Tensor) -> Norm:

@@ -27,9 +27,9 @@ import torch
 from scipy.linalg import eigh
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_plain, not_nested
+from spectral_param._context import full_precision, is_plain, not_nested, solve
 from spectral_param._eigen.dense import inner, physical_conj
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import decomposed, identity_like, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -118,7 +118,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     """Return (λ - G)⁺ x, which is orthogonal to v."""
     n = T.shape[-1]
     G = T.mH @ T
-    values, vectors = torch.linalg.eigh(torch.where(G.detach().isfinite(), G.detach(), 0))
+    values, vectors = decomposed(torch.linalg.eigh, torch.where(G.detach().isfinite(), G.detach(), 0))
     # An eigenvalue this close to the largest one cannot be told from it.
     tied = values >= values[..., -1:] * (1 - 100 * n * torch.finfo(T.dtype).eps)
     # With one leading value, the vector of the pair is the space.
@@ -134,7 +134,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     M = square * (identity + _outer(v, v) + leading @ leading.mH) - G
     M = torch.where(square.detach() == 0, identity, M)
     x = torch.where(square.detach()[..., 0] == 0, 0, rest(x))
-    return rest(torch.linalg.solve_ex(M, x[..., None]).result[..., 0])
+    return rest(solve(M, x[..., None])[..., 0])
 
 
 class _Leading(torch.autograd.Function):

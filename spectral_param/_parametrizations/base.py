@@ -49,6 +49,9 @@ class Parametrization(nn.Module, abc.ABC):
     #: shape, as they are.
     shapes: Literal["square", "tall", "any"] = "square"
 
+    #: Whether the weight depends on ``training``, so that a switch to evaluation and back is a change.
+    depends_on_training: bool = False
+
     #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
     takes_all_kernels = False
 
@@ -74,6 +77,7 @@ class Parametrization(nn.Module, abc.ABC):
         self._from_paper = False
         self._is_after = False
         self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
+        self._use = ""  # The weight that the constraint belongs to, for a message.
         self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
@@ -209,12 +213,15 @@ class Parametrization(nn.Module, abc.ABC):
                 :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
             NotImplementedError: If the constraint acts after another parametrization and its originals
                 cannot be written into one matrix.
-            ValueError: If the rows of W are no multiple of ``gates``; if W differs from the weight in shape,
-                dtype or device; if it comes from
+            ValueError: If the constraint is registered on a second weight; if the rows of W are no multiple
+                of ``gates``; if W differs from the weight in shape, dtype or device; if it comes from
                 ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
         """
         name = type(self).__name__
         check_matrix(W, name)
+        if isinstance(W, nn.Parameter):  # Registration. What is assigned to a weight is no Parameter.
+            self._check_unused()
+            self._shape = None
         self._check_same_kind(W)
         layout = self._layout_of(W)
         if self._is_after and not isinstance(W, nn.Parameter):
@@ -230,6 +237,7 @@ class Parametrization(nn.Module, abc.ABC):
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
         self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
+        self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
         like = (self._like_real.dtype, self._like.dtype)
@@ -269,8 +277,8 @@ class Parametrization(nn.Module, abc.ABC):
     def restart(self, *originals: Tensor) -> None:
         """Overwrite the originals with the initialization of the constraint's paper.
 
-        For a layer's ``reset_parameters``, for instance after ``to_empty`` of a layer built on the meta
-        device.
+        :func:`spectral_param.constrain` lets a layer's ``reset_parameters`` call it, for instance after
+        ``to_empty`` of a layer built on the meta device.
 
         Args:
             originals: The tensors that the optimizer trains. Their values are replaced.
@@ -377,8 +385,9 @@ class Parametrization(nn.Module, abc.ABC):
         if any(t._version == 0 for t in originals):
             warnings.warn(
                 f"{type(self).__name__}: expected originals with values, got what was in the memory that "
-                "to_empty took. The layer's reset_parameters does not reach them: it changes the weight that "
-                "it reads. Call links[0].restart(*links.parameters(recurse=False)) with links = "
+                "to_empty took. The layer's reset_parameters reaches them only if spectral_param.constrain "
+                "has registered the constraint. Otherwise call "
+                "links[0].restart(*links.parameters(recurse=False)) with links = "
                 "layer.parametrizations.weight, or load a checkpoint.",
                 stacklevel=2,
             )
@@ -410,6 +419,16 @@ class Parametrization(nn.Module, abc.ABC):
 
     def _layout_of(self, W: Tensor) -> Layout:
         return layout_of(W, type(self).__name__, self.shapes, self.gates, self.kernel_dims)
+
+    def _check_unused(self) -> None:
+        if self._use:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: expected an instance for each weight, got one that belongs to {self._use} already. "
+                "Construct another one, or register a copy.deepcopy of it. For quantization-aware training, "
+                "and wherever a model is rebuilt from another one, call spectral_param.remove before and "
+                "constrain the new model."
+            )
 
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes; PyTorch would notice these errors only afterwards."""

@@ -9,6 +9,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
+# Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
+# has them in its own class, see spectral_param._constrain.
+RESETS = ("reset_parameters", "_reset_parameters")
+METHODS = (*RESETS, "_update_flat_weights")
+
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
@@ -28,6 +33,8 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     clone = kind.__new__(kind)
     memo[id(constraint)] = clone
     clone.__dict__.update(copy.deepcopy(constraint.__getstate__(), memo))
+    if not any(isinstance(copied, parametrize.ParametrizationList) for copied in memo.values()):
+        clone.__dict__["_use"] = ""  # A copy of the constraint alone may be registered.
     return clone
 
 
@@ -53,3 +60,6 @@ def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
                 parametrize._inject_new_class(module)
                 for name in names:
                     parametrize._inject_property(module, name)
+                for name in METHODS:
+                    if name in vars(shared):
+                        setattr(module.__class__, name, vars(shared)[name])

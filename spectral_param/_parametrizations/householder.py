@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -242,7 +242,7 @@ class Householder(Parametrization):
         n = W.shape[-1]
         if count == n:
             return
-        moved = float(torch.linalg.svdvals(identity_like(W) - W)[..., count].max())
+        moved = float(decomposed(torch.linalg.svdvals, identity_like(W) - W)[..., count].max())
         if moved > 10 * n * eps:
             raise InManifoldError(
                 f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "

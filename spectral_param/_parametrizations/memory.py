@@ -45,8 +45,8 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 class State(NamedTuple):
     """What a weight depends on beside its originals."""
 
-    # The constraint and the modules nested in it, and how often an attribute of each has been set, and its
-    # ``training``, which is set by every switch to evaluation and back.
+    # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
+    # each is in training and depends on that.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
@@ -239,7 +239,7 @@ def state_of(constraint: nn.Module) -> State | None:
             if parameter is not None:
                 return None
         if "_edits" in content:  # One of our constraints.
-            edits.append((content["_edits"], content["training"]))
+            edits.append((content["_edits"], content["training"] and part.depends_on_training))  # type: ignore[arg-type]
             for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))

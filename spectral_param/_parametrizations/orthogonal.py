@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param.errors import InManifoldError
 
 
 def polar_factor(W: Tensor) -> Tensor:
     """Return the matrix with orthonormal columns nearest to each finite matrix (..., m, n), m ≥ n."""
-    U, _, Vh = torch.linalg.svd(W, full_matrices=False)
-    return U @ Vh
+    U, _, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
+    factor: Tensor = U @ Vh
+    return factor
 
 
 def check_orthogonal(W: Tensor, eps: float, name: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.decoded import sign_array, signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
@@ -226,11 +226,12 @@ class ScaledCayley(Parametrization):
         count = self._count(W.shape[-1])
         if count is None:
             return polar_factor(W)
-        U, _, Vh = torch.linalg.svd(W)
+        U, _, Vh = decomposed(torch.linalg.svd, W)
         # The nearest matrix of the other determinant negates the vector of the smallest singular value.
         wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
         U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
-        return U @ Vh
+        nearest: Tensor = U @ Vh
+        return nearest
 
     def _choose_signs(self, W: Tensor) -> Tensor:
         count = self._count(W.shape[-1])

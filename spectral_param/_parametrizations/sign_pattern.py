@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import as_numbers, check_finite, check_real
@@ -108,7 +109,7 @@ class SignPattern(Parametrization):
         check_real(like, "SignPattern", "Complex numbers have no sign.")
         T = self.constrain(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
-        rho = spectral_radius(T) if is_square else torch.linalg.matrix_norm(T, 2)
+        rho = spectral_radius(T) if is_square else decomposed(torch.linalg.matrix_norm, T, ord=2)
         return T / torch.where(rho > 0, rho, 1)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import matmul
+from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, as_tuple, is_trained
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
@@ -98,7 +99,7 @@ class SingularValues(Parametrization):
         n = W.shape[-1]
         few = self.left.count(n) < n
         check_finite(W, "SingularValues")
-        U, sigma, Vh = torch.linalg.svd(W, full_matrices=False)
+        U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
         if not project and bool(outside.any()):

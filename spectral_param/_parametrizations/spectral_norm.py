@@ -11,6 +11,7 @@ from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
+from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
 from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.spectral_radius import bounds, broadcast_to_matrices, warn_degenerate
@@ -187,6 +188,9 @@ class SpectralNorm(Parametrization):
             self._take_present(bound)
         c = broadcast_to_matrices(self.norm, W, "norm").double().cpu()
         tolerance = 10 * max(W.shape[-2:]) * eps * c
+        if not self._is_convolution() and self.tracking.tracks(min(W.shape[-2:])):
+            # A norm that is followed lies by so much below the bound that W is divided by.
+            tolerance = tolerance + 2 * followed_tolerance(W.dtype) * c
         outside = bound > c + tolerance
         if self.mode == "equal":
             outside = ((bound - c).abs() > tolerance) & (bound > 0)

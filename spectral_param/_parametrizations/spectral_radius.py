@@ -185,6 +185,11 @@ class SpectralRadiusNorm(Parametrization):
             self._close_latches(found.size, T)
         return found
 
+    @property
+    def depends_on_training(self) -> bool:  # type: ignore[override]
+        """Whether a read in training may close a latch."""
+        return self.mode == "latched"
+
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
         if T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):

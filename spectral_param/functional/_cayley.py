@@ -56,6 +56,7 @@ from spectral_param._context import (
     is_on_host,
     is_plain,
     is_wrapped,
+    solve,
 )
 from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
@@ -588,7 +589,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
     """
     check_square(W, "cayley_inverse")
     identity = identity_like(W)
-    return torch.linalg.solve(identity + W, identity - W)
+    return solve(identity + W, identity - W, check=True)
 
 
 def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)

@@ -70,6 +70,12 @@ def check_choice(value: object, name: str, choices: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
 
 
+def check_bool(value: object, name: str) -> None:
+    """Raise unless ``value`` is True or False, of Python or numpy: a list or a tensor would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}: expected True or False, got {described(value)}.")
+
+
 def check_time(radius: object, abscissa: object) -> None:
     """Raise if a bound of discrete time and one of continuous time are given."""
     if radius is not None and abscissa is not None:

@@ -60,8 +60,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_traced, matmul, not_nested
-from spectral_param._matrices import identity_like
+from spectral_param._context import full_precision, is_traced, matmul, not_nested, solve
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
 
 
@@ -171,7 +171,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     if is_traced(U):
         # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
         # solve_triangular.
-        return U, torch.linalg.solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH)
+        return U, solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH, check=True)
     return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
 
 
@@ -272,9 +272,9 @@ def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n,
     Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
     over, its factor is 1.
     """
-    basis = torch.linalg.svd(identity_like(W) - W).U[..., :count]
+    basis = decomposed(torch.linalg.svd, identity_like(W) - W)[0][..., :count]
     basis = torch.linalg.qr(basis.mH).R.mH
-    left, _, right = torch.linalg.svd(basis.mH @ W @ basis)
+    left, _, right = decomposed(torch.linalg.svd, basis.mH @ W @ basis)
     C = left @ right
     pairs = [_reflections_of(matrix) for matrix in C.reshape(-1, count, count)]
     A = torch.stack([a for a, _ in pairs]).reshape(C.shape)

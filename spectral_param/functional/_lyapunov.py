@@ -69,7 +69,7 @@ import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped
+from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped, solve
 from spectral_param._matrices import identity_like
 from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
@@ -116,7 +116,7 @@ def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (...,
     V = contraction(X[..., :n, :])
     if growth > 1:
         S = conditioned(X[..., n:, :], growth)
-        V = torch.linalg.solve_ex(S, V @ S).result
+        V = solve(S, V @ S)
     return V / (1 + growth * eps * _norm(V))
 
 

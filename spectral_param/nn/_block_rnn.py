@@ -23,7 +23,7 @@ from spectral_param._recurrence.dispatch import (
     run,
 )
 from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
-from spectral_param.functional._checks import chosen_dtype, finfo_eps, whole_number
+from spectral_param.functional._checks import check_bool, chosen_dtype, finfo_eps, whole_number
 from spectral_param.nn._cell import ConstrainedCell
 from spectral_param.nn._sequence_layer import SequenceLayer, check_real
 
@@ -109,6 +109,7 @@ class BlockRNNCell(ConstrainedCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_nonlinearity(nonlinearity)
+        check_bool(bias, "bias")
         input_size = whole_number(input_size, "input_size")
         if input_map not in ("linear", "identity"):
             raise ValueError(f"input_map: expected 'linear' or 'identity', got {input_map!r}.")
@@ -156,8 +157,9 @@ class BlockRNNCell(ConstrainedCell):
             State like hx.
 
         Raises:
-            ValueError: If the input or hx is complex and the cell is not.
+            ValueError: If the input or hx is complex and the cell is not, or is of another shape.
         """
+        self.check_step(input, hx)
         weight = self.weight_hh
         check_real("input", input, weight.dtype)
         check_real("hx", hx, weight.dtype)

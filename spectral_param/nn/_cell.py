@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param import init as init_
-from spectral_param._constrain import Init, constrain
+from spectral_param._constrain import Init, constrain, let_reset_renew
 from spectral_param._model import originals_of
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 
@@ -22,7 +22,11 @@ class ConstrainedCell(nn.Module, abc.ABC):
     the ``state_dict``, because PyTorch changes the class of the module to one that pickle cannot find.
     """
 
+    input_size: int
+    hidden_size: int
     weight_hh: Tensor
+    #: What :meth:`reset_parameters` initializes itself, though it is constrained.
+    _starts_itself = ("weight_hh",)
 
     def constrain_weight_hh(
         self,
@@ -42,6 +46,20 @@ class ConstrainedCell(nn.Module, abc.ABC):
     @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
+
+    def check_step(self, input: Tensor, hx: Tensor | None) -> None:
+        """Raise unless an input and a state are of the same batch, or of none."""
+        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
+            raise ValueError(
+                f"input: expected shape (batch, {self.input_size}) or ({self.input_size},), got "
+                f"{tuple(input.shape)}. For a sequence take the layer, or call the cell for each time step."
+            )
+        expected = (*input.shape[:-1], self.hidden_size)
+        if hx is not None and hx.shape != expected:
+            raise ValueError(
+                f"hx: expected shape {expected} for this input, got {tuple(hx.shape)}. Repeat one for the "
+                "whole batch with hx.expand(batch, -1)."
+            )
 
     @torch.no_grad()
     def _reset_weight_hh(self) -> None:
@@ -92,4 +110,5 @@ def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
     parametrize._inject_new_class(module)
     for name in names:
         parametrize._inject_property(module, name)
+    let_reset_renew(module)
     return module

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param._constrain import Init
 from spectral_param._parametrizations import ScaledCayley
 from spectral_param._recurrence.goru import goru
-from spectral_param.functional._checks import chosen_dtype, whole_number
+from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell
 from spectral_param.nn._sequence_layer import SequenceLayer, check_real
 
@@ -68,6 +68,7 @@ class GORUCell(ConstrainedCell):
                 f"dtype: expected a real dtype, got {dtype}. The gates are real; for a complex state take "
                 "spectral_param.nn.ScuRNN."
             )
+        check_bool(bias, "bias")
         orthogonal = ScaledCayley() if parametrization is None else parametrization
         super().__init__()
         self.input_size = input_size = whole_number(input_size, "input_size")
@@ -104,8 +105,9 @@ class GORUCell(ConstrainedCell):
             State like hx.
 
         Raises:
-            ValueError: If the input or hx is complex.
+            ValueError: If the input or hx is complex or of another shape.
         """
+        self.check_step(input, hx)
         check_real("input", input, self.weight_ih.dtype)
         check_real("hx", hx, self.weight_ih.dtype)
         x = input.to(self.weight_ih.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param._recurrence.sequence import reversal
-from spectral_param.functional._checks import check_tensor, is_finite, whole_number
+from spectral_param.functional._checks import check_bool, check_tensor, is_finite, whole_number
 
 
 class SequenceLayer(nn.Module, abc.ABC):
@@ -53,6 +53,10 @@ class SequenceLayer(nn.Module, abc.ABC):
         return_output: bool = True,
     ) -> None:
         super().__init__()
+        check_bool(batch_first, "batch_first")
+        check_bool(bidirectional, "bidirectional")
+        check_bool(real_output, "real_output")
+        check_bool(return_output, "return_output")
         if not (is_finite(dropout) and 0 <= dropout <= 1):
             raise ValueError(f"dropout: expected a probability from 0 to 1, got {dropout!r}.")
         self.input_size = whole_number(input_size, "input_size")

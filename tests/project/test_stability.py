@@ -209,8 +209,23 @@ def is_supported_in_2_6() -> bool:
     return tuple(map(int, oldest)) < (2, 7)
 
 
+def forgets_a_term_of_reverse_over_forward() -> bool:
+    A = torch.eye(3, dtype=torch.float64) + torch.arange(9.0, dtype=torch.float64).reshape(3, 3) / 10
+    b = torch.arange(3.0, dtype=torch.float64)[:, None]
+
+    def f(t):
+        return torch.linalg.solve(A + t * A.mT, b).square().sum()
+
+    def tangent(t):
+        return torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
+
+    zero = torch.zeros((), dtype=torch.float64)
+    return not torch.isclose(torch.func.grad(tangent)(zero), torch.func.grad(torch.func.grad(f))(zero))
+
+
 BUGS = {
     "_context.not_nested": loses_the_outer_derivative,
+    "_context.solve": forgets_a_term_of_reverse_over_forward,
     "_eigen.dense.physical_conj": ignores_the_conjugate_bit,
     "functional.exponential": has_a_wrong_coefficient,
     "init.spectral_radius_": forgets_that_it_is_coalesced,

@@ -83,10 +83,10 @@ def test_meta_device_then_materialised_and_restarted(name) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_after_to_empty_a_read_without_values_is_said(name) -> None:
-    """The layer's reset_parameters changes the weight that it reads, and no original."""
+    """Without ``constrain``, reset_parameters changes the weight that it reads, and no original."""
     with torch.device("meta"):
         layer = torch.nn.Linear(4, 4)
-    sp.constrain(layer, "weight", KINDS[name][0]((4, 4)))
+    register_parametrization(layer, "weight", KINDS[name][0]((4, 4)))
     layer.to_empty(device="cpu")
     for t in (*layer.parameters(), *layer.buffers()):
         t.data.fill_(0.1)  # Instead of any values; seen by no one.

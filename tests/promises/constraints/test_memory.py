@@ -329,6 +329,8 @@ def test_a_latch_that_stays_open_leaves_earlier_reads_their_gradient() -> None:
 class Dropped(sp.ScaledCayley):
     """A constraint whose weight depends on ``training``."""
 
+    depends_on_training = True
+
     def constrain(self, T, found=None):
         W = super().constrain(T, found=found)
         return W if self.training else 0.5 * W

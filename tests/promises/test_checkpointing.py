@@ -1,0 +1,69 @@
+"""Activation checkpointing of torch's recurrent layers with constrained weights, from the first pass on."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import spectral_param as sp
+
+CONSTRAINTS = {
+    "radius": lambda: sp.SpectralRadiusNorm(0.9),
+    "cayley": sp.ScaledCayley,
+    "chain": lambda: [sp.SpectralNorm(0.9), sp.SpectralRadiusNorm(0.5)],
+}
+
+
+def made(kind, name: str, pattern: str) -> nn.Module:
+    return sp.constrain(kind(3, 4, 2, bidirectional=True), pattern, CONSTRAINTS[name]())
+
+
+@pytest.mark.parametrize("pattern", ["weight_hh_l*", "weight_hh_l1_reverse"])
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("way", ["new", "used", "copy", "copy of a copy", "assigned", "loaded", "converted"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_the_first_pass_can_be_checkpointed(kind, way, name, pattern) -> None:
+    torch.manual_seed(0)
+    layer = made(kind, name, pattern)
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    if way not in ("new", "converted"):
+        layer(x)[0].sum().backward()
+    if "copy" in way:
+        layer = copy.deepcopy(layer)
+        layer = copy.deepcopy(layer) if way == "copy of a copy" else layer
+    if way in ("assigned", "loaded"):
+        other = made(kind, name, pattern)
+        other.load_state_dict(layer.state_dict(), assign=way == "assigned")
+        layer = other
+    if way == "converted":
+        layer, x = layer.double(), x.detach().double().requires_grad_()
+
+    def loss(y):
+        return layer(y)[0].square().sum()
+
+    for _ in range(2):
+        layer.zero_grad()
+        x.grad = None
+        checkpoint(loss, x, use_reentrant=False).backward()
+        found = [x.grad.clone(), *(p.grad.clone() for p in layer.parameters())]
+        expected = torch.autograd.grad(loss(x), [x, *layer.parameters()])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_a_layer_without_its_constraints_is_torchs_own(kind) -> None:
+    layer = sp.remove(copy.deepcopy(made(kind, "cayley", "weight_hh_l*")))
+    assert type(layer) is kind
+    x = torch.randn(5, 2, 3)
+    layer(x)
+    with torch.no_grad():
+        layer.weight_hh_l0.zero_()
+    assert torch.equal(layer(x)[0], copy.deepcopy(layer)(x)[0])

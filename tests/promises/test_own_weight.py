@@ -1,0 +1,105 @@
+"""The weight of a constraint can be assigned to it: its own, its twin's, an averaged or a loaded one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel
+
+import spectral_param as sp
+from spectral_param.testing import Case, Shape, holder, originals, tolerance
+from tests.promises.cases import CASES, FROM_THE_START
+
+# On both sides of each size at which a computation takes another way.
+BORDERS = (16, 17, 32, 33, 95, 96, 127, 128)
+
+
+def trained(case: Case, W: torch.Tensor, seed: int) -> torch.nn.Module:
+    module = holder(case, W)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _ in range(2):
+            for t in originals(module):
+                t.add_(0.01 * torch.randn(t.shape, dtype=t.dtype, generator=generator))
+            module.weight  # noqa: B018
+    return module
+
+
+def check_assigned(module: torch.nn.Module, W: torch.Tensor, what: str) -> None:
+    try:
+        module.weight = W.detach().clone()
+    except sp.errors.InManifoldError as error:
+        raise AssertionError(f"{what}: {error}") from error
+    limit = tolerance(W.dtype, max(W.shape[-2:])) * max(1.0, W.abs().max().item())
+    constraint = module.parametrizations["weight"][0]
+    if isinstance(constraint, sp.SpectralNorm):  # A norm that is tracked is known so well, says the page.
+        limit += 1e-10 if W.dtype in (torch.float64, torch.complex128) else 5e-7
+    if isinstance(constraint, sp.SchurForm):  # The condition of a Schur form: its departure from normality.
+        limit *= 6
+    error = (module.weight - W).abs().max().item()
+    assert error <= limit, f"{what}: expected agreement to {limit:.1e}, got {error:.1e}"
+
+
+def check_own_weights(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    module = trained(case, case.member(shape, dtype), seed=1)
+    W = module.weight.detach().clone()
+    assert module.parametrizations["weight"][0].in_manifold(W)
+    check_assigned(module, W, "own weight")
+    twin = copy.deepcopy(module)
+    twin.weight  # noqa: B018
+    check_assigned(module, twin.weight, "weight of a copy")
+    loaded = copy.deepcopy(module)
+    loaded.load_state_dict(module.state_dict())
+    check_assigned(module, loaded.weight, "loaded weight")
+    if not case.recovers or case.name == "Givens-two-layers":  # Of these only the present weight.
+        return
+    other = trained(case, case.member(shape, dtype), seed=2)
+    if case not in FROM_THE_START:
+        check_assigned(module, other.weight, "weight of a twin")
+    averaged = AveragedModel(copy.deepcopy(other), use_buffers=True)
+    averaged.update_parameters(other)
+    averaged.update_parameters(other)
+    check_assigned(other, averaged.module.weight, "averaged weight")
+
+
+def every(cases, sizes) -> list:
+    """Return each case with each size, the dtypes in turn."""
+    return [
+        pytest.param(case, (n, n), case.dtypes[i % len(case.dtypes)], id=f"{case.name}-{n}")
+        for case in cases
+        for i, n in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize(("case", "shape", "dtype"), every((*CASES, *FROM_THE_START), BORDERS))
+def test_own_weights_on_both_sides_of_each_border(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    check_own_weights(case, shape, dtype)
+
+
+NORMS = [case for case in (*CASES, *FROM_THE_START) if case.name.startswith(("SpectralNorm", "SpectralRad"))]
+
+
+@pytest.mark.parametrize("n", [95, 96, 128])
+@pytest.mark.parametrize("case", NORMS, ids=lambda case: case.name)
+def test_own_weights_where_norms_and_radii_are_tracked(case: Case, n: int) -> None:
+    for dtype in case.dtypes:
+        check_own_weights(case, (n, n), dtype)
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.parametrize("shape", [(96, 96), (200, 100), (100, 200), (3, 96, 97)])
+def test_the_weight_of_the_last_steps_can_be_assigned(mode, shape) -> None:
+    for seed in range(5):
+        torch.manual_seed(seed)
+        layers = []
+        for _ in range(2):
+            layer = torch.nn.Module()
+            layer.weight = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64))
+            layers.append(sp.constrain(layer, "weight", sp.SpectralNorm(2.5, mode)))
+        assert layers[0].parametrizations["weight"][0].in_manifold(layers[1].weight)
+        layers[0].weight = layers[1].weight.detach()
+        with pytest.raises(sp.errors.InManifoldError):
+            layers[0].weight = layers[1].weight.detach() * (1 + 1e-8)
