@@ -90,8 +90,8 @@ class Fitting:
             )
         if self.time == "continuous" and (self.lead, self.start, self.delays) != (None, None, 1):
             raise ValueError(
-                f"{name}: expected no lead, no start and no delays in continuous time, got lead={self.lead!r}, "
-                f"start={self.start!r}, delays={self.delays!r}."
+                f"{name}: expected no lead, no start and no delays in continuous time, got "
+                f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}."
             )
         if self.towards is not None and self.horizon is None:
             raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
