@@ -3,7 +3,11 @@
 The threads are those of $OMP_NUM_THREADS, the random state is that of --seed.
 """
 
+import functools
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 # For what a test starts, too. Before torch and numpy are imported, which read them once.
 for library in ("OMP", "MKL", "OPENBLAS"):
@@ -22,3 +26,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(request.config.getoption("seed"))
+
+
+@functools.cache
+def run_in_a_process_of_its_own(path: Path, seed: int) -> str:
+    """Run the tests of a file that are marked ``fresh``; return what they print, or nothing if all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "fresh and not nightly"]
+    done = subprocess.run(
+        [*command, "--seed", str(seed), str(path)],
+        env={**os.environ, "SPECTRAL_PARAM_FRESH": "1"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Run tests that are marked ``fresh`` where no other test has been: they copy the process.
+
+    A process in which autograd has threads cannot be copied, and it has some after a test of a device.
+    """
+    if item.get_closest_marker("fresh") is None or "SPECTRAL_PARAM_FRESH" in os.environ:
+        return None
+
+    def call() -> None:
+        printed = run_in_a_process_of_its_own(item.path, item.config.getoption("seed"))
+        assert not printed, printed
+
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    report = pytest.TestReport.from_item_and_call(item, pytest.CallInfo.from_call(call, when="call"))
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

@@ -530,7 +530,7 @@ CHOICES = (
         "spectral_param/functional/_cayley.py",
         "if torch.is_grad_enabled() or is_wrapped(G):",
         "if is_wrapped(G):",
-        contract("ScaledCayley and gradients and 4x4-float64"),
+        contract("ScaledCayley and gradients"),
     ),
     Fault(
         "batched-lyapunov: numpy's gradient is taken for many gradients at a time",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spectral_param as sp
+from tests.properties import FACTOR
 
 CONSTRAINTS = {
     "radius": lambda: sp.SpectralRadiusNorm(0.9),
@@ -22,10 +24,18 @@ def made(kind, name: str, pattern: str) -> nn.Module:
     return sp.constrain(kind(3, 4, 2, bidirectional=True), pattern, CONSTRAINTS[name]())
 
 
-@pytest.mark.parametrize("pattern", ["weight_hh_l*", "weight_hh_l1_reverse"])
-@pytest.mark.parametrize("name", CONSTRAINTS)
-@pytest.mark.parametrize("way", ["new", "used", "copy", "copy of a copy", "assigned", "loaded", "converted"])
-@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+PATTERNS = ("weight_hh_l*", "weight_hh_l1_reverse")
+WAYS = ("new", "used", "copy", "copy of a copy", "assigned", "loaded", "converted")
+# Each layer in each way, with constraints and patterns by turns; in a nightly run with all of them.
+EVERY = [
+    (kind, way, *each)
+    for i, (kind, way) in enumerate(itertools.product((nn.RNN, nn.LSTM, nn.GRU), WAYS))
+    for j, each in enumerate(itertools.product(CONSTRAINTS, PATTERNS))
+    if FACTOR > 1 or j == i % (len(CONSTRAINTS) * len(PATTERNS))
+]
+
+
+@pytest.mark.parametrize(("kind", "way", "name", "pattern"), EVERY)
 def test_the_first_pass_can_be_checkpointed(kind, way, name, pattern) -> None:
     torch.manual_seed(0)
     layer = made(kind, name, pattern)

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 import spectral_param.functional as F
 from spectral_param.testing import Case, Shape, holder, originals
 from tests.promises.cases import CASES, FROM_THE_START
+from tests.properties import FACTOR
 
 Flat = Callable[[Tensor], Tensor]
 
@@ -272,10 +273,12 @@ def shapes_of(case: Case) -> list[tuple[Shape, torch.dtype]]:
     return chosen + ([((3, 3), torch.complex128)] if torch.complex128 in case.dtypes else [])
 
 
+# One shape and dtype of each case by turns, all of them in a nightly run.
 CONSTRAINTS = [
     pytest.param(case, *each, id=f"{case.name}-{'x'.join(map(str, each[0]))}-{str(each[1])[6:]}")
-    for case in (*CASES, *FROM_THE_START)
-    for each in shapes_of(case)
+    for i, case in enumerate((*CASES, *FROM_THE_START))
+    for j, each in enumerate(shapes_of(case))
+    if FACTOR > 1 or j == i % len(shapes_of(case))
 ]
 
 

@@ -16,6 +16,7 @@ from tests.promises.cases import CASES
 EXAMPLE = ROOT / "examples" / "several_processes.py"
 
 
+@pytest.mark.fresh
 def test_example_of_several_processes(tmp_path) -> None:
     # It asserts by itself: DDP, FSDP2, a checkpoint of the shards, mixed precision.
     printed = ranked(lambda _: runpy.run_path(str(EXAMPLE), run_name="__main__"), tmp_path / "printed")
