@@ -1,7 +1,7 @@
 """What else fits stable dynamics, most of it written from the papers.
 
-Constraint generation, SOC and trained geotorch work on the reduction of ``spectral_param.dynamics._reduce``:
-minimise ½‖(A − A_LS) Rᵀ‖², B being the best for each A. Each stops after so many CPU seconds and says whether
+Constraint generation, SOC and trained geotorch work on the reduction of
+``spectral_param.dynamics._one_step.reduce``: minimise ½‖(A − A_LS) Rᵀ‖², B being the best for each A. Each stops after so many CPU seconds and says whether
 it came to its own end before.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.dynamics_problems import height, simple_fits
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._reduce import Problem
+from spectral_param.dynamics._one_step.reduce import Problem
 
 Array = NDArray[Any]  # float64
 

@@ -9,13 +9,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._choice import LADDERS, Choice, choose, folds_of, number_of_fits
-from spectral_param.dynamics._coordinates import Coordinates, Units
-from spectral_param.dynamics._data import Pairs, as_matrix, stacked
-from spectral_param.dynamics._fit import StableFit, Time, _bound, fit_stable
-from spectral_param.dynamics._forecast import ForecastFit, Start, climb, fit_of, restored
-from spectral_param.dynamics._measure import Part, Squares
+from spectral_param.dynamics._data import Coordinates, Pairs, Part, Units, as_matrix, stacked
+from spectral_param.dynamics._forecast.fit import ForecastFit, Start, climb, fit_of, restored
+from spectral_param.dynamics._forecast.windows import Squares
+from spectral_param.dynamics._one_step.fit import StableFit, Time, _bound, fit_stable
 from spectral_param.dynamics._progress import progress_bar
+from spectral_param.dynamics._selection.choose import LADDERS, Choice, choose, folds_of, number_of_fits
 from spectral_param.functional._checks import is_finite, whole_number
 
 _LEAD = 50  # default of the lead, at most a quarter of the longest recording
@@ -90,8 +89,8 @@ class Fitting:
             )
         if self.time == "continuous" and (self.lead, self.start, self.delays) != (None, None, 1):
             raise ValueError(
-                f"{name}: expected no lead, no start and no delays in continuous time, got lead={self.lead!r}, "
-                f"start={self.start!r}, delays={self.delays!r}."
+                f"{name}: expected no lead, no start and no delays in continuous time, got "
+                f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}."
             )
         if self.towards is not None and self.horizon is None:
             raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")

@@ -12,13 +12,13 @@ import scipy.linalg
 from torch import nn
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._choice import Choice
 from spectral_param.dynamics._data import as_array, names_of, pairs_of
-from spectral_param.dynamics._fit import StableFit, Time
 from spectral_param.dynamics._fitting import Fitting
-from spectral_param.dynamics._forecast import ForecastFit, Start
+from spectral_param.dynamics._forecast.fit import ForecastFit, Start
+from spectral_param.dynamics._forecast.windows import Windows, forecast
 from spectral_param.dynamics._module import StableLinear
-from spectral_param.dynamics._rollout import Windows, forecast
+from spectral_param.dynamics._one_step.fit import StableFit, Time
+from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.functional._checks import whole_number
 
 

@@ -8,34 +8,13 @@ clipped, the least error (:func:`fit_stable`), and the least error with a bound 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._fit import fit_stable, with_ridge
-from spectral_param.dynamics._measure import Part
+from spectral_param.dynamics._data import Part, triangular_pairs
+from spectral_param.dynamics._one_step.fit import fit_stable, with_ridge
 
 _NORM_STEPS = 200
-_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
-
-
-def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
-    """Return X, Y and U that have the products of all pairs of successive rows and their inputs, in few rows.
-
-    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
-    """
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    block = max(_BLOCK, 2 * (2 * n + m))
-    waiting: list[Any] = []
-    for Y, U in parts:
-        for k in range(0, len(U), block):
-            end = min(k + block, len(U))
-            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
-            if sum(map(len, waiting)) > 2 * block:
-                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
-    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
-    return R[:, :n], R[:, n + m :], R[:, n : n + m]
 
 
 class OneStep:

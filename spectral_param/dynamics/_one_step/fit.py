@@ -14,9 +14,9 @@ from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
-from spectral_param.dynamics._reduce import reduce
-from spectral_param.dynamics._regions import Disc, HalfPlane, Region
-from spectral_param.dynamics._search import search
+from spectral_param.dynamics._one_step.reduce import reduce
+from spectral_param.dynamics._one_step.regions import Disc, HalfPlane, Region
+from spectral_param.dynamics._one_step.search import search
 from spectral_param.functional._checks import is_finite, whole_number
 
 Time = Literal["discrete", "continuous"]

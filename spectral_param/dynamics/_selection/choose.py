@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._measure import Part, Squares, squares
-from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._one_step import OneStep
-from spectral_param.dynamics._rollout import operations, windows_of
+from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
+from spectral_param.dynamics._forecast.windows import Squares, operations, squares, windows_of
+from spectral_param.dynamics._selection.shrunk import OneStep
 
 Model = tuple[Array, Array]  # A, B
 

@@ -10,15 +10,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._choice import Choice
-from spectral_param.dynamics._coordinates import Units
-from spectral_param.dynamics._data import as_array, as_matrix, require_finite
-from spectral_param.dynamics._fit import _bound, fit_stable
+from spectral_param.dynamics._data import Part, Units, as_array, as_matrix, require_finite, triangular_pairs
+from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
+from spectral_param.dynamics._forecast.windows import windows_of
 from spectral_param.dynamics._growth import growth_of_powers
-from spectral_param.dynamics._measure import Part
-from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._one_step import triangular_pairs
-from spectral_param.dynamics._rollout import windows_of
+from spectral_param.dynamics._one_step.fit import _bound, fit_stable
+from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.functional._checks import is_finite, whole_number
 
 Start = Literal["measured", "estimated"]

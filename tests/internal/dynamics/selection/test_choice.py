@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._choice import choose, folds_of
-from spectral_param.dynamics._measure import Squares, squares
-from spectral_param.dynamics._one_step import OneStep, clipped, triangular_pairs
+from spectral_param.dynamics._data import triangular_pairs
+from spectral_param.dynamics._forecast.windows import Squares, squares
+from spectral_param.dynamics._selection.choose import choose, folds_of
+from spectral_param.dynamics._selection.shrunk import OneStep, clipped
 
 
 def parts_of(*lengths, n=3, m=2, seed=0):
