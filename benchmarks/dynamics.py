@@ -132,7 +132,7 @@ def compare(problem: Problem, seconds: float) -> dict[str, Any]:
     else:
         fits["constraint generation"] = lambda seconds: constraint_generation(reduced, seconds)
         fits["SOC"] = lambda seconds: soc(reduced, least, seconds)
-        fits["fit_stable, steps=0"] = stable(steps=0)
+        fits["fit_stable, max_iter=0"] = stable(max_iter=0)
         fits["fit_stable"] = stable()
         fits["fit_stable, radius=0.999"] = stable(radius=0.999)
     return {

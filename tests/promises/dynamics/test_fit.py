@@ -107,7 +107,7 @@ def test_a_smaller_radius_never_fits_better_and_more_steps_never_worse():
     X, Y = texture(7, 18, seed=1)
     errors = [fit_stable(X, Y, radius=radius).error for radius in (1.0, 0.99, 0.9, 0.5)]
     assert errors == sorted(errors)
-    closed, full = fit_stable(X, Y, steps=0), fit_stable(X, Y)
+    closed, full = fit_stable(X, Y, max_iter=0), fit_stable(X, Y)
     assert full.error <= closed.error
 
 
@@ -173,7 +173,7 @@ def test_robot_arm_beats_the_stored_results(order, samples):
 
 def test_needs_little_memory_and_time():
     X, Y = texture(40, 60, seed=0)
-    fit_stable(X, Y, steps=1)
+    fit_stable(X, Y, max_iter=1)
     tracemalloc.start()
     began = time.process_time()
     fit_stable(X, Y)
@@ -330,8 +330,8 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
         ((good, good), {"radius": 0}, ["radius"]),
         ((good, good), {"radius": float("nan")}, ["radius", "nan"]),
         ((good, good), {"radius": "1"}, ["radius", "'1'"]),
-        ((good, good), {"steps": -1}, ["steps", "-1"]),
-        ((good, good), {"steps": 1.5}, ["steps", "1.5"]),
+        ((good, good), {"max_iter": -1}, ["max_iter", "-1"]),
+        ((good, good), {"max_iter": 1.5}, ["max_iter", "1.5"]),
         ((good, good), {"ridge": "a"}, ["ridge"]),
         ((good, good), {"ridge": -1.0}, ["ridge"]),
     ],
