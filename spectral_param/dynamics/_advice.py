@@ -12,6 +12,7 @@ from spectral_param.dynamics._data import Part, Recording, constant_columns
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
 _FEW = 10  # rows whose mean says little
 _MANY = 100  # states of which a fit takes seconds
+_ENOUGH = 3000  # rows of a recording that are looked at
 _SAME = 1e-9  # relative; what a scaler leaves is exact to rounding
 _SHARE = 0.02  # of the states' squares: transients that tell A and B apart
 _DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
@@ -110,8 +111,8 @@ def about_inputs(parts: list[Part], level: int) -> None:
     """
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
     depth = n + 1
-    long = [(Y, U) for Y, U in parts if len(U) >= depth]
-    if not m or not long:
+    long = [(Y[-_ENOUGH:], U[-(_ENOUGH - 1) :]) for Y, U in parts if len(U) >= depth][:100]
+    if not m or not long or depth * m > _MANY:
         return
     blocks = []
     for _, U in long:

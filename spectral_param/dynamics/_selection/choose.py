@@ -48,6 +48,8 @@ _TIE = 0.01  # what differs by less is equal: then take what shrinks least, and 
 _EQUAL = 0.002  # what differs by less forecasts as well
 _EXACT = 1e-8  # an error of one step that is rounding: nothing is better
 _COARSE = 1e-3  # gain of a step at which a rung ends; what remains is less than the noise of the fit
+_ENOUGH = 3000  # rows that are chosen from; all are fitted
+_LAST = 3  # iterations on all rows, after those on the rows that were chosen from
 _MANY = 64  # states from which on only the best of the shrunk fits are made stable
 _FEW = 3  # horizons that are tried where each takes L-BFGS
 _ROWS = 2  # rows for each state and input that estimated starts need
@@ -199,7 +201,9 @@ def choose(
         ValueError: If there are too few rows to hold any out.
     """
     found = []
-    for parts in variants:
+    some = _some(variants[0], lead)
+    for of_all in variants:
+        parts = [(of_all[i][0][begin:], of_all[i][1][begin:]) for i, begin in some]
         folds = folds_of(parts, lead)
         if len(folds) < 2:
             raise ValueError(
@@ -212,7 +216,7 @@ def choose(
     # Lagged inputs are taken only if they are clearly better.
     lagged = len(found) > 1 and _error(found[1][1]) < _BETTER * _error(found[0][1])
     search, one = found[lagged]
-    parts, best = search.parts, one
+    parts, best = variants[lagged], one
     several = [] if _error(one) < _EXACT else [rung for start in starts for rung in search.ladder(one, start)]
     if several:
         best = search.better(one, several)
@@ -220,13 +224,28 @@ def choose(
         A, B = one.fit(OneStep(parts))
         horizon: int | None = 1
     else:
-        A, B = search.on_all_rows(best, one)
+        A, B = search.on_all_rows(best, one, parts)
         horizon = best.choice.horizon
     aim = search.objective(OneStep(parts), best.choice).of(parts, horizon)
     error = aim.error(A, B)
     fit = ForecastFit(A, B, error, error, best.choice.radius, spectral_radius(A), horizon, best.choice.start)
     choice = dataclasses.replace(best.choice, lagged_inputs=bool(lagged))
+    for fold in search.folds:
+        fold.where = [(some[i][0], some[i][1] + a, some[i][1] + b) for i, a, b in fold.where]
     return Chosen(fit, choice, search.folds, best.models)
+
+
+def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
+    """Return the recordings, and their first rows, that are chosen from: all, or a part of long ones."""
+    rows, n, m = sum(len(Y) for Y, _ in parts), parts[0][0].shape[1], parts[0][1].shape[1]
+    enough = max(_ENOUGH, 20 * (n + m), 8 * lead)
+    if rows <= 2 * enough:
+        return [(i, 0) for i in range(len(parts))]
+    if len(parts) >= 8:
+        step = max(1, min(len(parts) // 8, rows // enough))
+        return [(i, 0) for i in range(step // 2, len(parts), step)]
+    # The last rows are nearest to what will be forecast.
+    return [(i, len(Y) - max(2, len(Y) * enough // rows)) for i, (Y, _) in enumerate(parts)]
 
 
 def number_of_fits(starts: Sequence[str]) -> int:
@@ -429,7 +448,7 @@ class _Search:
                 break
         return found
 
-    def on_all_rows(self, rung: _Candidate, one: _Candidate) -> Model:
+    def on_all_rows(self, rung: _Candidate, one: _Candidate, parts: list[Part]) -> Model:
         """Return the fit of a rung to all rows, from the rungs below and from the fits of the folds."""
         data = OneStep(self.parts)
         objective = self.objective(data, rung.choice)
@@ -439,7 +458,11 @@ class _Search:
             model = descend(objective.of(self.parts, horizon), *model, STEPS, _COARSE)[0][1:]
         last = objective.of(self.parts, rung.choice.horizon)
         begin = _least(last, [model, *rung.models])
-        return descend(last, *begin, 3 * STEPS)[0][1:]
+        model = descend(last, *begin, 3 * STEPS)[0][1:]
+        if sum(map(len, (Y for Y, _ in parts))) == sum(map(len, (Y for Y, _ in self.parts))):
+            return model
+        whole = self.objective(OneStep(parts), rung.choice).of(parts, rung.choice.horizon)
+        return descend(whole, *model, _LAST, _COARSE)[0][1:]
 
 
 def _least(problem: Problem, models: list[Model]) -> Model:
