@@ -113,8 +113,10 @@ class StableLinearModel(Estimator):
         radius_: The radius used; None in continuous time.
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
         modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
-        frequencies_: Frequency of each eigenvalue, in cycles per unit of time.
+        frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
+        decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
+            decay, negative for one that grows.
         fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
             from it.
@@ -429,7 +431,8 @@ class StableLinearModel(Estimator):
         rounded = (height / (np.abs(eigenvalues).max() or 1.0)).round(12)
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
-        vectors = vectors[:, order].astype(np.complex128)
+        self._vectors: Array = vectors[:, order].astype(np.complex128)
+        vectors = self._vectors
         self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
         if self.time == "discrete":
             with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
@@ -438,6 +441,8 @@ class StableLinearModel(Estimator):
         else:
             self.growth_rates_ = self.eigenvalues_.real
             self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
+        with np.errstate(divide="ignore"):  # What does not decay has the time ∞.
+            self.decay_times_ = np.where(self.growth_rates_ == 0, np.inf, -1 / self.growth_rates_)
 
     # Use ----------------------------------------------------------------------------------------------
 
@@ -500,10 +505,8 @@ class StableLinearModel(Estimator):
                 )
             U = U[: before + steps]
         driven = self._driven(U, before + steps)
-        A, n = self.A_, len(self.A_)
-        if self.time == "continuous":  # A step of dt with constant input is one exponential.
-            both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
-            A, driven = both[:n, :n], driven @ both[:n, n:].T
+        n = len(self.A_)
+        A, driven = self._of_one_step(driven)
         states = self._coordinates.into(rows)
         before -= self.delays - 1
         x = self._last(states, driven[:before], len(states), A)[0]
@@ -512,6 +515,93 @@ class StableLinearModel(Estimator):
             x = A @ x + driven[before + k]
             simulated[k] = x
         return self._coordinates.newest(simulated)
+
+    def amplitudes(self, X: Any, U: Any = None) -> Array:
+        """Return how much of each mode is in a recording, at its first state.
+
+        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
+        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
+        fit all rows best.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+
+        Returns:
+            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        return self._free(X, U, "amplitudes")[0]
+
+    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
+        """Return a recording as these modes describe it, from its amplitudes.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
+
+        Returns:
+            Array ``(rows − delays + 1, n)``: x*, the response to the inputs, and the sum over these modes.
+
+        Raises:
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
+                such mode.
+        """
+        b, center, forced = self._free(X, U, "reconstruct")
+        number = len(b)
+        chosen = np.ones(number, dtype=bool)
+        if modes is not None:
+            asked = np.atleast_1d(np.asarray(modes))
+            asked = asked if asked.size else asked.astype(int)
+            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
+                raise ValueError(
+                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
+                    f"eigenvalues, got {modes!r}."
+                )
+            chosen[:] = False
+            for i in asked % number:
+                # The two of a pair stand together, the positive frequency first.
+                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
+        steps = np.arange(len(forced))[:, None]
+        powers = self._multipliers()[chosen] ** steps
+        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
+        return self._coordinates.newest(states)
+
+    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
+        """Return the amplitudes, the point at rest, and the response to the inputs."""
+        self._require_fit(method)
+        rows = self._states(X, "X", method, self.delays)
+        if U is not None:
+            U = as_array(U, "U", f"StableLinearModel.{method}")
+            if len(U) == len(rows) - 1:
+                U = np.vstack([U, np.zeros((1, U.shape[1]))])  # The last row acts on no state of X.
+        A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
+        offset = self._of_one_step(self.offset_[None])[1][0]
+        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        forced = np.zeros_like(driven)
+        for k in range(len(forced) - 1):
+            forced[k + 1] = A @ forced[k] + driven[k]
+        states = self._coordinates.into(rows) - center - forced
+        scale = self._scale
+        windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
+        scaled = A / scale[:, None] * scale
+        first = forecast(scaled, np.zeros((len(A), 0)), windows, True)[0, 0] * scale
+        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
+
+    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
+        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
+        A, n = self.A_, len(self.A_)
+        if self.time == "discrete":
+            return A, driven
+        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+        return both[:n, :n], driven @ both[:n, n:].T
+
+    def _multipliers(self) -> Array:
+        """Return the eigenvalues of a step of dt."""
+        return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
 
     def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
         """Return the last state of each window of so many successive rows, estimated from the window."""
