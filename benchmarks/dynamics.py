@@ -28,7 +28,7 @@ from examples.papers.data import DataError
 from examples.papers.tasks.dynamics import load_arm
 from spectral_param.dynamics import fit_stable
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
-from spectral_param.dynamics._reduce import reduce
+from spectral_param.dynamics._one_step.reduce import reduce
 
 Array = NDArray[Any]  # float64
 Fit = Callable[[float], Found]  # of the CPU seconds allowed
@@ -132,7 +132,7 @@ def compare(problem: Problem, seconds: float) -> dict[str, Any]:
     else:
         fits["constraint generation"] = lambda seconds: constraint_generation(reduced, seconds)
         fits["SOC"] = lambda seconds: soc(reduced, least, seconds)
-        fits["fit_stable, steps=0"] = stable(steps=0)
+        fits["fit_stable, max_iter=0"] = stable(max_iter=0)
         fits["fit_stable"] = stable()
         fits["fit_stable, radius=0.999"] = stable(radius=0.999)
     return {

@@ -1,8 +1,8 @@
 """What else fits stable dynamics, most of it written from the papers.
 
-Constraint generation, SOC and trained geotorch work on the reduction of ``spectral_param.dynamics._reduce``:
-minimise ½‖(A − A_LS) Rᵀ‖², B being the best for each A. Each stops after so many CPU seconds and says whether
-it came to its own end before.
+Constraint generation, SOC and trained geotorch work on the reduction of
+``spectral_param.dynamics._one_step.reduce``: minimise ½‖(A − A_LS) Rᵀ‖², B being the best for each A. Each
+stops after so many CPU seconds and says whether it came to its own end before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.dynamics_problems import height, simple_fits
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._reduce import Problem
+from spectral_param.dynamics._one_step.reduce import Problem
 
 Array = NDArray[Any]  # float64
 
@@ -291,7 +291,7 @@ def kalman_em(
         if height(W[:, :n]) > 1:
             L = np.linalg.cholesky(zz + 1e-10 * np.trace(zz) * np.eye(n + m)).T
             L, goal = np.vstack([L, np.zeros((1, n + m))]), np.vstack([L @ W.T, np.zeros((1, n))])
-            fit = fit_stable(L[:, :n], goal, L[:, n:] if m else None, steps=2)
+            fit = fit_stable(L[:, :n], goal, L[:, n:] if m else None, max_iter=2)
             W = np.hstack([fit.A, fit.B]) if m else fit.A
         A, B = W[:, :n], W[:, n:]
         Q = (xx - W @ xz.T - xz @ W.T + W @ zz @ W.T) / pairs

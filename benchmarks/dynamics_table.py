@@ -31,7 +31,7 @@ METHODS = {
     "SOC": ("SOC",),
     "alpha_stable, trained": ("alpha_stable, trained",),
     "`fit_stable`": (OURS,),
-    "`fit_stable`, closed form": ("fit_stable, steps=0",),
+    "`fit_stable`, closed form": ("fit_stable, max_iter=0",),
     "`fit_stable`, smaller bound": ("fit_stable, radius=0.999", "fit_stable, abscissa=-0.001"),
 }
 
@@ -85,7 +85,8 @@ METHODS_TEXT = """## The methods
 - **alpha_stable, trained**: geotorch's constraint and L-BFGS.
 - Constraint generation, SOC and `alpha_stable` search. A search may take {seconds:g} CPU seconds; this limit
   cut {cut} of {searched} searches short. SOC's authors allow half an hour.
-- **Closed form** is `fit_stable(..., steps=0)`. The **smaller bound** is `radius=0.999` or `abscissa=-0.001`.
+- **Closed form** is `fit_stable(..., max_iter=0)`. The **smaller bound** is `radius=0.999` or
+  `abscissa=-0.001`.
 
 """
 

@@ -159,11 +159,18 @@ def disc_(
     return tensor
 
 
-def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Generator | None = None) -> Weight:
+def spectral_radius_(
+    tensor: Weight,
+    radius: float = 1.0,
+    generator: torch.Generator | None = None,
+    *,
+    mask: Tensor | None = None,
+) -> Weight:
     """Give a weight the spectral radius ``radius``: fill a dense one at random, or scale a sparse one.
 
-    A dense tensor is filled with Gaussian entries, which are then scaled: the usual start of a reservoir. A
-    sparse weight keeps its pattern, and its entries are multiplied by one positive factor.
+    A dense tensor is filled with Gaussian entries, which are then scaled: the usual start of a reservoir.
+    With ``mask=W != 0`` it keeps its zeros. A sparse weight keeps its pattern, and its entries are multiplied
+    by one positive factor.
 
     The radius of a sparse weight is computed for each strongly connected component of its graph. It is exact,
     or proven to a relative error of 1e-8, or LAPACK computes it from the component as a dense matrix.
@@ -176,6 +183,9 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
             same format is returned, so the entries may be integers.
         radius: The spectral radius. Echo state networks use 0.8 to 1.
         generator: Source of randomness, for dense tensors only.
+        mask: Where entries of a dense tensor are drawn, of its shape or ``(n, n)``; elsewhere they are 0.
+            None, the default, draws all: zeros of the tensor say nothing, because the memory of
+            ``torch.empty`` has some, too.
 
     Returns:
         The tensor, or the scaled copy of a scipy matrix.
@@ -188,8 +198,9 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
         NotFiniteError: If a sparse weight has NaN or infinite entries.
         NotProvenError: If a sparse weight has a strongly connected component of more than 5000 nodes and too
             many eigenvalues close to the largest one.
-        ValueError: If the radius is not positive and finite; if all eigenvalues of a sparse weight are 0, as
-            for an acyclic graph; or if a generator is passed with a sparse weight.
+        ValueError: If the radius is not positive and finite; if all eigenvalues of a sparse or masked weight
+            are 0, as for an acyclic graph; if a generator or a mask is passed with a sparse weight; or if the
+            mask does not fit.
         TypeError: If it is neither a tensor nor a scipy sparse matrix.
 
     Example:
@@ -210,14 +221,42 @@ def spectral_radius_(tensor: Weight, radius: float = 1.0, generator: torch.Gener
     if not (is_finite(radius) and radius > 0):
         raise ValueError(f"radius: expected a positive finite number, got {radius!r}.")
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        if mask is not None:
+            raise ValueError("mask: expected none with a sparse weight, which keeps its pattern, got one.")
         return cast(Weight, _scale_sparse_(tensor, radius, generator))
     blocks = square_blocks(tensor, "spectral_radius_")
+    if mask is not None and (mask.dtype != torch.bool or mask.shape not in (tensor.shape, blocks.shape[-2:])):
+        raise ValueError(
+            f"mask: expected a boolean tensor of shape {tuple(tensor.shape)} or {tuple(blocks.shape[-2:])}, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}. Pass W != 0."
+        )
     with torch.no_grad():
         tensor.normal_(generator=generator)
+        if mask is not None:
+            where = mask.to(tensor.device)
+            if where.shape == tensor.shape:
+                tensor.masked_fill_(~where, 0)
+            else:
+                blocks.masked_fill_(~where, 0)
         # LAPACK has no half precisions.
         exact = blocks.to(torch.promote_types(blocks.dtype, torch.float32))
-        blocks *= (radius / spectral_radius(exact))[..., None, None]
+        found = spectral_radius(exact)
+        # Rounding turns eigenvalues 0 into about the n-th root of eps, so the graph is asked.
+        if mask is not None and _is_acyclic(blocks != 0).any():
+            raise ValueError(
+                "mask: expected a graph with a cycle in each matrix, got one whose eigenvalues are all 0. No "
+                f"factor gives it the radius {radius:g}: add an entry that closes a cycle."
+            )
+        blocks *= (radius / found)[..., None, None]
     return tensor
+
+
+def _is_acyclic(present: Tensor) -> Tensor:
+    """Return which graphs ``(..., n, n)`` have no cycle: the powers of their adjacency matrices end at 0."""
+    paths = present.double()
+    for _ in range(max(1, present.shape[-1].bit_length())):  # paths of 2, 4, 8, ... edges
+        paths = ((paths @ paths) > 0).double()
+    return ~(paths > 0).flatten(-2).any(dim=-1)
 
 
 def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None) -> Any:

@@ -261,6 +261,71 @@ def plot_transient_growth(
     return ax
 
 
+def plot_modes(
+    model: Any,
+    ax: Axes | None = None,
+    number: int = 4,
+    shape: tuple[int, int] | None = None,
+    amplitudes: Any = None,
+    **kwargs: Any,
+) -> Axes:
+    """Draw the modes of stable dynamics, with their frequencies and decay times, one of each pair.
+
+    Args:
+        model: A fitted :class:`~spectral_param.dynamics.StableLinearModel`.
+        ax: Axes to draw on; None, the default, makes new ones.
+        number: Number of modes.
+        shape: Rows and columns of a field, whose columns of states are drawn as images from left to right;
+            None, the default, draws curves over the index of the state.
+        amplitudes: From ``model.amplitudes(X)``: the modes with the largest ones are drawn. None, the
+            default, draws those that decay most slowly.
+        kwargs: Passed to ``Axes.plot``, or to ``Axes.imshow`` with a shape.
+
+    Returns:
+        The axes. Real parts are drawn, each divided by its largest modulus.
+
+    Raises:
+        ValueError: If the model is not fitted, or the shape is not that of the states.
+    """
+    modes = getattr(model, "modes_", None)
+    if modes is None:
+        raise ValueError(
+            f"model: expected a fitted spectral_param.dynamics.StableLinearModel, got {described(model)}."
+        )
+    import numpy as np
+
+    height = len(modes)
+    if shape is not None and (len(shape) != 2 or shape[0] * shape[1] != height):
+        raise ValueError(f"shape: expected (rows, columns) of {height} states, got {shape!r}.")
+    ax = _axes(ax)
+    one_of_pair = np.flatnonzero(model.frequencies_ >= 0)
+    if amplitudes is not None:
+        one_of_pair = one_of_pair[np.argsort(-np.abs(np.asarray(amplitudes))[one_of_pair], kind="stable")]
+    drawn, titles = [], []
+    for i in one_of_pair[:number]:
+        mode = modes[:, i]
+        largest = mode[np.abs(mode).argmax()]
+        drawn.append((mode / largest if largest != 0 else mode).real)
+        titles.append(f"f = {model.frequencies_[i]:.3g}, decay time {model.decay_times_[i]:.3g}")
+    if shape is None:
+        for curve, title in zip(drawn, titles, strict=True):
+            ax.plot(range(1, height + 1), curve, **{"label": title, **kwargs})
+        ax.set(xlabel="state", ylabel="mode, real part")
+        ax.legend(frameon=False, fontsize="small")
+        return ax
+    gap = max(1, shape[1] // 20)
+    tiles = np.full((shape[0], len(drawn) * (shape[1] + gap) - gap), np.nan)
+    for k, tile in enumerate(drawn):
+        begin = k * (shape[1] + gap)
+        tiles[:, begin : begin + shape[1]] = tile.reshape(shape)
+    ax.imshow(tiles, **{"cmap": "RdBu_r", "vmin": -1, "vmax": 1, **kwargs})
+    middle = [k * (shape[1] + gap) + (shape[1] - 1) / 2 for k in range(len(drawn))]
+    ax.set_xticks(middle, [title.replace(", ", "\n") for title in titles])
+    ax.set_yticks([])
+    ax.set(xlabel="mode, real part")
+    return ax
+
+
 def _check_result(value: object, name: str, is_result: bool, call: str) -> None:
     """Raise unless a plot got a result of the analysis, which a weight is not."""
     if not is_result:

@@ -1,46 +1,134 @@
-"""Data as numpy arrays, and what errors say about them."""
+"""From what a user passes to recordings of float64 arrays; delays, projection, units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from spectral_param._matrices import Array
 
+Missing = Literal["raise", "split"]
+Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
+
+_TINY = 1e-8  # a column that varies by less than this part of its size is constant but for its last digits
+
+# Arrays -------------------------------------------------------------------------------------------
+
 
 def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
-    """Return a numpy array or tensor as a float64 array, with NaN for masked entries.
+    """Return a numpy array, tensor or frame as a float64 array, with NaN for masked entries.
 
     Raises:
         ValueError: If it is not real, or has another number of axes.
     """
+    kind = type(M).__name__
     if isinstance(M, torch.Tensor):
         M = M.detach().cpu()
         M = M.numpy() if M.is_complex() else M.double().numpy()
+    if hasattr(M, "toarray") and hasattr(M, "nnz"):
+        # "sparse" stands in scikit-learn's own message, which its checks look for.
+        raise ValueError(
+            f"{caller}: expected a dense {name}, got a sparse {kind}. Pass {name}.toarray(), or its leading "
+            "singular vectors (sklearn.decomposition.TruncatedSVD)."
+        )
     if np.ma.is_masked(M):
         M = M.astype(np.result_type(M, np.float64)).filled(np.nan)
     if is_frame(M):
-        kinds = {name: getattr(dtype, "kind", "O") for name, dtype in M.dtypes.items()}
-        if strange := [name for name, kind in kinds.items() if kind not in "fiu"]:
-            raise ValueError(
-                f"{caller}: expected real numbers in {name}, got other columns: {strange}. Convert or drop "
-                "them."
-            )
-        M = M.to_numpy(dtype=np.float64, na_value=np.nan)
-    array = np.asarray(M)
+        M = _frame(M, name, caller)
+    try:
+        array = np.asarray(M)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind == "O":
+        array = _numbers(M, array, name, caller)
+    if array.dtype.kind == "b":
+        array = array.astype(np.float64)
     if array.dtype.kind not in "fiu":
         raise ValueError(
-            f"{caller}: expected real numbers in {name}, got dtype {array.dtype}. Convert them; for complex "
-            "numbers, pass real and imaginary parts as columns."
+            f"{caller}: expected real numbers in {name}, got dtype {array.dtype}. "
+            + (
+                "Complex data not supported: pass real and imaginary parts as columns."
+                if array.dtype.kind == "c"
+                else f"Convert them: {name}.astype(float)."
+            )
         )
     if array.ndim != ndim:
-        shape = "(samples, columns), samples as rows" if ndim == 2 else "(n,), one state"
-        remedy = f" For one column pass {name}.reshape(-1, 1)." if (ndim, array.ndim) == (2, 1) else ""
-        raise ValueError(f"{caller}: expected {name} of shape {shape}, got {array.shape}.{remedy}")
+        raise ValueError(
+            f"{caller}: expected {name} of shape "
+            f"{'(samples, columns), samples as rows' if ndim == 2 else '(n,), one state'}, got "
+            f"{kind} of shape {array.shape}.{_remedy(M, name, array.ndim) if ndim == 2 else ''}"
+        )
     return array.astype(np.float64, copy=False)
+
+
+def _remedy(M: Any, name: str, ndim: int) -> str:
+    """Return what to pass in place of an array of one axis, or of three."""
+    if ndim == 1 and hasattr(M, "to_frame"):
+        return f" For one column pass {name}.to_frame()."
+    if ndim == 1:
+        return (
+            f" Reshape your data: for one column pass {name}.reshape(-1, 1), for one row "
+            f"{name}.reshape(1, -1)."
+        )
+    if ndim == 3:
+        return f" For trials, an array (trials, time, channels), pass list({name})."
+    return ""
+
+
+def _frame(M: Any, name: str, caller: str) -> Any:
+    """Return the entries of a frame of pandas or polars."""
+    names = [str(column) for column in M.columns]
+    polars = isinstance(M.dtypes, Sequence)
+    kinds = list(M.dtypes) if polars else list(dict(M.dtypes.items()).values())
+    strange = [column for column, kind in zip(names, kinds, strict=True) if not _is_real(kind)]
+    if strange:
+        raise ValueError(
+            f"{caller}: expected real numbers in {name}, got other columns: {strange}. Convert or drop them."
+        )
+    return (
+        np.asarray(M.to_numpy(), dtype=np.float64)
+        if polars
+        else M.to_numpy(dtype=np.float64, na_value=np.nan)
+    )
+
+
+def _is_real(kind: Any) -> bool:
+    """Return whether a dtype of numpy, pandas or polars is one of real numbers."""
+    if hasattr(kind, "is_numeric"):
+        return bool(kind.is_numeric()) or str(kind) == "Boolean"
+    return getattr(kind, "kind", "O") in "fiub"
+
+
+def _numbers(M: Any, array: Any, name: str, caller: str) -> Any:
+    """Return an array of objects as one of numbers.
+
+    Raises:
+        ValueError: If the rows differ in length.
+        _NotNumbersError: If an entry is not a number.
+    """
+    try:
+        if array.size:
+            return array.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    if isinstance(M, (list, tuple)) and len({np.shape(row) for row in M if not isinstance(row, str)}) > 1:
+        shapes = [np.shape(row) for row in M[:3]]
+        raise ValueError(
+            f"{caller}: expected {name} to be one array (samples, columns) or a list of such, got a list of "
+            f"shapes {', '.join(map(str, shapes))}, ... For recordings of one column pass "
+            f"[numpy.reshape(x, (-1, 1)) for x in {name}]."
+        )
+    raise _NotNumbersError(
+        f"{caller}: expected real numbers in {name}, got objects (each argument must be a string of a "
+        f"number, or a number). Convert them: {name}.astype(float)."
+    )
+
+
+class _NotNumbersError(ValueError, TypeError):
+    """Objects that are no numbers: a TypeError for scikit-learn."""
 
 
 def as_matrix(M: Any, name: str, caller: str, shape: tuple[int, int]) -> Array:
@@ -52,7 +140,7 @@ def as_matrix(M: Any, name: str, caller: str, shape: tuple[int, int]) -> Array:
 
 
 def is_frame(M: Any) -> bool:
-    """Return whether it is a pandas frame; pandas need not be there."""
+    """Return whether it is a frame of pandas or polars; neither need be there."""
     return hasattr(M, "columns") and hasattr(M, "dtypes") and hasattr(M, "to_numpy")
 
 
@@ -60,7 +148,7 @@ def names_of(M: Any) -> Array | None:
     """Return the names of the columns of a frame, or of the first of a list of frames; None without names."""
     first = M[0] if isinstance(M, (list, tuple)) and len(M) else M
     if is_frame(first) and all(isinstance(name, str) for name in first.columns):
-        return np.asarray(first.columns, dtype=object)
+        return np.asarray(list(first.columns), dtype=object)
     return None
 
 
@@ -74,70 +162,270 @@ def require_finite(M: Array, name: str, caller: str, remedy: str) -> None:
         )
 
 
-Pairs = tuple[Array, Array | None, Array | None]
+# Recordings ---------------------------------------------------------------------------------------
 
 
-def pairs_of(X: Any, Y: Any, U: Any, time: str) -> list[Pairs]:
-    """Return triples of states, next states or derivatives, and inputs.
+class Recording(NamedTuple):
+    """States, next states or derivatives (None for successive rows), and inputs or None."""
 
-    Without Y the states are recordings, the next states None, and the last row has no input.
+    x: Array
+    y: Array | None
+    u: Array | None
+
+
+def recordings_of(
+    caller: str,
+    X: Any,
+    Y: Any = None,
+    U: Any = None,
+    *,
+    names: tuple[str, str, str] = ("X", "Y", "U"),
+    missing: str = "raise",
+    least: int = 2,
+) -> list[Recording]:
+    """Return the recordings; without Y the inputs have one row less than the states.
+
+    With ``missing="split"`` a recording is cut at rows that are not finite, and pieces of fewer than
+    ``least`` rows are left out.
 
     Raises:
-        ValueError: If shapes do not match, entries are not finite, or derivatives or rows are missing.
+        ValueError: If shapes do not match, entries are not finite, or rows are missing.
     """
-    several = isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
-    lists: list[Any] = [M if several else None if M is None else [M] for M in (X, Y, U)]
-    for name, M in zip("YU", lists[1:], strict=True):
-        if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
-            raise ValueError(
-                f"StableLinearModel: expected {name} to be a list of {len(lists[0])} arrays, as X is, got "
-                f"{f'{len(M)} of them' if isinstance(M, Sequence) else type(M).__name__}."
-            )
-    if Y is None and time == "continuous":
-        raise ValueError(
-            "StableLinearModel: expected derivatives Y in continuous time, got none. Measure them, or pass "
-            "Y=numpy.gradient(X, dt, axis=0)."
-        )
-    remedy = "Remove these rows from X, Y and U."
+    if missing not in get_args(Missing):
+        raise ValueError(f"{caller}: expected missing 'raise' or 'split', got {missing!r}.")
+    lists = _as_lists(caller, (X, Y, U), names)
+    remedy = "Remove these rows from X, Y and U, or pass missing='split'."
     if Y is None:
-        remedy = "Split the recording there: fit([X[:{row}], X[{row} + 1:]]), and U in the same way."
-    recordings: list[Pairs] = []
-    for i in range(len(lists[0])):
-        names = [f"{name}[{i}]" if several else name for name in "XYU"]
-        x, y, u = (
-            None if M is None else as_array(M[i], name, "StableLinearModel")
-            for M, name in zip(lists, names, strict=True)
+        remedy = (
+            "Split the recording there: [X[:{row}], X[{row} + 1:]], and inputs in the same way, or pass "
+            "missing='split', which does so."
         )
-        assert x is not None
-        if y is not None and y.shape[1] != x.shape[1]:
-            raise ValueError(
-                f"StableLinearModel: expected {names[1]} with {x.shape[1]} columns, as X has, got "
-                f"{y.shape[1]}. Did you mean U=? Y holds the next states, U the inputs."
-            )
-        if Y is None and u is not None:
-            if len(u) not in (len(x), len(x) - 1):
-                raise ValueError(f"StableLinearModel: expected {len(x)} rows of U, as X has, got {len(u)}.")
-            u = u[: len(x) - 1]
-        for M, name in zip((x, y, u), names, strict=True):
-            if M is not None:
-                require_finite(M, name, "StableLinearModel", remedy)
-        if y is None:
-            if len(x) < 2:
-                raise ValueError(f"StableLinearModel: expected recordings of at least 2 rows, got {len(x)}.")
-        elif len(x) != len(y) or (u is not None and len(u) != len(x)):
-            raise ValueError(
-                f"StableLinearModel: expected as many rows in Y and U as in X, {len(x)}, got {len(y)}"
-                f"{'' if u is None else f' and {len(u)}'}."
-            )
-        recordings.append((x, y, u))
-    for name, parts in zip("XYU", zip(*recordings, strict=True), strict=True):
-        widths = sorted({M.shape[1] for M in parts if M is not None})
+    several = _is_list(X)
+    recordings: list[Recording] = []
+    for i in range(len(lists[0])):
+        labels = [f"{name}[{i}]" if several else name for name in names]
+        arrays = [
+            None if M is None else as_array(M[i], label, caller)
+            for M, label in zip(lists, labels, strict=True)
+        ]
+        found = _checked(caller, labels, arrays)
+        if missing == "split":
+            recordings += _pieces(found, least)
+        else:
+            for M, label in zip(found, labels, strict=True):
+                if M is not None:
+                    require_finite(M, label, caller, remedy)
+            if found.y is None and len(found.x) < least:
+                # scikit-learn's checks look for "1 sample".
+                raise ValueError(
+                    f"{caller}: expected {labels[0]} of at least {least} rows, got {len(found.x)} sample(s). "
+                    f"Leave out shorter recordings{', or pass fewer delays' if least > 2 else ''}."
+                )
+            recordings.append(found)
+    if not recordings:
+        raise ValueError(
+            f"{caller}: expected {least} successive rows without missing entries in {names[0]}, got none. "
+            "Interpolate, or leave out the columns with most gaps."
+        )
+    for name, arrays_of in zip(names, zip(*recordings, strict=True), strict=True):
+        widths = sorted({M.shape[1] for M in arrays_of if M is not None})
         if len(widths) > 1:
-            raise ValueError(
-                f"StableLinearModel: expected as many columns in each recording of {name}, got {widths}."
-            )
+            raise ValueError(f"{caller}: expected as many columns in each recording of {name}, got {widths}.")
     return recordings
 
 
-def stacked(parts: list[Any]) -> Any:
-    return None if parts[0] is None else np.vstack(parts)
+def _is_list(X: Any) -> bool:
+    """Return whether it is a list of recordings, and not one that is written as lists of numbers."""
+    return isinstance(X, (list, tuple)) and len(X) > 0 and (is_frame(X[0]) or np.ndim(X[0]) == 2)
+
+
+def _as_lists(caller: str, data: tuple[Any, Any, Any], names: tuple[str, str, str]) -> list[Any]:
+    """Return lists of the same length, or None for what is not given."""
+    several = _is_list(data[0])
+    lists: list[Any] = [M if several else None if M is None else [M] for M in data]
+    for name, M in zip(names[1:], lists[1:], strict=True):
+        if M is not None and not (isinstance(M, Sequence) and len(M) == len(lists[0])):
+            raise ValueError(
+                f"{caller}: expected {name} to be a list of {len(lists[0])} arrays, as {names[0]} is, got "
+                f"{f'{len(M)} of them' if isinstance(M, Sequence) else type(M).__name__}."
+            )
+    return lists
+
+
+def _checked(caller: str, labels: list[str], arrays: list[Array | None]) -> Recording:
+    """Return the recording after its rows and columns were counted."""
+    x, y, u = arrays
+    assert x is not None
+    if x.shape[1] == 0:
+        raise ValueError(
+            f"{caller}: expected {labels[0]} of at least 1 column, got 0 feature(s) (shape={x.shape}) while "
+            "a minimum of 1 is required."
+        )
+    if len(x) == 0:
+        raise ValueError(f"{caller}: expected rows in {labels[0]}, got 0 sample(s) (shape={x.shape}).")
+    if y is not None and y.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"{caller}: expected {labels[1]} with {x.shape[1]} columns, as {labels[0]} has, got "
+            f"{y.shape[1]}. Did you mean U=? Y holds the next states, U the inputs."
+        )
+    rows = len(x)
+    if y is None and u is not None:
+        if len(u) not in (rows, rows - 1):
+            raise ValueError(
+                f"{caller}: expected {rows} or {rows - 1} rows of {labels[2]}, as {labels[0]} has, got "
+                f"{len(u)}. Row k acts between the rows k and k + 1 of the states."
+            )
+        u = u[: rows - 1]
+    elif y is not None and (len(y) != rows or (u is not None and len(u) != rows)):
+        raise ValueError(
+            f"{caller}: expected as many rows in {labels[1]} and {labels[2]} as in {labels[0]}, {rows}, got "
+            f"{len(y)}{'' if u is None else f' and {len(u)}'}."
+        )
+    return Recording(x, y, u)
+
+
+def _pieces(recording: Recording, least: int) -> list[Recording]:
+    """Return what remains without rows that are not finite, in order of time."""
+    x, y, u = recording
+    whole: Any = np.isfinite(x).all(axis=1)
+    if y is not None:  # Pairs need not be successive.
+        for M in (y, u):
+            whole &= True if M is None else np.isfinite(M).all(axis=1)
+        return [Recording(x[whole], y[whole], None if u is None else u[whole])] if whole.any() else []
+    known = np.ones(len(x) - 1, dtype=bool) if u is None else np.isfinite(u).all(axis=1)
+    joined = whole[:-1] & whole[1:] & known  # whether the rows k and k + 1 belong to one piece
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], joined, [False]]).astype(int)))
+    return [
+        Recording(x[first : last + 1], None, None if u is None else u[first:last])
+        for first, last in zip(edges[::2], edges[1::2], strict=True)
+        if last + 1 - first >= least
+    ]
+
+
+def parts_of(recordings: list[Recording]) -> list[Part]:
+    """Return states and inputs of successive rows, inputs without columns if there are none."""
+    return [(r.x, np.zeros((len(r.x) - 1, 0)) if r.u is None else r.u) for r in recordings]
+
+
+def stacked(arrays: Sequence[Array | None]) -> Array | None:
+    """Return the arrays below each other, None if there are none."""
+    return None if arrays[0] is None else np.vstack([M for M in arrays if M is not None])
+
+
+def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
+
+    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
+    """
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    block = max(_BLOCK, 2 * (2 * n + m))
+    waiting: list[Any] = []
+    count = 0
+    for Y, U in parts:
+        for k in range(0, len(U), block):
+            end = min(k + block, len(U))
+            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
+            count += end - k
+            if count > 2 * block:
+                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
+                count = len(waiting[0])
+    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
+    return R[:, :n], R[:, n + m :], R[:, n : n + m]
+
+
+_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
+
+# From rows to states of the model, and back -------------------------------------------------------
+
+
+class Coordinates(NamedTuple):
+    """States of the model: so many successive rows side by side, the newest last, projected."""
+
+    width: int  # entries of a row of the user
+    delays: int = 1
+    components: Array | None = None  # (rank, width · delays), orthonormal rows
+
+    @classmethod
+    def of(cls, recordings: list[Array], delays: int, rank: int | None) -> Coordinates:
+        """Return the coordinates for these rows.
+
+        Raises:
+            ValueError: If the rank is too large.
+        """
+        plain = cls(recordings[0].shape[1], delays)
+        if rank is None:
+            return plain
+        X = np.vstack([plain.into(rows) for rows in recordings])
+        if rank > min(X.shape):
+            raise ValueError(
+                f"StableLinearModel: expected rank <= {min(X.shape)}, the smaller of the numbers of "
+                f"samples and of state entries, got {rank}."
+            )
+        return plain._replace(components=np.linalg.svd(X, full_matrices=False)[2][:rank])
+
+    def into(self, rows: Array) -> Array:
+        """Return the states of the model, ``(rows - delays + 1, n)``."""
+        stacked = side_by_side(rows, self.delays)
+        return stacked if self.components is None else stacked @ self.components.T
+
+    def newest(self, states: Array) -> Array:
+        """Return the newest row that each state of the model stands for."""
+        if self.components is not None:
+            return states @ self.components[:, -self.width :]
+        return states[:, -self.width :]
+
+
+def side_by_side(rows: Array, count: int) -> Array:
+    """Return so many successive rows as one, the newest last, ``(len(rows) - count + 1, …)``."""
+    last = len(rows) - count + 1
+    return np.hstack([rows[i : i + last] for i in range(count)]) if count > 1 else rows
+
+
+class Units(NamedTuple):
+    """Standard deviation, the size of constants, and with an offset the mean of each column."""
+
+    x: Array
+    u: Array
+    mean_x: Array  # zero without an offset
+    mean_u: Array
+
+    @classmethod
+    def of(cls, X: Array, U: Array, centred: bool, common: bool) -> Units:
+        """Return the units of states and inputs; one for all states where they are common."""
+        deviation = np.full(X.shape[1], np.sqrt(X.var(axis=0).mean())) if common else _deviation(X)
+        means = (X.mean(axis=0), U.mean(axis=0)) if centred else (0 * X[0], np.zeros(U.shape[1]))
+        return cls(*(np.where(sizes > 0, sizes, 1.0) for sizes in (deviation, _deviation(U))), *means)
+
+    def parts(self, recordings: list[Part], offset: bool) -> list[Part]:
+        """Return the recordings in these units, with a constant as last input for the offset."""
+        scaled = [((Y - self.mean_x) / self.x, (U - self.mean_u) / self.u) for Y, U in recordings]
+        return [(Y, np.hstack([U, np.ones((len(U), 1))])) if offset else (Y, U) for Y, U in scaled]
+
+    def restored(self, A: Array, B: Array) -> tuple[Array, Array, Array]:
+        """Return A, B and c for the user's units."""
+        m = len(self.u)
+        A = self.x[:, None] * A / self.x
+        inputs = self.x[:, None] * B[:, :m] / self.u
+        c = self.mean_x - A @ self.mean_x - inputs @ self.mean_u
+        if B.shape[1] > m:
+            c = c + self.x * B[:, m]
+        return A, inputs, c
+
+    def scaled(self, A: Array, B: Array, c: Array) -> tuple[Array, Array]:
+        """Return A and [B c] in these units."""
+        both = np.hstack([B * self.u, (A @ self.mean_x + B @ self.mean_u + c - self.mean_x)[:, None]])
+        return A / self.x[:, None] * self.x, both / self.x[:, None]
+
+
+def _deviation(M: Array) -> Array:
+    """Return the standard deviation of each column, the size of one that is constant but for rounding."""
+    size = np.abs(M).max(axis=0, initial=0.0)
+    deviation = M.std(axis=0)
+    return np.where(deviation > _TINY * size, deviation, size)
+
+
+def constant_columns(M: Array) -> tuple[list[int], list[int]]:
+    """Return the columns that are constant, and those that are constant but for their last digits."""
+    spread, size = np.ptp(M, axis=0), np.abs(M).max(axis=0)
+    exact = spread == 0
+    return np.flatnonzero(exact).tolist(), np.flatnonzero(~exact & (spread <= _TINY * size)).tolist()

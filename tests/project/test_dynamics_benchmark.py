@@ -18,7 +18,7 @@ from benchmarks.dynamics_rivals import (
     trained_alpha_stable,
 )
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._reduce import reduce
+from spectral_param.dynamics._one_step.reduce import reduce
 
 
 def run(monkeypatch, *arguments):
@@ -34,7 +34,7 @@ def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     fits = results["texture, n = 20, 60 frames, seed 0"]["fits"]
     ratio = {name: fit["ratio"] for name, fit in fits.items()}
     assert ratio["least squares"] == pytest.approx(1, abs=1e-9)
-    assert 1 <= ratio["fit_stable"] <= ratio["fit_stable, steps=0"] < ratio["clipping"]
+    assert 1 <= ratio["fit_stable"] <= ratio["fit_stable, max_iter=0"] < ratio["clipping"]
     assert ratio["fit_stable"] < min(ratio["SOC"], ratio["constraint generation"], ratio["rescaling"])
     assert fits["least squares"]["reached"] > 1 + 1e-6
     assert fits["fit_stable"]["reached"] <= 1 + 1e-12

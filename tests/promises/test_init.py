@@ -192,3 +192,28 @@ def test_unproven_radius_names_the_function(monkeypatch) -> None:
     monkeypatch.setattr(sp.init.sparse, "spectral_radius", nothing_proven)
     with pytest.raises(sp.errors.NotProvenError, match="spectral_radius_: expected a matrix"):
         sp.init.spectral_radius_(scipy.sparse.eye_array(3))
+
+
+@pytest.mark.parametrize("shape", [(50, 50), (3, 20, 20), (60, 20)])
+def test_a_masked_dense_weight_keeps_its_zeros(shape) -> None:
+    generator = torch.Generator().manual_seed(0)
+    W = torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < 0.15)
+    zeros = W == 0
+    assert sp.init.spectral_radius_(W, radius=0.8, generator=generator, mask=W != 0) is W
+    assert torch.equal(W == 0, zeros)
+    blocks = W.reshape(-1, shape[-1], shape[-1])
+    assert torch.linalg.eigvals(blocks).abs().amax(-1).numpy() == pytest.approx(0.8, rel=1e-4)
+    one = torch.rand(shape[-1], shape[-1], generator=generator) < 0.15
+    sp.init.spectral_radius_(W, mask=one)
+    assert torch.equal(W.reshape(-1, *one.shape) != 0, one.expand(len(blocks), -1, -1))
+
+
+def test_a_mask_that_does_not_fit_or_has_no_cycle_is_refused() -> None:
+    W = torch.zeros(6, 6)
+    for mask in (torch.ones(5, 6, dtype=torch.bool), torch.ones(6, 6)):
+        with pytest.raises(ValueError, match=r"mask: expected.*got"):
+            sp.init.spectral_radius_(W, mask=mask)
+    with pytest.raises(ValueError, match=r"mask: expected.*cycle.*got"):
+        sp.init.spectral_radius_(W, mask=torch.ones(6, 6).triu(1).bool())
+    with pytest.raises(ValueError, match=r"mask: expected none.*got"):
+        sp.init.spectral_radius_(torch.eye(6).to_sparse(), mask=torch.ones(6, 6).bool())

@@ -25,6 +25,11 @@ def norms():
     return analysis.gradient_norms(sp.nn.ENRNN(2, 3, 2), torch.randn(8, 2, 2))[1]
 
 
+def modes():
+    rows = torch.linspace(0, 20, 60).outer(torch.tensor([1.0, 2.0])).sin()
+    return sp.dynamics.StableLinearModel(delays=2, dt=0.1).fit(rows.double())
+
+
 W = 0.9 * torch.eye(4) + torch.diag(torch.ones(3), -1)
 CHAIN = torch.diag(torch.ones(3), -1)
 V = torch.eye(4)[0]
@@ -43,6 +48,7 @@ CASES = {
     "plot_angles": lambda: (analysis.eigenvalues(W),),
     "plot_transient_growth": lambda: (analysis.transient_growth(W, 20),),
 }
+CASES["plot_modes"] = lambda: (modes(),)
 # What each of them leaves on the axes: lines, collections of points, images or bars.
 ARTISTS = ("lines", "collections", "images", "patches")
 
@@ -53,7 +59,9 @@ def close_figures():
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds"}))
+@pytest.mark.parametrize(
+    "name", sorted(CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds", "plot_modes"})
+)
 def test_a_weight_in_place_of_the_result_is_refused(name) -> None:
     with pytest.raises(ValueError, match=r"expected what analysis\..*\) returns, got .* of shape \(4, 4\)"):
         getattr(analysis, name)(-W)
@@ -123,3 +131,21 @@ def test_without_matplotlib_the_message_names_the_extra(monkeypatch) -> None:
             patch.setattr(builtins, "__import__", without_matplotlib)
             with pytest.raises(ImportError, match="pip install matplotlib"):
                 getattr(analysis, name)(*arguments)
+
+
+def test_modes_are_drawn_with_frequencies_and_as_fields() -> None:
+    model = modes()
+    ax = analysis.plot_modes(model, number=1)
+    assert f"{model.frequencies_[model.frequencies_ >= 0][0]:.3g}" in ax.get_legend_handles_labels()[1][0]
+    assert max(abs(y) for y in ax.lines[0].get_ydata()) == pytest.approx(1)
+    X = torch.linspace(0, 20, 60).outer(torch.tensor([1.0, 2.0])).sin().double()
+    largest = abs(model.amplitudes(X)).argmax()
+    ax = analysis.plot_modes(
+        model, number=1, amplitudes=model.amplitudes(X), shape=(2, len(model.modes_) // 2)
+    )
+    assert ax.images[0].get_array().shape == (2, len(model.modes_) // 2)
+    assert f"{abs(model.frequencies_[largest]):.3g}" in ax.get_xticklabels()[0].get_text()
+    with pytest.raises(ValueError, match=r"shape: expected.*got"):
+        analysis.plot_modes(model, shape=(3, 3))
+    with pytest.raises(ValueError, match=r"model: expected a fitted.*got"):
+        analysis.plot_modes(sp.dynamics.StableLinearModel())

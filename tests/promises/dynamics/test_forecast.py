@@ -130,12 +130,12 @@ def driven(n, m, *lengths):
         (fit_forecast, {"horizon": 2}, (8, 0, 800)),
         (fit_forecast, {"horizon": 12}, (8, 2, 800)),
         (fit_forecast, {"horizon": 75, "start": "estimated"}, (6, 0, 800)),
-        (fit_forecast, {"horizon": 12, "iterations": 2}, (20, 2, 400)),
-        (fit_forecast, {"horizon": 12, "iterations": 1}, (28, 0, 300)),
+        (fit_forecast, {"horizon": 12, "max_iter": 2}, (20, 2, 400)),
+        (fit_forecast, {"horizon": 12, "max_iter": 1}, (28, 0, 300)),
         (fit_forecast, {"horizon": 3}, (1, 0, 4000)),
-        (fit_forecast, {"horizon": None, "start": "estimated"}, (4, 2, 300, 400, 100)),
+        (fit_forecast, {"horizon": None, "start": "estimated", "max_iter": 5}, (4, 2, 120, 150, 40)),
         (StableLinearModel, {"horizon": 12, "offset": True}, (8, 1, 400, 100, 300)),
-        (StableLinearModel, {"horizon": "cv", "lead": 50, "start": "measured"}, (8, 1, 300, 400, 100)),
+        (StableLinearModel, {"horizon": "cv", "lead": 25, "start": "measured"}, (6, 1, 150, 220, 60)),
     ],
 )
 def test_memory_is_less_than_ten_times_the_data_and_five_gauss_newton_matrices(fit, arguments, sizes):

@@ -286,9 +286,9 @@ rows = recording(30)[0]
         ({}, ([rows, rows], rows), ["Y", "list of 2"]),
         ({}, ([rows, rows], [rows]), ["Y", "list of 2"]),
         ({}, ([rows, rows[:, :2]],), ["X", r"\[2, 3\]"]),
-        ({"steps": -1}, (rows,), ["steps", "-1"]),
+        ({"max_iter": -1}, (rows,), ["max_iter", "-1"]),
         ({"offset": True}, (np.hstack([rows, np.full((30, 1), 5.0)]),), ["rank 4 of 5", r"x\[3\]"]),
-        ({}, (rows, None, np.ones((5, 1))), ["U", "30 rows", "5"]),
+        ({}, (rows, None, np.ones((5, 1))), ["U", "30 or 29 rows", "5"]),
     ],
 )
 def test_wrong_input_to_fit_says_what_was_expected(arguments, data, message):

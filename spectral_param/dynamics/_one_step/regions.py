@@ -1,44 +1,119 @@
-r"""The nearest 2x2 matrices with eigenvalues in a disc or a half-plane, in a weighted norm.
-
-.. math:: \min_B ‖B L - H‖_F^2 \quad\text{with the eigenvalues of } B \text{ in the region},
-
-L invertible. The region is closed. So if the free minimum B = H L⁻¹ lies in the region, it is the answer;
-otherwise the minimum lies on the boundary of the set of such matrices. The boundary consists of smooth
-pieces:
-
-- **Disc** |λ| ≤ r: one eigenvalue is r or −r, and the other one lies in [−r, r]; or det B = r² with |tr B| ≤
-  2r, a complex pair on the circle.
-- **Half-plane** Re λ ≤ a: for B' = B − aI this means tr B' ≤ 0 and det B' ≥ 0. So the pieces are det B' = 0
-  with tr B' ≤ 0, and tr B' = 0 with det B' ≥ 0.
-
-Each piece is given by an equation and an inequality. A minimum on it is a stationary point of the equation
-alone, or the inequality is active there. The second case is called a *corner*: both eigenvalues are given.
-
-Stationary points, with M = B L:
-
-- One eigenvalue is p: (B − pI) L has rank one, so it is the best rank-one approximation of H − pL, from its
-  SVD.
-- det B = r²: minimise ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactor matrix of M, so
-  M and H = U S Vᵀ share singular vectors: M = U diag(s, d/s) Vᵀ with rotations U and V, and s⁴ − s₁s³ + s₂ds
-  − d² = 0. All four roots are tried.
-- tr B' = 0 is linear in M.
-- A corner (p, q): B = G [p t; 0 q] Gᵀ with a rotation G = [g₁ g₂] of angle θ. For given θ the best t has a
-  closed form. With y = Lᵀg₂ the remaining error is
-
-  .. math:: F(θ) = ‖g_2^T (H - qL)‖^2 + (g_1^T (H - pL) J y)^2 / ‖y‖^2 , \quad J = [0, 1; -1, 0],
-
-  and θ is found by a one-dimensional search from all local minima of a grid.
-
-Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math. 2021), section 5,
-treat the disc with all pieces, without weights.
-"""
+"""The region of stable eigenvalues: the unit disc in discrete time, the left half-plane in continuous."""
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
+
+ComplexArray = NDArray[Any]  # complex128
+
+
+class Disc:
+    """The disc |λ| ≤ 1. A margin m > 0 selects a smaller region inside.
+
+    Attributes:
+        bound: The largest height allowed.
+        widest_margin: The largest margin allowed.
+    """
+
+    bound = 1.0
+    widest_margin = 1.0
+
+    def height(self, eigenvalues: ComplexArray) -> Array:
+        """Return the modulus or the real part, which the region bounds."""
+        return np.abs(eigenvalues)
+
+    def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
+        """Return s with d height = Re(s dλ)."""
+        modulus = np.abs(eigenvalues)
+        return eigenvalues.conj() / np.where(modulus > 0, modulus, 1)
+
+    def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
+        """Return the 2x2 matrices B that minimise ‖B L − H‖."""
+        return nearest_in_disc(L, H, 1.0 - margin)
+
+    def nearest_number(self, b: float, margin: float) -> float:
+        """Return the nearest real eigenvalue."""
+        return min(max(b, margin - 1.0), 1.0 - margin)
+
+    def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
+        """Return the nearest points of the region."""
+        return eigenvalues * np.minimum(1.0, (1.0 - margin) / np.maximum(np.abs(eigenvalues), 1e-300))
+
+    def move(self, A: Array, margin: float) -> Array:
+        """Divide A by a number, or shift it, so that all eigenvalues are in the region."""
+        radius = np.abs(np.linalg.eigvals(A)).max()
+        return A * min(1.0, (1.0 - margin) / max(radius, 1e-300))
+
+
+class HalfPlane:
+    """The half-plane Re λ ≤ 0, with the attributes and methods of :class:`Disc`."""
+
+    bound = 0.0
+    widest_margin = np.inf
+
+    def height(self, eigenvalues: ComplexArray) -> Array:
+        return eigenvalues.real
+
+    def slope(self, eigenvalues: ComplexArray) -> ComplexArray:
+        return np.ones_like(eigenvalues)
+
+    def nearest_blocks(self, L: Array, H: Array, margin: float) -> Array:
+        return nearest_in_half_plane(L, H, -margin)
+
+    def nearest_number(self, b: float, margin: float) -> float:
+        return min(b, -margin)
+
+    def clip(self, eigenvalues: ComplexArray, margin: float) -> ComplexArray:
+        return np.minimum(eigenvalues.real, -margin) + 1j * eigenvalues.imag
+
+    def move(self, A: Array, margin: float) -> Array:
+        abscissa = np.linalg.eigvals(A).real.max()
+        return A - max(0.0, abscissa + margin) * np.eye(len(A))
+
+
+Region: TypeAlias = Disc | HalfPlane
+
+
+# Blocks of two ---------------------------------------------------------------------------------------
+#
+# The nearest 2x2 matrices with eigenvalues in a disc or a half-plane, in a weighted norm.
+#
+# .. math:: \min_B ‖B L - H‖_F^2 \quad\text{with the eigenvalues of } B \text{ in the region},
+#
+# L invertible. The region is closed. So if the free minimum B = H L⁻¹ lies in the region, it is the answer;
+# otherwise the minimum lies on the boundary of the set of such matrices. The boundary consists of smooth
+# pieces:
+#
+# - **Disc** |λ| ≤ r: one eigenvalue is r or −r, and the other one lies in [−r, r]; or det B = r² with |tr
+#   B| ≤ 2r, a complex pair on the circle.
+# - **Half-plane** Re λ ≤ a: for B' = B − aI this means tr B' ≤ 0 and det B' ≥ 0. So the pieces are det B' = 0
+#   with tr B' ≤ 0, and tr B' = 0 with det B' ≥ 0.
+#
+# Each piece is given by an equation and an inequality. A minimum on it is a stationary point of the equation
+# alone, or the inequality is active there. The second case is called a *corner*: both eigenvalues are given.
+#
+# Stationary points, with M = B L:
+#
+# - One eigenvalue is p: (B − pI) L has rank one, so it is the best rank-one approximation of H − pL, from its
+#   SVD.
+# - det B = r²: minimise ‖M − H‖ with det M = d = r² det L. M − H is a multiple of the cofactor matrix of M,
+#   so M and H = U S Vᵀ share singular vectors: M = U diag(s, d/s) Vᵀ with rotations U and V, and s⁴ − s₁s³
+#   + s₂ds − d² = 0. All four roots are tried.
+# - tr B' = 0 is linear in M.
+# - A corner (p, q): B = G [p t; 0 q] Gᵀ with a rotation G = [g₁ g₂] of angle θ. For given θ the best t has a
+#   closed form. With y = Lᵀg₂ the remaining error is
+#
+#   .. math:: F(θ) = ‖g_2^T (H - qL)‖^2 + (g_1^T (H - pL) J y)^2 / ‖y‖^2 , \quad J = [0, 1; -1, 0],
+#
+#   and θ is found by a one-dimensional search from all local minima of a grid.
+#
+# Noferini and Poloni, "Nearest Ω-stable matrix via Riemannian optimization" (Numer. Math. 2021), section 5,
+# treat the disc with all pieces, without weights.
 
 _ANGLES = np.arange(48) * (np.pi / 48)  # the grid of the search for a corner
 _ITERATIONS = 24

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._choice import choose, folds_of
-from spectral_param.dynamics._measure import Squares, squares
-from spectral_param.dynamics._one_step import OneStep, clipped, triangular_pairs
+from spectral_param.dynamics._data import triangular_pairs
+from spectral_param.dynamics._forecast.windows import Held, Squares
+from spectral_param.dynamics._selection.choose import choose, folds_of
+from spectral_param.dynamics._selection.shrunk import OneStep, clipped
 
 
 def parts_of(*lengths, n=3, m=2, seed=0):
@@ -26,18 +27,34 @@ def test_squares_are_those_of_forecasts_from_every_row():
                 x = A @ x + B @ U[start + k]
                 error[k] += np.square(x - Y[start + k + 1])[1:].sum()
                 total[k] += np.square(Y[start + k + 1] - mean)[1:].sum()
-    found = squares(A, B, held, 20, mean, slice(1, None))
-    np.testing.assert_allclose(found.error, error)
+    found = Held(held).squares(np.stack([0 * A, A]), np.stack([B, B]), 20, mean, slice(1, None))
+    np.testing.assert_allclose(found.error[1], error)
     np.testing.assert_allclose(found.total, total)
     relative = found.relative()
-    assert np.isnan(relative[11:]).all()
-    np.testing.assert_allclose(found.score(), np.sqrt(error[:11] / total[:11]).mean())
+    assert np.isnan(relative[:, 11:]).all()
+    np.testing.assert_allclose(found.scores()[1], np.sqrt(error[:11] / total[:11]).mean())
+
+
+def test_a_decoder_shows_what_a_target_measures():
+    held = parts_of(12, 5)
+    rng = np.random.default_rng(1)
+    A, B, C = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((3, 2)), rng.standard_normal((3, 4))
+    target = np.vstack([Y for Y, _ in held]) @ C
+    target[:, 0] += 2.0
+    found = Held(held).squares(A[None], B[None], 3, np.ones(4), decoder=C, target=target)
+    Y, U = held[0]
+    expected = np.zeros(2)
+    for Y, U in held:
+        after = Y[:-1] @ A.T + U @ B.T
+        following = Y[1:] @ C + [2.0, 0, 0, 0]
+        expected += np.square(after @ C - following).sum(), np.square(following - 1).sum()
+    np.testing.assert_allclose([found.error[0, 0], found.total[0]], expected)
 
 
 def test_what_overflows_is_infinitely_bad():
-    found = squares(1e200 * np.eye(3), np.zeros((3, 2)), parts_of(12), 5, np.zeros(3))
-    assert found.score() == np.inf
-    assert Squares(np.zeros(4), np.zeros(4)).score() == np.inf
+    found = Held(parts_of(12)).squares(1e200 * np.eye(3)[None], np.zeros((1, 3, 2)), 5, np.zeros(3))
+    assert found.scores() == [np.inf]
+    assert Squares(np.zeros((1, 4)), np.zeros(4)).scores() == [np.inf]
 
 
 # The folds ----------------------------------------------------------------------------------------
@@ -65,8 +82,14 @@ def test_blocks_hold_out_each_row_once_and_keep_the_others(lengths):
 
 def test_the_last_block_of_a_single_recording_weighs_as_much_as_the_others():
     assert [fold.weight for fold in folds_of(parts_of(40), 8)] == [1, 1, 1, 3]
-    assert [fold.weight for fold in folds_of(parts_of(40), 30)] == [1, 1, 2]
     assert [fold.weight for fold in folds_of(parts_of(40, 40), 8)] == [1, 1, 1, 1]
+
+
+def test_a_short_recording_is_not_cut_into_pieces():
+    folds = folds_of(parts_of(42), 30)
+    assert len(folds) == 3
+    assert all(len(fold.kept) == len(fold.held) == 1 for fold in folds)
+    assert sum(fold.where[0][2] == 42 for fold in folds) == 2
 
 
 def test_of_eight_recordings_whole_ones_are_held_out():
@@ -93,7 +116,8 @@ def test_few_rows_have_the_products_of_all_pairs(lengths):
 def test_shrunk_least_squares_solve_the_normal_equations():
     data, ridge = OneStep(parts_of(20, 15)), 0.3
     A0 = np.diag([0.5, -0.2, 0.9])
-    W = data.least(A0, ridge)
+    A, B = data.least(A0, np.array([1e9, ridge]))
+    W = np.hstack([A[1], B[1]])
     weight = ridge * np.square(data.X).sum() / 3
     residual = data.Z @ W.T - data.Y
     gradient = residual.T @ data.Z + weight * (W - np.hstack([A0, np.zeros((3, 2))]))
@@ -136,12 +160,12 @@ def test_clipping_moves_only_what_lies_outside():
 
 @pytest.mark.parametrize("radius", [1.0, 0.7])
 def test_the_choice_keeps_the_radius_and_white_noise_is_not_forecast(radius):
-    (A, B), choice, model, still = choose(parts_of(120), 10, radius)
-    assert np.abs(np.linalg.eigvals(A)).max() <= radius * (1 + 1e-9)
+    fit, choice, _, _ = choose([parts_of(120)], 10, radius)
+    assert np.abs(np.linalg.eigvals(fit.A)).max() <= radius * (1 + 1e-9)
     assert choice.radius <= radius
-    assert model.score() < 1.1 < still.score()
-    assert A.shape == (3, 3)
-    assert B.shape == (3, 2)
+    assert choice.error < 1.1
+    assert fit.A.shape == (3, 3)
+    assert fit.B.shape == (3, 2)
 
 
 def test_an_exact_system_is_found_by_one_step():
@@ -149,7 +173,8 @@ def test_an_exact_system_is_found_by_one_step():
     rows = [np.array([1.0, 0.0])]
     for _ in range(80):
         rows.append(A @ rows[-1])
-    (found, _), choice, model, _ = choose([(np.array(rows), np.zeros((80, 0)))], 10, 1.0)
-    np.testing.assert_allclose(found, A, atol=1e-5)
-    assert model.score() < 1e-4
+    fit, choice, _, _ = choose([[(np.array(rows), np.zeros((80, 0)))]], 10, 1.0)
+    np.testing.assert_allclose(fit.A, A, atol=1e-12)
+    assert choice.error < 1e-12
     assert choice.radius == 1.0
+    assert choice.horizon == 1

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._choice import Choice
-from spectral_param.dynamics._coordinates import Units
-from spectral_param.dynamics._data import as_array, as_matrix, require_finite
-from spectral_param.dynamics._fit import _bound, fit_stable
+from spectral_param.dynamics._data import (
+    Missing,
+    Part,
+    Units,
+    as_matrix,
+    parts_of,
+    recordings_of,
+    triangular_pairs,
+)
+from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
+from spectral_param.dynamics._forecast.windows import operations, windows_of
 from spectral_param.dynamics._growth import growth_of_powers
-from spectral_param.dynamics._measure import Part
-from spectral_param.dynamics._multistep import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._one_step import triangular_pairs
-from spectral_param.dynamics._rollout import windows_of
+from spectral_param.dynamics._one_step.fit import bound_of, fit_stable
 from spectral_param.functional._checks import is_finite, whole_number
 
 Start = Literal["measured", "estimated"]
 
-_RUNGS = (5, 12, 30, 75, 200)  # horizons on the way to a longer one
-_STEPS = 10  # on each; the next one continues
+# Horizons on the way from one step to a longer horizon; None stands for whole recordings.
+RUNGS: dict[str, tuple[int, ...]] = {"measured": (5, 12, 30), "estimated": (5, 12, 30, 75, 200, 500)}
+STEPS = 10  # on each of them; the next one continues
+LARGEST_COST = 1e10  # multiplications of a Gauss-Newton matrix; horizons between that cost more are left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +77,8 @@ def fit_forecast(
     ridge: float = 0.0,
     towards: Any = None,
     initial: tuple[Any, Any] | None = None,
-    iterations: int = 30,
+    max_iter: int = 30,
+    missing: Missing = "raise",
 ) -> ForecastFit:
     r"""Return the stable A, and B, whose forecasts over several steps have the smallest squared error found.
 
@@ -97,19 +103,20 @@ def fit_forecast(
 
     Args:
         recordings: States ``(rows, n)`` in order of time, at least two rows, or a list of such recordings.
-            Split a recording at missing rows.
         inputs: Inputs, as many rows as the states or one less, ``(rows, m)``, or a list of such; None, the
             default, for none. Row k acts between the rows k and k + 1 of the states.
         horizon: Steps of a window, at least 1; None for whole recordings. 12, the default, is a good single
-            setting for measured starts. Long horizons are best reached by several fits from short to long,
-            with ``initial``.
+            setting for measured starts. Shorter horizons are fitted on the way to a longer one.
         start: ``"measured"``, the default, or ``"estimated"``.
         radius: Largest modulus of an eigenvalue, > 0. The default, 1, is the limit of stability.
         ridge: Weight of the squared distance of A from ``towards`` and of B from 0. 0 by default.
         towards: A₀ ``(n, n)``. None, the default, means 0.
-        initial: First A and B (None without inputs). None, the default, takes :func:`fit_stable`.
-        iterations: Largest number of steps, 30 by default; ten times as many of L-BFGS, which is used for
-            n(n + m) > 700.
+        initial: First A and B (None without inputs), from which the descent begins at this horizon. None,
+            the default, begins with one step and goes on from short horizons to longer ones.
+        max_iter: Largest number of iterations at this horizon, 30 by default; ten times as many of L-BFGS,
+            which is used for n(n + m) > 700 and goes to the horizon at once.
+        missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
+            out and fits the rest as several recordings.
 
     Returns:
         A :class:`ForecastFit`.
@@ -128,7 +135,10 @@ def fit_forecast(
         >>> print(f"{one_step.reached:.2f} {fit.reached:.2f}")
         0.93 1.00
     """
-    parts = _recordings(recordings, inputs)
+    found = recordings_of(
+        "fit_forecast", recordings, U=inputs, names=("recordings", "Y", "inputs"), missing=missing
+    )
+    parts = parts_of(found)
     if horizon is not None:
         hint = " (StableLinearModel takes 'cv')" if str(horizon) == "cv" else ""
         horizon = whole_number(horizon, "fit_forecast: horizon", otherwise=f" or None{hint}")
@@ -136,54 +146,103 @@ def fit_forecast(
         raise ValueError(f"fit_forecast: expected start 'measured' or 'estimated', got {start!r}.")
     if not (is_finite(ridge) and ridge >= 0):
         raise ValueError(f"fit_forecast: expected 0 <= ridge < inf, got {ridge!r}.")
-    iterations = whole_number(iterations, "fit_forecast: iterations", least=0)
-    radius = _bound("discrete", radius, None)
+    max_iter = whole_number(max_iter, "fit_forecast: max_iter", least=0)
+    radius = bound_of("fit_forecast", "discrete", radius, None)
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
     A0 = np.zeros((n, n)) if towards is None else as_matrix(towards, "towards", "fit_forecast", (n, n))
-    if initial is None:
-        first_A, first_B = _one_step(parts, radius)
-    else:
-        first_A = as_matrix(initial[0], "initial[0]", "fit_forecast", (n, n))
-        first_B = as_matrix(initial[1], "initial[1]", "fit_forecast", (n, m)) if m else np.zeros((n, 0))
+    first = None
+    if initial is not None:
+        first = as_matrix(initial[0], "initial[0]", "fit_forecast", (n, n)), np.zeros((n, 0))
+        if m:
+            first = first[0], as_matrix(initial[1], "initial[1]", "fit_forecast", (n, m))
 
     # Inputs in their own unit: B takes the size of A.
     unit, unit_u = (float(np.abs(np.vstack(M)).max(initial=0.0)) or 1.0 for M in zip(*parts, strict=True))
     scaled = [(Y / unit, U / unit_u) for Y, U in parts]
-    problem = Problem(
-        windows_of(scaled, horizon), start == "estimated", radius, ridge / unit**2, ridge / unit_u**2, A0
-    )
     scale = unit_u / unit
-    (error, A, B), initial_error = descend(problem, first_A, first_B * scale, iterations)
-    fit = _result(A, B, error * unit**2, initial_error * unit**2, radius, horizon, start)
-    return dataclasses.replace(fit, B=B / scale if m else None)
+    objective = Objective(start, radius, ridge / unit**2, ridge / unit_u**2, A0)
+    if first is not None:
+        first = first[0], first[1] * scale
+    fit = climb(scaled, horizon, objective, max_iter, first)
+    return dataclasses.replace(
+        fit,
+        B=fit.B / scale if fit.B is not None else None,
+        error=fit.error * unit**2,
+        initial_error=fit.initial_error * unit**2,
+    )
+
+
+# From short horizons to long ones -----------------------------------------------------------------
+
+Model = tuple[Array, Array]  # A, B
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is minimised at every horizon; parts are in units of their size."""
+
+    start: str
+    radius: float
+    ridge: float
+    ridge_u: float
+    towards: Array
+
+    def of(self, parts: list[Part], horizon: int | None) -> Problem:
+        """Return the problem of this horizon."""
+        windows = windows_of(parts, horizon)
+        return Problem(
+            windows, self.start == "estimated", self.radius, self.ridge, self.ridge_u, self.towards
+        )
+
+
+def rungs_below(horizon: int | None, start: str, parts: list[Part]) -> list[int]:
+    """Return the horizons on the way to this one that are worth their cost."""
+    longest = max(len(U) for _, U in parts)
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    if n * (n + m) > LARGEST_SOLVE:
+        return []
+    goal = longest if horizon is None else min(horizon, longest)
+    return [
+        h for h in RUNGS[start] if h < goal and sum(map(operations, windows_of(parts, h))) <= LARGEST_COST
+    ]
+
+
+def continued(
+    parts: list[Part], horizons: list[int], objective: Objective, models: list[Model], gain: float
+) -> list[Model]:
+    """Return the models, and that of the last of these horizons, each horizon from the model before."""
+    model = models[-1]
+    for horizon in horizons:
+        model = descend(objective.of(parts, horizon), *model, STEPS, gain)[0][1:]
+    return [*models, model]
 
 
 def climb(
-    parts: list[Part], horizon: int, start: Start, radius: float, ridge: float, towards: Array | None
+    parts: list[Part],
+    horizon: int | None,
+    objective: Objective,
+    max_iter: int = 3 * STEPS,
+    initial: Model | None = None,
 ) -> ForecastFit:
-    """Return the fit of this horizon, after fits of shorter ones; parts are in units of their size."""
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    A0 = np.zeros((n, n)) if towards is None else towards
-
-    def problem(steps: int) -> Problem:
-        return Problem(windows_of(parts, steps), start == "estimated", radius, ridge, ridge, A0)
-
-    first = climbed = _one_step(parts, radius)
-    for h in _RUNGS if n * (n + m) <= LARGEST_SOLVE else ():
-        if h < horizon:
-            climbed = descend(problem(h), *climbed, _STEPS)[0][1:]
-    last = problem(horizon)
-    begin = min(first, climbed, key=lambda model: last.error(*model))
-    (error, A, B), _ = descend(last, *begin, 3 * _STEPS)
-    return _result(A, B, error, last.error(*first), radius, horizon, start)
-
-
-def fit_of(parts: list[Part], choice: Choice, A: Array, B: Array) -> ForecastFit:
-    """Return the fit with what was chosen; parts are in units of their size."""
-    estimated = choice.start == "estimated"
-    problem = Problem(windows_of(parts, choice.horizon), estimated, choice.radius, 0.0, 0.0, A)
-    error = problem.error(A, B)
-    return _result(A, B, error, error, choice.radius, choice.horizon, choice.start)
+    """Return the fit of this horizon, after fits of shorter ones unless there is a first model."""
+    first = _one_step(parts, objective.radius) if initial is None else initial
+    last = objective.of(parts, horizon)
+    models = [first]
+    if initial is None:
+        below = rungs_below(horizon, objective.start, parts)
+        models = continued(parts, below, objective, models, 1e-5)
+    begin = min(models, key=lambda model: last.error(*model))
+    (error, A, B), initial_error = descend(last, *begin, max_iter)
+    return ForecastFit(
+        A,
+        B if B.shape[1] else None,
+        error,
+        initial_error if initial is not None else last.error(*first),
+        objective.radius,
+        spectral_radius(A),
+        horizon,
+        objective.start,
+    )
 
 
 def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
@@ -202,13 +261,7 @@ def spectral_radius(A: Array) -> float:
     return float(np.abs(np.linalg.eigvals(A)).max())
 
 
-def _result(
-    A: Array, B: Array, error: float, initial: float, radius: float, horizon: int | None, start: str
-) -> ForecastFit:
-    return ForecastFit(A, B, error, initial, radius, spectral_radius(A), horizon, start)
-
-
-def _one_step(parts: list[tuple[Array, Array]], radius: float) -> tuple[Array, Array]:
+def _one_step(parts: list[Part], radius: float) -> Model:
     """Return A and B of fit_stable, with a ridge that changes nothing but dependent columns."""
     X, Y, U = triangular_pairs(parts)
     n, m = X.shape[1], U.shape[1]
@@ -217,41 +270,3 @@ def _one_step(parts: list[tuple[Array, Array]], radius: float) -> tuple[Array, A
     fit = fit_stable(X / sizes, Y / sizes, U / sizes_u if m else None, radius=radius, ridge=1e-10)
     A = sizes[:, None] * fit.A / sizes
     return A, sizes[:, None] * fit.B / sizes_u if m else np.zeros((n, 0))
-
-
-def _recordings(recordings: Any, inputs: Any) -> list[tuple[Array, Array]]:
-    """Return pairs of states and inputs, the inputs one row less, ``(rows - 1, 0)`` if there are none."""
-    several = isinstance(recordings, (list, tuple))
-    Ys = list(recordings) if several else [recordings]
-    Us = [None] * len(Ys) if inputs is None else list(inputs) if several else [inputs]
-    if not Ys or len(Us) != len(Ys) or (inputs is not None and several != isinstance(inputs, Sequence)):
-        raise ValueError(
-            f"fit_forecast: expected recordings and inputs to be arrays, or lists of the same length, got "
-            f"{len(Ys)} recordings and {'none' if inputs is None else len(Us)} of inputs."
-        )
-    parts = []
-    for i, (Y, U) in enumerate(zip(Ys, Us, strict=True)):
-        at = f"[{i}]" if several else ""
-        Y = as_array(Y, f"recordings{at}", "fit_forecast")
-        if len(Y) < 2 or Y.shape[1] == 0:
-            raise ValueError(
-                f"fit_forecast: expected recordings{at} of at least 2 rows and 1 column, got {Y.shape}. "
-                "Leave out shorter recordings."
-            )
-        U = np.zeros((len(Y) - 1, 0)) if U is None else as_array(U, f"inputs{at}", "fit_forecast")
-        if len(U) not in (len(Y), len(Y) - 1):
-            raise ValueError(
-                f"fit_forecast: expected {len(Y)} or {len(Y) - 1} rows of inputs{at}, got {len(U)}. "
-                "Row k acts between the rows k and k + 1 of the states."
-            )
-        U = U[: len(Y) - 1]
-        for M, name in ((Y, "recordings"), (U, "inputs")):
-            require_finite(
-                M, name + at, "fit_forecast", "Split the recording there: [X[:{row}], X[{row} + 1:]]."
-            )
-        parts.append((Y, U))
-    for name, of in zip(("recordings", "inputs"), zip(*parts, strict=True), strict=True):
-        widths = sorted({M.shape[1] for M in of})
-        if len(widths) > 1:
-            raise ValueError(f"fit_forecast: expected as many columns in each of {name}, got {widths}.")
-    return parts

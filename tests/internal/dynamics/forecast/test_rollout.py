@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._disc_chart import Chart
-from spectral_param.dynamics._rollout import (
+from spectral_param.dynamics._forecast.chart import Chart
+from spectral_param.dynamics._forecast.windows import (
     by_powers,
     by_sensitivities,
     forecast,
@@ -92,7 +92,7 @@ def test_gradient_is_that_of_central_differences(n, estimated):
 @pytest.mark.parametrize("estimated", [False, True])
 @pytest.mark.parametrize("n", SIZES)
 def test_both_gauss_newton_matrices_are_the_direct_sum(n, estimated, monkeypatch):
-    monkeypatch.setattr("spectral_param.dynamics._rollout._BLOCK", 2)
+    monkeypatch.setattr("spectral_param.dynamics._forecast.windows._BLOCK", 2)
     A, B, windows, _ = problem(n)
     V = forecast(A, B, windows, estimated)
     h, H = windows.h, 0

@@ -5,12 +5,10 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 
-from spectral_param.dynamics._closed_form import Basis, best_in_basis, schur_bases
-from spectral_param.dynamics._descent import descend
-from spectral_param.dynamics._reduce import Problem, reduce
-from spectral_param.dynamics._regions import Disc, HalfPlane
-from spectral_param.dynamics._search import search
-from spectral_param.dynamics._steps import _multipliers, steps
+from spectral_param.dynamics._one_step.reduce import Problem, reduce
+from spectral_param.dynamics._one_step.regions import Disc, HalfPlane
+from spectral_param.dynamics._one_step.schur import Basis, best_in_basis, descend, schur_bases
+from spectral_param.dynamics._one_step.search import _multipliers, search, steps
 
 REGIONS = [Disc(), HalfPlane()]
 

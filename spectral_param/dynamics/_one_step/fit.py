@@ -14,9 +14,9 @@ from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
-from spectral_param.dynamics._reduce import reduce
-from spectral_param.dynamics._regions import Disc, HalfPlane, Region
-from spectral_param.dynamics._search import search
+from spectral_param.dynamics._one_step.reduce import reduce
+from spectral_param.dynamics._one_step.regions import Disc, HalfPlane, Region
+from spectral_param.dynamics._one_step.search import search
 from spectral_param.functional._checks import is_finite, whole_number
 
 Time = Literal["discrete", "continuous"]
@@ -76,7 +76,7 @@ def fit_stable(
     time: Time = "discrete",
     radius: float | None = None,
     abscissa: float | None = None,
-    steps: int = 8,
+    max_iter: int = 8,
     ridge: float = 0.0,
 ) -> StableFit:
     r"""Return the stable A, and B, with the smallest squared error found: :math:`y_k ≈ A x_k + B u_k`.
@@ -110,9 +110,9 @@ def fit_stable(
             limit of stability.
         abscissa: Largest real part of an eigenvalue, for continuous time. None, the default, means 0, the
             limit of stability.
-        steps: Number of steps on the moduli from each start. The default is 8: more steps rarely change the
-            result. A descent over Schur bases follows. 0 uses the closed form alone, which is faster and has
-            a larger error.
+        max_iter: Number of steps on the moduli from each start. The default is 8: more steps rarely change
+            the result. A descent over Schur bases follows. 0 uses the closed form alone, which is faster and
+            has a larger error.
         ridge: Adds ½·ridge·(‖A‖² + ‖B‖²) to the objective, in squared units of X and U. 0, the default, needs
             linearly independent columns.
 
@@ -135,8 +135,8 @@ def fit_stable(
         0.990000 1.002
     """
     X, Y, U, kind = _arrays(X, Y, U)
-    bound = _bound(time, radius, abscissa)
-    steps = whole_number(steps, "fit_stable: steps", least=0)
+    bound = bound_of("fit_stable", time, radius, abscissa)
+    max_iter = whole_number(max_iter, "fit_stable: max_iter", least=0)
     if not (is_finite(ridge) and ridge >= 0):
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
     n, m = X.shape[1], U.shape[1]
@@ -174,7 +174,7 @@ def fit_stable(
         return 0.5 * float(np.square(residual[:samples]).sum())
 
     least = error(reduction.problem.A)
-    best = search(reduction.problem, region, steps, least, excess)
+    best = search(reduction.problem, region, max_iter, least, excess)
     A = restored(best)
     unit_y = scale * unit
     return StableFit(
@@ -195,24 +195,24 @@ def with_ridge(X: Array, Y: Array, U: Array, ridge: float, A0: Array) -> tuple[A
     return np.vstack([X, rows[:, :n]]), np.vstack([Y, rows[:, :n] @ A0.T]), np.vstack([U, rows[:, n:]])
 
 
-def _bound(time: str, radius: float | None, abscissa: float | None) -> float:
+def bound_of(caller: str, time: str, radius: float | None, abscissa: float | None) -> float:
     """Return the radius in discrete time, the abscissa in continuous time."""
     if time not in get_args(Time):
-        raise ValueError(f"fit_stable: expected time 'discrete' or 'continuous', got {time!r}.")
+        raise ValueError(f"{caller}: expected time 'discrete' or 'continuous', got {time!r}.")
     name, value, other, stray = "radius", radius, "abscissa", abscissa
     if time == "continuous":
         name, value, other, stray = other, stray, name, value
     if stray is not None:
         raise ValueError(
-            f"fit_stable: expected no {other} for time={time!r}, got {other}={stray!r}. "
+            f"{caller}: expected no {other} for time={time!r}, got {other}={stray!r}. "
             f"Pass {name}=..., or change time."
         )
     if value is None:
         return 1.0 if name == "radius" else 0.0
     if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
-        raise ValueError(f"fit_stable: expected a finite {name}, got {value!r}.")
+        raise ValueError(f"{caller}: expected a finite {name}, got {value!r}.")
     if name == "radius" and not value > 0:
-        raise ValueError(f"fit_stable: expected radius > 0, got {value!r}.")
+        raise ValueError(f"{caller}: expected radius > 0, got {value!r}.")
     return float(value)
 
 

@@ -9,8 +9,14 @@ import scipy.linalg
 import scipy.optimize
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._disc_chart import Chart
-from spectral_param.dynamics._rollout import Windows, forecast, forecast_error, gauss_newton, gradient
+from spectral_param.dynamics._forecast.chart import Chart
+from spectral_param.dynamics._forecast.windows import (
+    Windows,
+    forecast,
+    forecast_error,
+    gauss_newton,
+    gradient,
+)
 
 LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._closed_form import block_sizes, reordered
+from spectral_param.dynamics._one_step.schur import block_sizes, reordered
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 

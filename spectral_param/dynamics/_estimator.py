@@ -1,0 +1,740 @@
+"""A stable linear model with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import scipy.linalg
+from torch import nn
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics import _advice
+from spectral_param.dynamics._data import (
+    Coordinates,
+    Missing,
+    Part,
+    Recording,
+    Units,
+    as_array,
+    as_matrix,
+    constant_columns,
+    names_of,
+    parts_of,
+    recordings_of,
+    require_finite,
+    side_by_side,
+    stacked,
+)
+from spectral_param.dynamics._forecast.fit import (
+    ForecastFit,
+    Objective,
+    Start,
+    climb,
+    restored,
+)
+from spectral_param.dynamics._forecast.windows import Windows, forecast
+from spectral_param.dynamics._module import StableLinear
+from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
+from spectral_param.dynamics._selection.choose import (
+    Choice,
+    choose,
+    choose_ridge,
+    number_of_fits,
+)
+from spectral_param.dynamics._selection.report import Seen, checked
+from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.functional._checks import is_finite, whole_number
+
+_LEAD = 50  # default of the lead, at most a quarter of the longest recording
+
+
+class _Fitted(NamedTuple):
+    """A fit, whose last input is constant where there is an offset, and what belongs to it."""
+
+    fit: StableFit | ForecastFit
+    coordinates: Coordinates
+    deviation: Array  # of the states
+    choice: Choice | None = None
+    forecast_error: dict[str, Array] | None = None
+
+
+class StableLinearModel(Estimator):
+    r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
+
+    It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
+    metadata routing of U) and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is
+    not needed. Data are numpy arrays, tensors or pandas frames with one sample a row.
+
+    Args:
+        radius: Largest modulus of an eigenvalue of A, for discrete time. None, the default, means 1.
+        time: ``"discrete"``, or ``"continuous"``, where Y holds derivatives.
+        abscissa: Largest real part of an eigenvalue of A, for continuous time. None, the default, means 0.
+        horizon: Number of steps over which forecasts have the least error. None, the default, is the one step
+            of :func:`fit_stable`, best if the states are measured without noise. ``"cv"`` chooses horizon,
+            start, shrinkage and radius by forecasts of ``lead`` steps on rows that it holds out; take it for
+            forecasts. A number takes :func:`fit_forecast` with this horizon, of states and inputs in units of
+            their standard deviations; one as large as the number of rows means whole recordings. A horizon
+            needs recordings, not pairs. In continuous time only ``"cv"`` is allowed, and chooses the
+            shrinkage.
+        start: Where the forecasts of the fit begin, with a horizon. ``"measured"``: at a measured row, for
+            noise that drives the system. ``"estimated"``: where they fit best, for noise of the measurements.
+            None, the default, means ``"measured"``; with ``"cv"``, both are tried.
+        lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
+            means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording.
+        towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
+            ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
+        delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
+            measured whole. 1 by default.
+        rank: Number of leading singular vectors of the states to project on, as in dynamic mode
+            decomposition: for states with more dimensions than there are samples. None, the default, does not
+            project. With delays, the stacked rows are projected.
+        offset: Whether to fit c, for dynamics about a point other than 0.
+        dt: Time between two samples. It sets the unit of ``frequencies_`` and ``growth_rates_`` in discrete
+            time, and the step of ``simulate`` in continuous time.
+        max_iter: Largest number of iterations: of the search of one step, 8 by default (see
+            :func:`fit_stable`), or at a given horizon, 30 by default (see :func:`fit_forecast`).
+        ridge: Weight of the squared entries of A − A₀, B and c in the objective. With a horizon, states and
+            inputs are in units of their standard deviations (one unit for all states with ``rank``). 0 by
+            default; ``"cv"`` chooses it.
+        missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
+            out and fits the rest as several recordings.
+        period: Rows of a season, for ``forecast_error_`` to compare with. None, the default, looks for one.
+        verbose: 1 shows how far ``horizon="cv"`` is, if tqdm is installed; 0, the default, does not.
+
+    Attributes:
+        A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
+            n is the number of columns times ``delays``, the newest row last.
+        B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
+        offset_: c, or zeros.
+        components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
+        radius_: The radius used; None in continuous time.
+        eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
+        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
+        frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
+        growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
+        decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
+            decay, negative for one that grows.
+        fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``bound_active`` says whether
+            an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
+            from it.
+        choice_: The :class:`Choice` of ``horizon="cv"``; else None.
+        lagged_inputs_: Input matrix ``(n, m·(delays − 1))`` of the rows of U before the newest, the oldest
+            first, if ``"cv"`` chose them; else None.
+        period_: The period of ``"one period ago"``; None without one.
+        forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
+            dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
+            ``"one period ago"``. Each is relative to forecasting the mean, so that 1 is no skill; NaN for
+            leads longer than what was held out. With ``rank`` they include what the projection leaves out.
+            None without a horizon and a lead, or if the rows are too few to hold any out.
+        n_features_in_: Number of columns of the states.
+        feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
+
+    Example:
+        >>> import numpy as np
+        >>> rotation = np.array([[0.8, -0.6], [0.6, 0.8]])
+        >>> rows = [np.array([1.0, 0.0])]
+        >>> for _ in range(20):
+        ...     rows.append(rotation @ rows[-1])
+        >>> model = spectral_param.dynamics.StableLinearModel(dt=0.1).fit(np.array(rows))
+        >>> model.simulate(rows[0], steps=3).round(3)
+        array([[ 0.8  ,  0.6  ],
+               [ 0.28 ,  0.96 ],
+               [-0.352,  0.936]])
+        >>> model.frequencies_.round(3)
+        array([ 1.024, -1.024])
+    """
+
+    def __init__(
+        self,
+        radius: float | None = None,
+        *,
+        time: Time = "discrete",
+        abscissa: float | None = None,
+        horizon: int | Literal["cv"] | None = None,
+        start: Start | None = None,
+        lead: int | None = None,
+        towards: Any = None,
+        delays: int = 1,
+        rank: int | None = None,
+        offset: bool = False,
+        dt: float = 1.0,
+        max_iter: int | None = None,
+        ridge: float = 0.0,
+        missing: Missing = "raise",
+        period: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.radius = radius
+        self.time = time
+        self.abscissa = abscissa
+        self.horizon = horizon
+        self.start = start
+        self.lead = lead
+        self.towards = towards
+        self.delays = delays
+        self.rank = rank
+        self.offset = offset
+        self.dt = dt
+        self.max_iter = max_iter
+        self.ridge = ridge
+        self.missing = missing
+        self.period = period
+        self.verbose = verbose
+
+    # Fitting ------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, Y: Any = None, U: Any = None) -> StableLinearModel:
+        """Fit A, B and c.
+
+        Args:
+            X: States. With Y, an array ``(N, n)``. Without Y, a recording ``(N, n)`` with rows in order of
+                time, or a list of recordings; the last row of one and the first row of the next do not form a
+                pair.
+            Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
+                a list like X.
+            U: Inputs ``(N, m)``, one row for each row of X, or a list like X. Without Y, the last row of each
+                recording is not used and may be left out.
+
+        Returns:
+            This model.
+
+        Raises:
+            ValueError: If the data or an argument differ from this description.
+        """
+        self._check(Y is not None)
+        if Y is None and self.time == "continuous":
+            raise ValueError(
+                "StableLinearModel: expected derivatives Y in continuous time, got none (requires y to be "
+                "passed, but the target y is None). Measure them, or pass Y=numpy.gradient(X, dt, axis=0)."
+            )
+        recordings = recordings_of("StableLinearModel", X, Y, U, missing=self.missing, least=self.delays + 1)
+        names = names_of(X)
+        self.period_: int | None = None
+        _advice.about_states([r.x for r in recordings], names, self.offset, self.rank, 2)
+        if Y is None:
+            fitted = self._fit_recordings(recordings)
+        else:
+            if self.time == "discrete":
+                _advice.about_pairs(recordings, 2)
+            fitted = self._fit_pairs(recordings)
+        self.fit_: StableFit | ForecastFit = fitted.fit
+        self.choice_: Choice | None = fitted.choice
+        self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
+        self.A_: Array = fitted.fit.A
+        n, m = len(self.A_), 0 if recordings[0].u is None else recordings[0].u.shape[1]
+        B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
+        self.offset_: Array = B[:, -1] if self.offset else np.zeros(n)
+        B = B[:, :-1] if self.offset else B
+        lagged = self.choice_ is not None and self.choice_.lagged_inputs
+        self.B_: Array | None = B[:, B.shape[1] - m :] if m else None
+        self.lagged_inputs_: Array | None = B[:, : B.shape[1] - m] if lagged else None
+        self.radius_ = fitted.fit.bound if self.time == "discrete" else None
+        self._coordinates = fitted.coordinates
+        self.components_: Array | None = fitted.coordinates.components
+        self.n_features_in_ = fitted.coordinates.width
+        # The unit in which an estimated start is the nearest.
+        self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
+        self._set_spectrum()
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def _check(self, pairs: bool) -> None:
+        """Raise a ValueError if an argument is out of range or does not go with the others or with pairs."""
+        name = "StableLinearModel"
+        if isinstance(self.radius, str):
+            raise ValueError(
+                f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius "
+                "too."
+            )
+        bound_of(name, self.time, self.radius, self.abscissa)
+        if not (is_finite(self.dt) and self.dt > 0):
+            raise ValueError(f"{name}: expected dt > 0, got {self.dt!r}.")
+        if not (is_finite(self.ridge) and self.ridge >= 0):
+            raise ValueError(f"{name}: expected 0 <= ridge < inf, got {self.ridge!r}.")
+        for argument, of in (("rank", self.rank), ("lead", self.lead), ("period", self.period)):
+            if of is not None:
+                whole_number(of, f"{name}: {argument}", otherwise=" or None")
+        if self.max_iter is not None:
+            whole_number(self.max_iter, f"{name}: max_iter", least=0, otherwise=" or None")
+        whole_number(self.delays, f"{name}: delays")
+        whole_number(int(self.verbose), f"{name}: verbose", least=0)
+        if self.start not in (None, *get_args(Start)):
+            raise ValueError(f"{name}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
+        chosen = isinstance(self.horizon, str)
+        if chosen and self.horizon != "cv":
+            raise ValueError(f"{name}: expected a horizon, None or 'cv', got {self.horizon!r}.")
+        if chosen and self.ridge != 0:
+            raise ValueError(
+                f"{name}: expected no ridge for horizon='cv', which chooses it, got {self.ridge!r}."
+            )
+        if self.horizon is not None and not chosen:
+            whole_number(self.horizon, f"{name}: horizon", otherwise=", None or 'cv'")
+        if self.time == "continuous":
+            if self.horizon is not None and not chosen:
+                raise ValueError(
+                    f"{name}: expected no horizon in continuous time, got horizon={self.horizon!r}. Pass "
+                    "horizon='cv' to choose the shrinkage, or sample at equal steps and fit in discrete time."
+                )
+            if (self.lead, self.start, self.delays) != (None, None, 1):
+                raise ValueError(
+                    f"{name}: expected no lead, no start and no delays in continuous time, got "
+                    f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}."
+                )
+        elif self.horizon is None and self.start is not None:
+            raise ValueError(f"{name}: expected a horizon with start={self.start!r}, got None.")
+        elif pairs and (self.horizon, self.lead, self.delays) != (None, None, 1):
+            raise ValueError(
+                f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
+                "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
+            )
+        if self.towards is not None and self.horizon is None:
+            raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
+
+    def _fit_pairs(self, recordings: list[Recording]) -> _Fitted:
+        """Return the fit of one step, of pairs or of derivatives."""
+        X, Y, U = (stacked(of) for of in zip(*recordings, strict=True))
+        assert X is not None
+        assert Y is not None
+        coordinates = Coordinates.of([X], 1, self.rank)
+        X, Y = coordinates.into(X), coordinates.into(Y)
+        choice, ridge = None, self.ridge
+        if self.horizon == "cv":
+            choice = choose_ridge(X, Y, U, self.offset, self._one_step)
+            ridge = choice.ridge
+        return _Fitted(self._one_step(X, Y, U, ridge), coordinates, X.std(axis=0), choice)
+
+    def _fit_recordings(self, recordings: list[Recording]) -> _Fitted:
+        """Return the fit of one step, of a number of steps, or what is chosen."""
+        rows = [r.x for r in recordings]
+        longest = max(map(len, rows))
+        inputs = [U for _, U in parts_of(recordings)]
+        coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
+        parts = [(coordinates.into(Y), U[self.delays - 1 :]) for Y, U in zip(rows, inputs, strict=True)]
+        _advice.about_inputs(parts, 3)
+        self._require_variation(rows, inputs)
+        lead = self.lead
+        if lead is None:
+            lead = min(_LEAD, max(1, longest // 4))
+            if isinstance(self.horizon, int | np.integer):
+                lead = int(self.horizon)
+        if longest <= lead and self.lead is not None:
+            _advice.say(
+                f"the recordings have at most {longest} rows, too few to check forecasts of lead={lead} "
+                "steps. forecast_error_ is NaN for the leads that were not checked.",
+                3,
+            )
+        fit: StableFit | ForecastFit
+        choice, error = None, None
+        units = self._units(parts)
+        seen = Seen(coordinates, units, rows, lead, self.period)
+        if self.horizon == "cv":
+            fit, choice, error = self._chosen(parts, units, inputs, seen)
+        else:
+            fit = self._fit_of(parts, units)
+            if self.horizon is not None or self.lead is not None:
+                error = checked(seen, parts, self.offset, lambda kept: self._fit_of(kept, units), units)
+        self.period_ = seen.period
+        if error is not None:
+            _warn_if_no_better(error)
+        return _Fitted(fit, coordinates, np.vstack([Y for Y, _ in parts]).std(axis=0), choice, error)
+
+    def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
+        """Raise a ValueError if a column is constant and the fit needs its unit."""
+        if self.horizon is None:
+            return
+        # Constant columns of a projection do not matter.
+        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
+            if constant := constant_columns(np.vstack(data))[0]:
+                raise ValueError(
+                    f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove "
+                    "them; offset=True fits a constant."
+                )
+
+    def _units(self, parts: list[Part]) -> Units:
+        X, U = (np.vstack(M) for M in zip(*parts, strict=True))
+        return Units.of(X, U, centred=self.offset, common=self.rank is not None)
+
+    def _fit_of(self, parts: list[Part], units: Units) -> StableFit | ForecastFit:
+        """Return the fit of recordings by one step or by a number of steps, in the user's units."""
+        if self.horizon is None:
+            X, Y = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:]) for Y, _ in parts), strict=True))
+            U = np.vstack([U for _, U in parts])
+            return self._one_step(X, Y, U if U.shape[1] else None, self.ridge)
+        assert isinstance(self.horizon, int | np.integer)
+        n = len(units.x)
+        A0 = self._towards(units)
+        radius = bound_of("StableLinearModel", "discrete", self.radius, None)
+        objective = Objective(
+            self.start or "measured", radius, self.ridge, self.ridge, np.zeros((n, n)) if A0 is None else A0
+        )
+        max_iter = 30 if self.max_iter is None else self.max_iter
+        fit = climb(units.parts(parts, self.offset), int(self.horizon), objective, max_iter)
+        return restored(fit, units, self.offset)
+
+    def _one_step(self, X: Array, Y: Array, U: Array | None, ridge: float) -> StableFit:
+        inputs = [] if U is None else [U]
+        if self.offset:
+            inputs.append(np.ones((len(X), 1)))
+        return fit_stable(
+            X,
+            Y,
+            np.hstack(inputs) if inputs else None,
+            time=self.time,
+            radius=self.radius,
+            abscissa=self.abscissa,
+            max_iter=8 if self.max_iter is None else self.max_iter,
+            ridge=ridge,
+        )
+
+    def _towards(self, units: Units) -> Array | None:
+        """Return A₀ in units of the standard deviations."""
+        if self.towards is None:
+            return None
+        n = len(units.x)
+        A0 = as_matrix(self.towards, "towards", "StableLinearModel", (n, n))
+        return A0 / units.x[:, None] * units.x
+
+    def _chosen(
+        self, parts: list[Part], units: Units, inputs: list[Array], seen: Seen
+    ) -> tuple[ForecastFit, Choice, dict[str, Array]]:
+        """Return the fit that forecasts rows held out best, what was chosen, and the errors there."""
+        variants = [(parts, units)]
+        if self.delays > 1 and inputs[0].shape[1]:
+            lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
+            variants.append((lagged, self._units(lagged)))
+        # Of the rows stacked for delays only the newest is forecast.
+        shown = slice(None) if self.rank is not None else slice(-seen.coordinates.width, None)
+        starts = get_args(Start) if self.start is None else (self.start,)
+        with _progress(number_of_fits(starts), self.verbose) as advance:
+            found = choose(
+                [of_units.parts(of, self.offset) for of, of_units in variants],
+                seen.lead,
+                bound_of("StableLinearModel", "discrete", self.radius, None),
+                self._towards(units),
+                starts,
+                shown,
+                advance,
+            )
+        units = variants[int(found.choice.lagged_inputs)][1]
+        return restored(found.fit, units, self.offset), found.choice, seen.errors(found.folds, found.models)
+
+    def _set_spectrum(self) -> None:
+        eigenvalues, vectors = np.linalg.eig(self.A_)
+        height = np.abs(eigenvalues) if self.time == "discrete" else eigenvalues.real
+        # The two of a pair stand together, the positive frequency first.
+        rounded = (height / (np.abs(eigenvalues).max() or 1.0)).round(12)
+        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
+        self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
+        self._vectors: Array = vectors[:, order].astype(np.complex128)
+        vectors = self._vectors
+        self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
+        if self.time == "discrete":
+            with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
+                self.growth_rates_ = np.log(np.abs(self.eigenvalues_)) / self.dt
+            self.frequencies_ = np.angle(self.eigenvalues_) / (2 * np.pi * self.dt)
+        else:
+            self.growth_rates_ = self.eigenvalues_.real
+            self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
+        with np.errstate(divide="ignore"):  # What does not decay has the time ∞.
+            self.decay_times_ = np.where(self.growth_rates_ == 0, np.inf, -1 / self.growth_rates_)
+
+    # Use ----------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
+        """Return the state that follows each given state or, in continuous time, its derivative.
+
+        Args:
+            X: States ``(N, n)``. With delays or a window, in order of time.
+            U: Inputs ``(N, m)``.
+            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
+                of the measurements. The start is the one that fits the window best.
+
+        Returns:
+            Array ``(N − delays − window + 2, n)``. Each prediction needs delays + window − 1 successive rows
+            of X, and is what follows the last of them.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        self._require_fit("predict")
+        window = whole_number(window, "StableLinearModel.predict: window")
+        if self.time == "continuous" and window > 1:
+            raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
+        rows = self._states(X, "X", "predict", self.delays + window - 1)
+        driven = self._driven(U, len(rows))
+        states = self._coordinates.into(rows)
+        if window > 1:
+            states, driven = self._last(states, driven, window), driven[window - 1 :]
+        return self._coordinates.newest(states @ self.A_.T + driven)
+
+    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
+        """Return the states that follow x0, each computed from the previous one.
+
+        Args:
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
+                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+            steps: Number of states to return.
+            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
+                ignored. The first row acts on the first of x0. In continuous time each row is held for
+                ``dt``.
+
+        Returns:
+            Array ``(steps, n)``, without x0.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        self._require_fit("simulate")
+        steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
+        rows = self._states(x0, "x0", "simulate", self.delays, one=True)
+        before = len(rows) - 1
+        if U is not None:
+            U = as_array(U, "U", "StableLinearModel.simulate")
+            if len(U) < before + steps:
+                between = (
+                    f", {before} between the rows of x0 and {steps} after them" if before else ", one a step"
+                )
+                raise ValueError(
+                    f"StableLinearModel.simulate: expected {before + steps} rows of U{between}, got {len(U)}."
+                )
+            U = U[: before + steps]
+        driven = self._driven(U, before + steps)
+        n = len(self.A_)
+        A, driven = self._of_one_step(driven)
+        states = self._coordinates.into(rows)
+        before -= self.delays - 1
+        x = self._last(states, driven[:before], len(states), A)[0]
+        simulated = np.empty((steps, n))
+        for k in range(steps):
+            x = A @ x + driven[before + k]
+            simulated[k] = x
+        return self._coordinates.newest(simulated)
+
+    def amplitudes(self, X: Any, U: Any = None) -> Array:
+        """Return how much of each mode is in a recording, at its first state.
+
+        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
+        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
+        fit all rows best.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+
+        Returns:
+            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        return self._free(X, U, "amplitudes")[0]
+
+    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
+        """Return a recording as these modes describe it, from its amplitudes.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
+
+        Returns:
+            Array ``(rows − delays + 1, n)``: x*, the response to the inputs, and the sum over these modes.
+
+        Raises:
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
+                such mode.
+        """
+        b, center, forced = self._free(X, U, "reconstruct")
+        number = len(b)
+        chosen = np.ones(number, dtype=bool)
+        if modes is not None:
+            asked = np.atleast_1d(np.asarray(modes))
+            asked = asked if asked.size else asked.astype(int)
+            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
+                raise ValueError(
+                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
+                    f"eigenvalues, got {modes!r}."
+                )
+            chosen[:] = False
+            for i in asked % number:
+                # The two of a pair stand together, the positive frequency first.
+                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
+        steps = np.arange(len(forced))[:, None]
+        powers = self._multipliers()[chosen] ** steps
+        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
+        return self._coordinates.newest(states)
+
+    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
+        """Return the amplitudes, the point at rest, and the response to the inputs."""
+        self._require_fit(method)
+        rows = self._states(X, "X", method, self.delays)
+        if U is not None:
+            U = as_array(U, "U", f"StableLinearModel.{method}")
+            if len(U) == len(rows) - 1:
+                U = np.vstack([U, np.zeros((1, U.shape[1]))])  # The last row acts on no state of X.
+        A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
+        offset = self._of_one_step(self.offset_[None])[1][0]
+        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        forced = np.zeros_like(driven)
+        for k in range(len(forced) - 1):
+            forced[k + 1] = A @ forced[k] + driven[k]
+        states = self._coordinates.into(rows) - center - forced
+        scale = self._scale
+        windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
+        scaled = A / scale[:, None] * scale
+        first = forecast(scaled, np.zeros((len(A), 0)), windows, True)[0, 0] * scale
+        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
+
+    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
+        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
+        A, n = self.A_, len(self.A_)
+        if self.time == "discrete":
+            return A, driven
+        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+        return both[:n, :n], driven @ both[:n, n:].T
+
+    def _multipliers(self) -> Array:
+        """Return the eigenvalues of a step of dt."""
+        return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
+
+    def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
+        """Return the last state of each window of so many successive rows, estimated from the window."""
+        if window == 1:
+            return states
+        A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
+        first = np.arange(len(states) - window + 1)
+        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
+        return forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
+
+    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
+        """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
+
+        Args:
+            X: As for ``fit``.
+            Y: As for ``fit``.
+            U: As for ``fit``.
+
+        Returns:
+            1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
+
+        Raises:
+            ValueError: If the model is not fitted, or ``fit`` would not take the data.
+        """
+        self._require_fit("score")
+        if U is None and self.B_ is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(U=True).set_score_request(U=True)."
+            )
+        after, predicted = [], []
+        for r in recordings_of(
+            "StableLinearModel.score", X, Y, U, missing=self.missing, least=self.delays + 1
+        ):
+            x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
+            predicted.append(self.predict(x, r.u))
+            after.append(y[self.delays - 1 :])
+        Y = np.vstack(after)
+        left = float(np.square(Y - np.vstack(predicted)).sum())
+        total = float(np.square(Y - Y.mean(axis=0)).sum())
+        return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
+
+    def to_module(self) -> nn.Module:
+        """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
+
+        Returns:
+            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
+            With ``lagged_inputs_``, u has as many rows of inputs side by side as there are delays.
+
+        Raises:
+            ValueError: If the model is not fitted.
+        """
+        self._require_fit("to_module")
+        B = self.B_
+        if B is not None and self.lagged_inputs_ is not None:
+            B = np.hstack([self.lagged_inputs_, B])
+        return StableLinear(self.A_, B, self.offset_ if self.offset else None, self.time, self.fit_.bound)
+
+    def _driven(self, U: Any, rows: int) -> Array:
+        """Return B u + c for each state that these rows make."""
+        if (U is None) != (self.B_ is None):
+            raise ValueError(
+                f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
+                f"{'none' if U is None else 'some'}."
+            )
+        states = rows - self.delays + 1
+        c = np.broadcast_to(self.offset_, (states, len(self.A_)))
+        if self.B_ is None:
+            return c
+        U = as_array(U, "U", "StableLinearModel")
+        if U.shape != (rows, self.B_.shape[1]):
+            raise ValueError(
+                f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
+            )
+        require_finite(U, "U", "StableLinearModel", "Fill in what is missing.")
+        driven = c + U[self.delays - 1 :] @ self.B_.T
+        if self.lagged_inputs_ is not None:
+            driven = driven + side_by_side(U[:-1], self.delays - 1) @ self.lagged_inputs_.T
+        return driven
+
+    def _require_fit(self, method: str) -> None:
+        if not hasattr(self, "fit_"):
+            raise not_fitted(
+                f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
+            )
+
+    def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
+        """Return states as rows, at least so many; ``one`` allows a single state of one axis."""
+        caller = f"StableLinearModel.{method}"
+        names = names_of(X)
+        expected = getattr(self, "feature_names_in_", None)
+        if names is not None and expected is not None and list(names) != list(expected):
+            raise ValueError(f"{caller}: expected {name} with columns {list(expected)}, got {list(names)}.")
+        rows = (
+            as_array(X, name, caller, ndim=1)[None] if one and np.ndim(X) == 1 else as_array(X, name, caller)
+        )
+        if rows.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}. {name} "
+                f"has {rows.shape[1]} features, but StableLinearModel is expecting {self.n_features_in_} "
+                "features as input."
+            )
+        require_finite(rows, name, caller, "Fill in what is missing, or begin after it.")
+        if len(rows) < least:
+            raise ValueError(
+                f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
+            )
+        return rows
+
+
+@contextlib.contextmanager
+def _progress(fits: int, verbose: int) -> Iterator[Callable[[], object]]:
+    """Yield what to call after each of so many fits; it shows nothing unless it is to."""
+    if not verbose:
+        yield lambda: None
+        return
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        yield lambda: None
+        return
+    with tqdm(total=fits, desc="horizon='cv'", unit="fit", leave=False) as bar:
+        yield bar.update
+
+
+def _warn_if_no_better(errors: dict[str, Array]) -> None:
+    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
+    names = {"no change": "no change", "mean": "the mean", "one period ago": "what was one period ago"}
+    for name, trivial in names.items():
+        if name in means and "model" in means and means[name] < means["model"]:
+            _advice.say(
+                f"forecasting {trivial} is better on the rows held out: an error of {means[name]:.3g}, the "
+                f"model's is {means['model']:.3g}. See forecast_error_.",
+                4,
+            )

@@ -1,0 +1,1 @@
+"""Stable least squares of one step."""

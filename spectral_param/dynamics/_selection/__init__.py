@@ -1,0 +1,1 @@
+"""The choice of a fit by forecasts of rows that were held out."""

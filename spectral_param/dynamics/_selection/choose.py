@@ -1,0 +1,501 @@
+"""The choice of horizon, start, shrinkage and radius, by forecasts of rows that were held out.
+
+Four blocks of successive rows are held out in turn. Each candidate is fitted without the block and forecasts
+its rows from measured starts:
+
+1. one step, shrunk towards the zero matrix, the identity ("no change") and a regression of each state on
+   itself, with eigenvalues clipped;
+2. the best of these with smaller radii, with the least error in the disc, and with a bound on ‖A‖₂; earlier
+   rows as instruments;
+3. from the best of these, horizons from short to long, with both starts, each fit from the one before;
+4. several steps are taken only if they are clearly better, and so is any shrinkage. The winner is fitted
+   again to all rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
+from spectral_param.dynamics._forecast.fit import (
+    RUNGS,
+    STEPS,
+    ForecastFit,
+    Model,
+    Objective,
+    rungs_below,
+    spectral_radius,
+)
+from spectral_param.dynamics._forecast.windows import Held, Squares
+from spectral_param.dynamics._one_step.fit import StableFit
+from spectral_param.dynamics._selection.shrunk import OneStep, outside
+
+_RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])  # in mean squares of a state
+_LEAST = 1e-4  # ridge where rows are few
+_RADII = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9)
+_NORMS = (1.0, 1.1, 1.3)
+_WORSE = 3.0  # a ladder ends at this multiple of the error of one step
+_BETTER = 0.98  # several steps have to be this much better than one
+_LONG = 1.05  # so much worse than the least a long horizon with an estimated start may seem
+_TIE = 0.01  # what differs by less is equal: then take what shrinks least, and the longest horizon
+_EQUAL = 0.002  # what differs by less forecasts as well
+_EXACT = 1e-8  # an error of one step that is rounding: nothing is better
+_COARSE = 1e-3  # gain of a step at which a rung ends; what remains is less than the noise of the fit
+_ENOUGH = 3000  # rows that are chosen from; all are fitted
+_LAST = 3  # iterations on all rows, after those on the rows that were chosen from
+_MANY = 64  # states from which on only the best of the shrunk fits are made stable
+_FEW = 3  # horizons that are tried where each takes L-BFGS
+_ROWS = 2  # rows for each state and input that estimated starts need
+_LONGEST = 2000  # rows up to which whole recordings are a horizon
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What ``horizon="cv"`` chose.
+
+    Attributes:
+        horizon: Steps of a window: 1 for a fit of one step; None for whole recordings.
+        start: ``"measured"`` or ``"estimated"``.
+        ridge: Weight of ‖A − A₀‖² and ‖B‖², in units of the mean square of a state, in standard deviations.
+        towards: A₀: ``"zero"``, ``"no change"`` (the identity), ``"AR(1)"`` (diagonal, a regression of each
+            state on itself) or ``"given"``.
+        radius: Largest modulus of an eigenvalue.
+        method: ``"clipped"`` eigenvalues, ``"least error"`` in the disc, ``"norm"``, with ‖A‖₂ bounded too,
+            ``"instruments"``, earlier rows, or ``"several steps"``.
+        norm: The bound on ‖A‖₂, in standard deviations; None without one.
+        error: Mean over the leads of the relative error on held-out rows, in the coordinates of ``A_``.
+        lagged_inputs: Whether earlier rows of the inputs act, too, as many as there are delays.
+    """
+
+    horizon: int | None
+    start: str
+    ridge: float
+    towards: str
+    radius: float
+    method: str
+    norm: float | None
+    error: float
+    lagged_inputs: bool = False
+
+
+# Rows that are held out ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Fold:
+    """Recordings to fit, and recordings to forecast."""
+
+    kept: list[Part]
+    held: list[Part]
+    weight: float
+    where: list[tuple[int, int, int]]  # recording, first row and end of each that is held out
+
+    @functools.cached_property
+    def mean(self) -> Array:
+        """The mean of the rows that are kept."""
+        return sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
+
+    @functools.cached_property
+    def data(self) -> OneStep:
+        """The products of the rows that are kept."""
+        return OneStep(self.kept)
+
+    @functools.cached_property
+    def ahead(self) -> Held:
+        """What is to be forecast."""
+        return Held(self.held)
+
+
+def folds_of(parts: list[Part], lead: int) -> list[Fold]:
+    """Return the folds: blocks of successive rows, or whole recordings if there are at least eight.
+
+    The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
+    together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
+    held out.
+    """
+    if len(parts) >= 8:
+        folds = []
+        for fold in range(4):
+            held = range(fold, len(parts), 4)
+            folds.append(
+                Fold(
+                    [p for i, p in enumerate(parts) if i % 4 != fold],
+                    [parts[i] for i in held],
+                    1.0,
+                    [(i, 0, len(parts[i][0])) for i in held],
+                )
+            )
+        return folds
+    rows = sum(len(Y) for Y, _ in parts)
+    if len(parts) == 1 and rows < 4 * lead:
+        # Blocks in the middle would cut a short recording into pieces.
+        third, sixth = rows // 3, rows // 6
+        some = ((0, third, 1.0), (rows - sixth, rows, 1.0), (rows - third, rows, 1.0))
+        return [fold for fold in (_without(parts, *of) for of in some) if fold.kept and fold.held]
+    count = 4 if rows >= 4 * lead else 3
+    edges = np.linspace(0, rows, count + 1).astype(int)
+    folds = []
+    for fold in range(count):
+        last_of_one = len(parts) == 1 and fold == count - 1
+        folds.append(_without(parts, edges[fold], edges[fold + 1], count - 1.0 if last_of_one else 1.0))
+    return [fold for fold in folds if fold.kept and fold.held]
+
+
+def _without(parts: list[Part], first: int, last: int, weight: float) -> Fold:
+    """Return the fold that holds out these rows of all recordings."""
+    fold = Fold([], [], weight, [])
+    for i, (Y, U) in enumerate(parts):
+        low, high = (min(max(int(edge), 0), len(Y)) for edge in (first, last))
+        for begin, end, to in ((0, low, fold.kept), (low, high, fold.held), (high, len(Y), fold.kept)):
+            if end - begin >= 2:
+                to.append((Y[begin:end], U[begin : end - 1]))
+                if to is fold.held:
+                    fold.where.append((i, begin, end))
+        first, last = first - len(Y), last - len(Y)
+    return fold
+
+
+# The search ---------------------------------------------------------------------------------------
+
+
+class _Candidate(NamedTuple):
+    """A way to fit, its error on held-out rows, and its models of the folds."""
+
+    choice: Choice
+    fit: Callable[[OneStep], Model]
+    models: list[Model]
+
+
+class Chosen(NamedTuple):
+    """The fit, in units of the parts, what was chosen, and the models of the folds."""
+
+    fit: ForecastFit
+    choice: Choice
+    folds: list[Fold]
+    models: list[Model]
+
+
+def choose(
+    variants: list[list[Part]],
+    lead: int,
+    radius: float,
+    towards: Array | None = None,
+    starts: Sequence[str] = tuple(RUNGS),
+    shown: slice = slice(None),
+    progress: Callable[[], object] = lambda: None,
+) -> Chosen:
+    """Return the fit that forecasts rows held out best.
+
+    Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
+    are forecast: with the inputs, and perhaps with lagged inputs, too. ``progress`` is called after each of
+    the :func:`number_of_fits` fits.
+
+    Raises:
+        ValueError: If there are too few rows to hold any out.
+    """
+    found = []
+    some = _some(variants[0], lead)
+    for of_all in variants:
+        parts = [(of_all[i][0][begin:], of_all[i][1][begin:]) for i, begin in some]
+        folds = folds_of(parts, lead)
+        if len(folds) < 2:
+            raise ValueError(
+                "StableLinearModel: expected at least 6 rows for horizon='cv', which holds rows out, got "
+                f"{sum(len(Y) for Y, _ in parts)} in {len(parts)} recordings. Pass horizon=1 and ridge > 0, "
+                "or record more."
+            )
+        search = _Search(folds, parts, lead, shown, radius, towards, progress)
+        found.append((search, search.one_step()))
+    # Lagged inputs are taken only if they are clearly better.
+    lagged = len(found) > 1 and _error(found[1][1]) < _BETTER * _error(found[0][1])
+    search, one = found[lagged]
+    parts, best = variants[lagged], one
+    several = [] if _error(one) < _EXACT else [rung for start in starts for rung in search.ladder(one, start)]
+    if several:
+        best = search.better(one, several)
+    if best is one:
+        A, B = one.fit(OneStep(parts))
+        horizon: int | None = 1
+    else:
+        A, B = search.on_all_rows(best, one, parts)
+        horizon = best.choice.horizon
+    aim = search.objective(OneStep(parts), best.choice).of(parts, horizon)
+    error = aim.error(A, B)
+    fit = ForecastFit(A, B, error, error, best.choice.radius, spectral_radius(A), horizon, best.choice.start)
+    choice = dataclasses.replace(best.choice, lagged_inputs=bool(lagged))
+    for fold in search.folds:
+        fold.where = [(some[i][0], some[i][1] + a, some[i][1] + b) for i, a, b in fold.where]
+    return Chosen(fit, choice, search.folds, best.models)
+
+
+def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
+    """Return the recordings, and their first rows, that are chosen from: all, or a part of long ones."""
+    rows, n, m = sum(len(Y) for Y, _ in parts), parts[0][0].shape[1], parts[0][1].shape[1]
+    enough = max(_ENOUGH, 20 * (n + m), 8 * lead)
+    if rows <= 2 * enough:
+        return [(i, 0) for i in range(len(parts))]
+    if len(parts) >= 8:
+        step = max(1, min(len(parts) // 8, rows // enough))
+        return [(i, 0) for i in range(step // 2, len(parts), step)]
+    # The last rows are nearest to what will be forecast.
+    return [(i, len(Y) - max(2, len(Y) * enough // rows)) for i, (Y, _) in enumerate(parts)]
+
+
+def number_of_fits(starts: Sequence[str]) -> int:
+    """Return how often ``progress`` is called at most."""
+    return 4 * (1 + sum(len(RUNGS[start]) + 1 for start in starts))
+
+
+def _error(candidate: _Candidate) -> float:
+    return candidate.choice.error
+
+
+@dataclasses.dataclass
+class _Search:
+    """The stages, and what they share."""
+
+    folds: list[Fold]
+    parts: list[Part]
+    lead: int
+    shown: slice
+    radius: float
+    towards: Array | None
+    progress: Callable[[], object]
+
+    def aims(self, data: OneStep) -> dict[str, Array]:
+        """Return the matrices to shrink towards."""
+        if self.towards is not None:
+            return {"given": self.towards}
+        r, identity = self.radius, np.eye(data.n)
+        return {
+            "zero": 0 * identity,
+            "no change": min(1.0, r) * identity,
+            "AR(1)": np.clip(data.ar1(), -r, r),
+        }
+
+    def errors(self, models: list[tuple[Array, Array]]) -> Array:
+        """Return the errors of stacks of models, one stack for each fold."""
+        found = [
+            fold.ahead.squares(A, B, self.lead, fold.mean, self.shown).times(fold.weight)
+            for fold, (A, B) in zip(self.folds, models, strict=True)
+        ]
+        return functools.reduce(Squares.plus, found).scores()
+
+    def always_better(self, rung: _Candidate, one: _Candidate) -> bool:
+        """Return whether a fit of several steps is better on every fold, be it by little.
+
+        Noise of the measured starts is in the errors of both, and may be most of them.
+        """
+        found = []
+        for fold, model, other in zip(self.folds, rung.models, one.models, strict=True):
+            A, B = (np.stack(of) for of in zip(model, other, strict=True))
+            found.append(fold.ahead.squares(A, B, self.lead, fold.mean, self.shown).scores())
+        return all(score[0] <= (1 - _EQUAL) * score[1] for score in found)
+
+    def better(self, one: _Candidate, several: list[_Candidate]) -> _Candidate:
+        """Return one step, or the horizon and start that are taken in place of it."""
+        least = min(several, key=_error)
+        # Noise of the measured starts hides how much better long horizons are where noise is in the
+        # measurements. Elsewhere they are clearly worse.
+        long = [r for r in several if r.choice.start == "estimated" and _error(r) <= _LONG * _error(least)]
+        if long and _error(long[-1]) <= (1 + _TIE) * _error(one):
+            return long[-1]
+        if _error(least) <= _BETTER * _error(one) or self.always_better(least, one):
+            return [rung for rung in several if _error(rung) <= (1 + _TIE) * _error(least)][-1]
+        return one
+
+    def scored(self, choice: Choice, fit: Callable[[OneStep], Model], models: list[Model]) -> _Candidate:
+        """Return the candidate of these models."""
+        error = float(self.errors([(A[None], B[None]) for A, B in models])[0])
+        return _Candidate(dataclasses.replace(choice, error=error), fit, models)
+
+    def candidate(self, choice: Choice) -> _Candidate:
+        """Return the fit of one step after its fits of all folds."""
+        fit = self._fit_of(choice)
+        return self.scored(choice, fit, [fit(fold.data) for fold in self.folds])
+
+    def one_step(self) -> _Candidate:
+        """Return the best fit of one step."""
+        best, plain = self.shrunk()
+        if _error(plain) < _EXACT:
+            return plain
+        many = self.folds[0].data.n > _MANY
+        others = (
+            []
+            if many
+            else [dataclasses.replace(best.choice, radius=self.radius * factor) for factor in _RADII]
+        )
+        bases = [best.choice] if best.choice.towards == plain.choice.towards else [best.choice, plain.choice]
+        for base in [] if many else bases:
+            others.append(dataclasses.replace(base, method="least error"))
+            others += [dataclasses.replace(base, method="norm", norm=norm) for norm in _NORMS]
+        for found in map(self.candidate, others):
+            best = min(best, found, key=_error)
+        for _ in self.folds:
+            self.progress()
+        if _error(best) < (1 - _TIE) * _error(plain):
+            return best
+        return self.instruments(plain) or plain
+
+    def instruments(self, plain: _Candidate) -> _Candidate | None:
+        """Return the fit by instruments if it forecasts as well, because its eigenvalues are not biased."""
+        choice = dataclasses.replace(plain.choice, method="instruments")
+        models = [fold.data.instruments(self.radius) for fold in self.folds]
+        found = [model for model in models if model is not None]
+        if len(found) < len(models):
+            return None
+        candidate = self.scored(choice, self._fit_of(choice), found)
+        return candidate if _error(candidate) <= (1 + _EQUAL) * _error(plain) else None
+
+    def shrunk(self) -> tuple[_Candidate, _Candidate]:
+        """Return the best of the shrunk fits, and the one that shrinks least."""
+        names = list(self.aims(self.folds[0].data))
+        choices = [
+            Choice(1, "measured", float(ridge), name, self.radius, "clipped", None, np.inf)
+            for name in names
+            for ridge in _RIDGES
+        ]
+        stacks = []
+        for fold in self.folds:
+            pairs = [fold.data.least(aim, _RIDGES) for aim in self.aims(fold.data).values()]
+            A, B = (np.concatenate(of) for of in zip(*pairs, strict=True))
+            if self.folds[0].data.n <= _MANY:
+                for i in np.flatnonzero(outside(A, self.radius)):
+                    A[i], B[i] = fold.data.stable(A[i], B[i], self.radius, choices[i].ridge)
+            stacks.append((A, B))
+        errors, first = self.errors(stacks), 0
+        if errors[0] >= _EXACT:
+            # With about as many rows as unknowns in a row of A, the fit of all rows is worse than those of
+            # the folds, which have fewer rows than unknowns, unless the ridge is not small.
+            pairs_in_all = sum(len(U) for _, U in self.parts)
+            if pairs_in_all < _ROWS * (self.folds[0].data.n + self.folds[0].data.m):
+                errors[[choice.ridge < _LEAST for choice in choices]] = np.inf
+                first = int(np.argmax(_RIDGES >= _LEAST))
+        if self.folds[0].data.n > _MANY:
+            some = [first, *np.argsort(errors, kind="stable")[:4]]
+            made = [self.candidate(choices[i]) for i in some]
+            return min(made, key=_error), made[0]
+        del pairs
+
+        def of(i: int) -> _Candidate:
+            choice = dataclasses.replace(choices[i], error=float(errors[i]))
+            return _Candidate(choice, self._fit_of(choice), [(A[i], B[i]) for A, B in stacks])
+
+        return of(int(np.argmin(errors))), of(first)
+
+    def _fit_of(self, choice: Choice) -> Callable[[OneStep], Model]:
+        def fit(data: OneStep) -> Model:
+            A0 = self.aims(data)[choice.towards]
+            if choice.method == "clipped":
+                return data.clipped(A0, choice.radius, choice.ridge)
+            if choice.method == "instruments":
+                return data.instruments(choice.radius) or data.clipped(A0, choice.radius, choice.ridge)
+            if choice.method == "least error":
+                return data.least_error(A0, choice.radius, choice.ridge)
+            assert choice.norm is not None
+            return data.with_norm(A0, choice.norm * self.radius, choice.radius, choice.ridge)
+
+        return fit
+
+    # Several steps
+
+    def objective(self, data: OneStep, choice: Choice) -> Objective:
+        """Return what is minimised at every horizon."""
+        weight = choice.ridge * data.unit
+        A0 = self.aims(data)[choice.towards]
+        return Objective(choice.start, self.radius, weight, weight, A0)
+
+    def horizons(self, start: str) -> list[int | None]:
+        """Return the horizons from short to long."""
+        longest = max(len(U) for _, U in self.parts)
+        found: list[int | None] = list(rungs_below(longest, start, self.parts))
+        n, m = self.folds[0].data.n, self.folds[0].data.m
+        if start == "estimated" and sum(len(U) for _, U in self.parts) < _ROWS * (n + m):
+            return []
+        if n * (n + m) > LARGEST_SOLVE:
+            found = [h for h in RUNGS[start][:_FEW] if h < longest and n <= _MANY]
+        elif start == "estimated" and longest <= _LONGEST:
+            found.append(None)
+        return found
+
+    def ladder(self, one: _Candidate, start: str) -> list[_Candidate]:
+        """Return the fits of longer and longer horizons, each from the one before."""
+        choice = dataclasses.replace(
+            one.choice, start=start, radius=self.radius, method="several steps", norm=None
+        )
+        found: list[_Candidate] = []
+        chains = [[model] for model in one.models]
+        for horizon in self.horizons(start):
+            here: list[Model] = []
+            for fold, chain in zip(self.folds, chains, strict=True):
+                problem = self.objective(fold.data, choice).of(fold.kept, horizon)
+                # The fold before may have found a better minimum.
+                begin = _least(problem, [chain[-1], *here[-1:]])
+                here.append(descend(problem, *begin, STEPS, _COARSE)[0][1:])
+                self.progress()
+            for chain, model in zip(chains, here, strict=True):
+                chain.append(model)
+            rung = dataclasses.replace(choice, horizon=horizon)
+            found.append(self.scored(rung, one.fit, [chain[-1] for chain in chains]))
+            if _error(found[-1]) > _WORSE * _error(one):
+                break
+        return found
+
+    def on_all_rows(self, rung: _Candidate, one: _Candidate, parts: list[Part]) -> Model:
+        """Return the fit of a rung to all rows, from the rungs below and from the fits of the folds."""
+        data = OneStep(self.parts)
+        objective = self.objective(data, rung.choice)
+        model = one.fit(data)
+        horizons = self.horizons(rung.choice.start)
+        for horizon in horizons[: horizons.index(rung.choice.horizon)]:
+            model = descend(objective.of(self.parts, horizon), *model, STEPS, _COARSE)[0][1:]
+        last = objective.of(self.parts, rung.choice.horizon)
+        begin = _least(last, [model, *rung.models])
+        model = descend(last, *begin, 3 * STEPS)[0][1:]
+        if sum(map(len, (Y for Y, _ in parts))) == sum(map(len, (Y for Y, _ in self.parts))):
+            return model
+        whole = self.objective(OneStep(parts), rung.choice).of(parts, rung.choice.horizon)
+        return descend(whole, *model, _LAST, _COARSE)[0][1:]
+
+
+def _least(problem: Problem, models: list[Model]) -> Model:
+    """Return the model with the least error."""
+    return min(models, key=lambda model: problem.error(*model))
+
+
+# Continuous time ----------------------------------------------------------------------------------
+
+
+def choose_ridge(X: Array, Y: Array, U: Array | None, offset: bool, fit: Callable[..., StableFit]) -> Choice:
+    """Return the ridge, of several, whose fits of derivatives have the least error on blocks held out.
+
+    Raises:
+        ValueError: If there are too few rows to hold any out.
+    """
+    blocks = np.array_split(np.arange(len(X)), 4)
+    ridges = np.square(X).mean() * len(X) * np.array([1e-10, *10.0 ** np.arange(-8.0, 1.0)])
+    size = np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1)
+    errors, total = np.zeros(len(ridges)), float(np.square((Y - Y.mean(axis=0)) / size).sum())
+    bound = np.inf
+    for block in blocks:
+        if not len(block):
+            raise ValueError(f"StableLinearModel: expected 4 rows for horizon='cv', got {len(X)}.")
+        kept = np.setdiff1d(np.arange(len(X)), block)
+        for i, ridge in enumerate(ridges):
+            found = fit(X[kept], Y[kept], None if U is None else U[kept], ridge)
+            predicted, bound = X[block] @ found.A.T, found.bound
+            if found.B is not None:
+                m = found.B.shape[1] - offset
+                predicted = predicted + (0 if U is None else U[block] @ found.B[:, :m].T)
+                predicted = predicted + found.B[:, m:].sum(axis=1)
+            errors[i] += np.square((predicted - Y[block]) / size).sum()
+    best = int(np.argmin(errors))
+    error = float(np.sqrt(errors[best] / total)) if total > 0 else 0.0
+    return Choice(1, "measured", float(ridges[best]), "zero", bound, "least error", None, error)

@@ -1,0 +1,264 @@
+"""Kinds of data for which the choice of a forecast once went wrong without a word."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.dynamics_families import moving_texture, oscillators, waves
+from benchmarks.dynamics_forecasts import forecast_error
+from spectral_param.dynamics import StableLinearModel, fit_forecast
+from tests.promises.dynamics.systems import chain
+
+
+def error_of(model, X, start, lead, U=None):
+    """Return the relative error of one forecast from the rows before ``start``."""
+    before = model.delays
+    inputs = None if U is None else U[start - before : start - 1 + lead]
+    rolled, truth = model.simulate(X[start - before : start], lead, inputs), X[start : start + lead]
+    return np.sqrt(np.square(rolled - truth).sum() / np.square(truth - X[:start].mean(axis=0)).sum())
+
+
+def chosen(problem):
+    """Return the error of the forecasts of the choice."""
+    n = problem.starts.shape[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = StableLinearModel(horizon="cv", lead=problem.lead, rank=n if problem.common else None)
+        model.fit(problem.recordings, U=problem.inputs)
+    V = np.eye(n) if model.components_ is None else model.components_
+    return forecast_error(problem, V.T @ model.A_ @ V, None if model.B_ is None else V.T @ model.B_)
+
+
+def one_step(problem):
+    """Return the error of the forecasts of one step."""
+    A = StableLinearModel().fit(problem.recordings, U=problem.inputs).A_
+    return forecast_error(problem, A, None)
+
+
+# Without noise ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slow", "fast", "rows", "lead"), [(0.04, 0.21, 700, 200), (0.06, 0.095, 900, 250)])
+def test_one_sensor_without_noise_is_forecast_exactly(slow, fast, rows, lead):
+    t = np.arange(rows + lead)
+    X = (np.cos(slow * t) + 0.7 * np.cos(fast * t + 2))[:, None]
+    model = StableLinearModel(delays=4, horizon="cv", lead=lead).fit(X[:rows])
+    # Rounding of the rows, times the condition of four successive ones: about slow³.
+    assert error_of(model, X, rows, lead) < 1e-15 / slow**6 * 10
+
+
+@pytest.mark.parametrize(("rows", "seed"), [(48, 3), (64, 4)])
+def test_a_short_field_without_noise_is_forecast_exactly(rows, seed):
+    rng = np.random.default_rng(seed)
+    z, t = np.linspace(0, 1, 30), np.arange(rows + 40)
+    phases = [rng.uniform(0, 6) + np.pi * k * z - rng.uniform(0.1, 0.6) * t[:, None] for k in (1, 2, 3)]
+    X = sum(np.sin(phase) / k for k, phase in enumerate(phases, 1)) + np.cos(3 * z)
+    model = StableLinearModel(delays=8, rank=7, horizon="cv", lead=20).fit(X[:rows])
+    assert error_of(model, X, rows, 40) < 1e-8
+
+
+# What is said -------------------------------------------------------------------------------------
+
+
+def test_the_error_includes_what_a_projection_drops():
+    rng = np.random.default_rng(2)
+    z, t = np.linspace(0, 1, 50), np.arange(420)
+    X = sum(np.sin(np.pi * k * z + rng.uniform(0, 6) - 0.1 * k * t[:, None]) / k for k in range(1, 8))
+    X += 0.03 * rng.standard_normal(X.shape)
+    with pytest.warns(UserWarning, match="one period ago is better"):  # all columns, and not four directions
+        model = StableLinearModel(rank=4, horizon=12, lead=15).fit(X[:320])
+    claimed = np.mean(model.forecast_error_["model"])
+    true = np.mean([error_of(model, X, s, 15) for s in range(320, 400, 5)])
+    assert claimed == pytest.approx(true, rel=0.15)
+    inside = X @ model.components_.T @ model.components_
+    dropped = np.linalg.norm(X - inside) / np.linalg.norm(X - X.mean(axis=0))
+    assert claimed > dropped
+
+
+@pytest.mark.parametrize("delays", [1, 3])
+@pytest.mark.parametrize("offset", [False, True])
+def test_the_error_of_a_projection_of_full_rank_is_that_without(delays, offset):
+    X, _, _ = chain(90, 0.02, 1)
+    X = X / X.std() + 3.0 * offset
+    n = 4 * delays
+    errors = [
+        StableLinearModel(lead=10, delays=delays, rank=rank, offset=offset).fit(X).forecast_error_
+        for rank in (n, None)
+    ]
+    unit = X.std(axis=0)
+    assert np.ptp(unit) / unit.max() < 0.9  # Units differ, and so do the weights of the columns.
+    np.testing.assert_allclose(errors[0]["model"], errors[1]["model"], rtol=0.5)
+
+
+@pytest.mark.parametrize(("noise", "horizon"), [(0.0, 10), (0.05, None), (0.05, 10)])
+def test_inputs_that_do_not_excite_are_noticed_and_others_are_not(noise, horizon):
+    rng = np.random.default_rng(0)
+    A, B = np.diag([0.8, 0.5, -0.3, 0.6]), np.ones((4, 1))
+    for U, heard in ((np.sin(0.23 * np.arange(400))[:, None], True), (rng.standard_normal((400, 1)), False)):
+        X = [np.zeros(4)]
+        for u in U[:-1]:
+            X.append(A @ X[-1] + B @ u)
+        X = np.array(X) + noise * rng.standard_normal((400, 4))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            StableLinearModel(horizon=horizon, ridge=1e-8).fit(X[100:], U=U[100:])
+        assert any("inputs" in str(w.message) and "vary more" in str(w.message) for w in caught) == heard
+
+
+def test_transients_excite_what_a_sine_does_not():
+    noisy, _, _ = chain(300, 0.01, 2)
+    StableLinearModel(horizon=5).fit(noisy, U=np.sin(0.4 * np.arange(300))[:, None])  # in silence
+
+
+@pytest.mark.parametrize("horizon", [None, 5])
+def test_columns_that_hardly_vary_or_lie_far_from_zero_are_named(horizon):
+    noisy, _, _ = chain(120, 0.05, 3)
+    digits = 7.0 + 1e-13 * np.random.default_rng(0).standard_normal((120, 1))
+    with pytest.warns(UserWarning, match=r"columns 2 .*offset=True"):
+        StableLinearModel(horizon=horizon).fit(np.hstack([noisy[:, :2], digits, noisy[:, 2:]]))
+    far = noisy + np.array([0.0, 300.0, 0.0, 0.0])
+    with pytest.warns(UserWarning, match=r"columns 1 .*offset=True"):
+        StableLinearModel(horizon=horizon).fit(far)
+    StableLinearModel(horizon=horizon, offset=True).fit(far)  # the remedy, in silence
+
+
+def test_a_season_stands_beside_no_change():
+    rng = np.random.default_rng(1)
+    shape = np.cumsum(rng.standard_normal((12, 2)), axis=0)
+    X = np.tile(shape - shape.mean(axis=0), (20, 1)) + 0.1 * rng.standard_normal((240, 2))
+    with pytest.warns(UserWarning, match="one period ago is better"):
+        model = StableLinearModel(lead=24).fit(X)
+    assert model.period_ == 12
+    error = model.forecast_error_
+    assert error["one period ago"].shape == (24,)
+    assert np.mean(error["one period ago"]) < 0.3 < np.mean(error["no change"])
+    # As one period ago: the rows 12 and 24 before have noise of their own.
+    spread = np.square(X - X.mean(axis=0)).sum(axis=1).mean()
+    assert np.mean(error["one period ago"]) == pytest.approx(np.sqrt(2 * 2 * 0.01 / spread), rel=0.2)
+    with pytest.warns(UserWarning, match="is better"):
+        assert StableLinearModel(lead=24, period=6).fit(X).period_ == 6
+
+
+def test_without_a_season_there_is_none():
+    walk = np.cumsum(np.random.default_rng(3).standard_normal((200, 2)), axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = StableLinearModel(lead=10).fit(walk)
+    assert model.period_ is None
+    assert set(model.forecast_error_) == {"model", "no change", "mean"}
+
+
+# What is chosen -----------------------------------------------------------------------------------
+
+
+def test_a_long_horizon_meets_no_poor_minimum():
+    problem = oscillators(320, 0.1, 22)
+    whole = StableLinearModel(horizon=320, start="estimated", lead=100).fit(problem.recordings)
+    assert chosen(problem) <= 1.1 * forecast_error(problem, whole.A_, None)
+
+
+@pytest.mark.parametrize(("noise", "seed"), [(0.003, 27)])
+def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
+    problem = oscillators(60, noise, seed)
+    assert chosen(problem) <= 0.75 * one_step(problem)
+
+
+def test_as_many_states_as_rows_are_not_fitted_without_a_ridge():
+    problem = moving_texture(15, 17, 11)
+    still = forecast_error(problem, np.eye(15), None)
+    assert chosen(problem) < 1.05 * still
+
+
+def test_slow_waves_are_forecast_no_worse_than_by_one_step():
+    problem = waves(100, 0.02, 12)
+    assert chosen(problem) <= 1.05 * one_step(problem)
+
+
+def test_a_wake_that_saturates_is_forecast_as_well_as_by_one_step():
+    rng = np.random.default_rng(4)
+    r, turn, states = 0.03, 0.0, []
+    for _ in range(300):
+        a = r * np.cos(turn), r * np.sin(turn)
+        states.append([*a, r * r * np.cos(2 * turn), r * r * np.sin(2 * turn), r * r])
+        r, turn = r + 0.03 * (r - r**3), turn + 0.25 + 0.05 * r * r
+    X = np.array(states) @ rng.standard_normal((5, 6))
+    X += 0.02 * X.std() * rng.standard_normal(X.shape)
+    errors = []
+    for horizon in ("cv", None, 12):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model = StableLinearModel(horizon=horizon, lead=50, offset=True).fit(X[:220])
+        errors.append(np.mean([error_of(model, X, s, 50) for s in range(220, 250, 5)]))
+    assert errors[0] <= 1.1 * min(errors[1:])
+
+
+def test_lagged_inputs_are_taken_where_the_output_answers_late():
+    rng = np.random.default_rng(7)
+    U = np.repeat(rng.standard_normal((140, 1)), 5, axis=0)
+    Y = [0.0, 0.0, 0.0, 0.0]
+    for k in range(3, len(U) - 1):
+        Y.append(1.5 * Y[-1] - 0.7 * Y[-2] + 0.3 * U[k - 1, 0] + 0.4 * U[k - 2, 0] - 0.2 * U[k - 3, 0])
+    Y = np.array(Y)[:, None]
+    Y += 0.1 * Y.std() * rng.standard_normal(Y.shape)
+    model = StableLinearModel(delays=4, horizon="cv", lead=40, start="measured").fit(Y[:500], U=U[:500])
+    assert model.choice_.lagged_inputs
+    assert model.B_.shape == (4, 1)
+    assert model.lagged_inputs_.shape == (4, 3)
+    plain = StableLinearModel(delays=4, horizon=12).fit(Y[:500], U=U[:500])
+    errors = [np.mean([error_of(m, Y, s, 40, U) for s in range(500, 650, 10)]) for m in (model, plain)]
+    assert errors[0] < 0.8 * errors[1]
+    # What predict, simulate and the module make of the same rows.
+    after = model.predict(Y[:10], U[:10])
+    np.testing.assert_allclose(after[0], model.simulate(Y[:4], 1, U[:4])[0], atol=1e-12)
+    assert model.score(Y[500:], U=U[500:]) > 0.8
+
+    module = model.to_module()
+    state = torch.from_numpy(Y[:4].ravel())
+    np.testing.assert_allclose(
+        module(state, torch.from_numpy(U[:4].ravel())).detach()[-1:], after[0], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("true", "measurement"), [(0.6, 0.4), (-0.5, 0.3)])
+def test_both_kinds_of_noise_do_not_bias_the_eigenvalue(true, measurement):
+    rng = np.random.default_rng(5)
+    x, X = 0.0, []
+    for _ in range(4000):
+        x = true * x + 0.5 * rng.standard_normal()
+        X.append(x)
+    X = np.array(X)[:, None] + measurement * rng.standard_normal((4000, 1))
+    model = StableLinearModel(horizon="cv").fit(X)
+    biased = StableLinearModel().fit(X).A_[0, 0]
+    assert model.choice_.method == "instruments"
+    assert abs(model.A_[0, 0] - true) < 0.5 * abs(biased - true)
+
+
+def test_continuous_time_keeps_what_it_chose():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 3))
+    Y = X @ np.array([[-0.1, 2.0, 0.0], [-2.0, -0.1, 0.0], [0.0, 0.0, -1.0]]).T
+    model = StableLinearModel(time="continuous", horizon="cv").fit(X, Y + rng.standard_normal(Y.shape))
+    again = StableLinearModel(time="continuous", ridge=model.choice_.ridge)
+    again.fit(X, Y + np.random.default_rng(0).standard_normal((40, 3))[20:])
+    assert model.choice_.ridge > 0
+    assert model.choice_.radius == 0.0
+    assert 0 < model.choice_.error < 1
+    np.testing.assert_array_equal(model.A_, again.A_)
+
+
+def test_a_horizon_is_reached_by_the_same_way_in_every_entry():
+
+    noisy, _, _ = chain(240, 0.1, 8)
+    unit = noisy.std(axis=0)
+    fit = fit_forecast(noisy / unit, horizon=60, start="estimated")
+    model = StableLinearModel(horizon=60, start="estimated", lead=10).fit(noisy)
+    np.testing.assert_allclose(model.A_ / unit[:, None] * unit, fit.A, atol=1e-3)
+    errors = [
+        fit_forecast(noisy / unit, horizon=60, start="estimated", initial=(of, None), max_iter=0).error
+        for of in (model.A_ / unit[:, None] * unit, fit.A)
+    ]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    assert all(a <= b for a, b in itertools.pairwise([fit.error, fit.initial_error]))
