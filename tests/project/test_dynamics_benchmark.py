@@ -26,6 +26,7 @@ def run(monkeypatch, *arguments):
     dynamics.main()
 
 
+@pytest.mark.nightly
 def test_quick_run_writes_numbers(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("SPECTRAL_PARAM_DATA", raising=False)
     output = tmp_path / "dynamics.json"
@@ -105,6 +106,7 @@ def test_trained_alpha_stable_keeps_the_half_plane_and_learns():
 # Forecasts ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_forecasts_are_compared_and_written(monkeypatch, tmp_path, capsys):
     output = tmp_path / "forecasts.json"
     name = "oscillators, 60 rows, noise 0.1, seed 0"
@@ -136,11 +138,13 @@ def test_the_error_of_forecasts_is_relative_to_the_mean():
     np.testing.assert_allclose(found, np.mean(zero))
 
 
+@pytest.mark.nightly
 def test_random_problems_of_forecasts_keep_what_is_promised():
     found = dynamics_forecasts.random_problems(range(4))
     assert (found["problems"], found["bound_broken"], found["worse_than_start"]) == (4, 0, 0)
 
 
+@pytest.mark.nightly
 def test_rivals_that_know_of_noise_find_more_than_least_squares():
     problem = oscillators(200, 0.1, 3)
     X = problem.recordings[0] / problem.units()

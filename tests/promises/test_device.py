@@ -19,10 +19,7 @@ DEVICE = standin.DEVICE
 # What may differ where the numbers are elsewhere. Training, checkpoints and removal have a test of their own.
 ELSEWHERE = {
     "projection",
-    "rejects_outside",
-    "paper_start",
     "large_originals",
-    "bfloat16",
     "nan_in_a_batch",
 }
 STEPS = list(benchmark.cases())

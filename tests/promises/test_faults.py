@@ -427,7 +427,7 @@ def test_forecast_that_a_general_search_does_not_improve(start) -> None:
     for u in U:
         Y.append(A @ Y[-1] + B @ u)
     Y = np.array(Y) + 0.3 * rng.standard_normal((26, 3))
-    fit = sp.dynamics.fit_forecast(Y, U, horizon=None, start=start, radius=2.0, iterations=100)
+    fit = sp.dynamics.fit_forecast(Y, U, horizon=None, start=start, radius=2.0, max_iter=100)
 
     def error(both):
         both = both.reshape(3, 4)
@@ -475,7 +475,7 @@ def test_forecast_of_many_unknowns_is_at_least_as_good_as_that_of_the_system(sta
     Y = np.array(Y) + 0.01 * rng.standard_normal((61, 27))
     near = A + 0.03 * rng.standard_normal(A.shape)
     errors = [
-        sp.dynamics.fit_forecast(Y, horizon=8, start=start, initial=(first, None), iterations=steps).error
+        sp.dynamics.fit_forecast(Y, horizon=8, start=start, initial=(first, None), max_iter=steps).error
         for first, steps in ((A, 0), (near, 0), (near, 30))
     ]
     assert errors[2] <= errors[0] <= errors[1] / 10

@@ -111,6 +111,7 @@ def archive(files) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.nightly
 def test_first_steps_are_those_of_the_code_in_the_archive(monkeypatch, tmp_path) -> None:
     # The tree of today stands for that of any commit: a test may run where there is no history.
     names = ("spectral_param", "examples/papers", "examples/__init__.py")

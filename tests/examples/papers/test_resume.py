@@ -49,6 +49,7 @@ def saved_trainer(folder):
     return torch.load(folder / checkpoint.CHECKPOINT, weights_only=True)["state"]["trainer"]
 
 
+@pytest.mark.nightly
 @pytest.mark.fresh
 def test_run_killed_half_way_gives_the_same_curve_when_resumed(alone, tmp_path) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS), "--save-seconds", "0")

@@ -124,6 +124,7 @@ def driven(n, m, *lengths):
     return recordings, inputs if m else None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fit", "arguments", "sizes"),
     [

@@ -120,6 +120,7 @@ def test_a_callable_keeps_the_loop() -> None:
     assert not any("spectral_param.recurrence" in target for target in targets)
 
 
+@pytest.mark.nightly
 def test_layers_packed_and_in_batches_of_several_sizes() -> None:
     rnn = sp.nn.ScoRNN(2, 5, bidirectional=True, dtype=torch.float64)
     torch.compiler.reset()

@@ -74,6 +74,7 @@ def locally_improved(B, L, H, bound, half_plane, rng):
     return best
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["plain", "ill-conditioned", "symmetric", "multiple of the identity"])
 @pytest.mark.parametrize(
     ("nearest", "bound"),
