@@ -905,7 +905,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
     _check(check_large_originals, "shape dtype mode", _far),
-    _check(check_gradients, "shape gates dtype mode few", _in_double_precision),
+    _check(check_gradients, "shape dtype mode few", _in_double_precision),
     _check(check_state_dict, "mode once"),
     _check(check_deepcopy, ""),
     _check(check_deepcopy_of_rnn, "gates", _in_a_layer),

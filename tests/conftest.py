@@ -29,9 +29,9 @@ def seed(request: pytest.FixtureRequest) -> None:
 
 
 @functools.cache
-def run_in_a_process_of_its_own(path: Path, seed: int) -> str:
-    """Run the tests of a file that are marked ``fresh``; return what they print, or nothing if all pass."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "fresh and not nightly"]
+def run_in_a_process_of_its_own(path: Path, marks: str, seed: int) -> str:
+    """Run the tests of a file with these marks; return what they print, or nothing if all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
     done = subprocess.run(
         [*command, "--seed", str(seed), str(path)],
         env={**os.environ, "SPECTRAL_PARAM_FRESH": "1"},
@@ -52,7 +52,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         return None
 
     def call() -> None:
-        printed = run_in_a_process_of_its_own(item.path, item.config.getoption("seed"))
+        nightly = item.get_closest_marker("nightly") is not None
+        marks = "fresh and nightly" if nightly else "fresh and not nightly"
+        printed = run_in_a_process_of_its_own(item.path, marks, item.config.getoption("seed"))
         assert not printed, printed
 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -1476,7 +1476,7 @@ PAPERS = (
         "examples/papers/trainer.py",
         "processes.sum_gradients(self._trained)",
         "pass",
-        ("tests/examples/papers/test_parallel.py",),
+        ("tests/examples/papers/test_parallel.py", "-m", "nightly"),
     ),
     Fault(
         "copying: the marker comes a step late",

@@ -84,6 +84,7 @@ def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
             assert max(run["spectral_radius"].values()) <= 1 + 1e-5
 
 
+@pytest.mark.nightly
 def test_finished_run_prints_its_table_again_without_training(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ class Applied(torch.nn.Module):
         return self.way(x)
 
 
+@pytest.mark.nightly
 def test_cell_by_inductor() -> None:
     """The one compilation by torch.compile's default backend: of both constraints, and of modReLU."""
     cell = sp.nn.ENRNN(3, 4, 2).cells[0]
@@ -181,6 +182,7 @@ print("loaded", len(sys.argv) - 1)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("made", [programs, pytest.param(networks, marks=pytest.mark.nightly)])
 def test_programs_run_without_this_library(made, tmp_path) -> None:

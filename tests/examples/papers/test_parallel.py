@@ -80,6 +80,7 @@ def curves(tmp_path_factory):
     return printed, {name: (read_curve(one, name), read_curve(two, name)) for name in TEXTS}
 
 
+@pytest.mark.nightly
 @pytest.mark.fresh
 @pytest.mark.parametrize("name", TEXTS)
 def test_two_processes_give_the_curve_of_one(name, curves) -> None:
@@ -89,6 +90,7 @@ def test_two_processes_give_the_curve_of_one(name, curves) -> None:
         assert one == pytest.approx(other, abs=1e-5, rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.fresh
 def test_two_processes_stop_together(curves) -> None:
     assert curves[0].count("step 8 of 16. Go on with: torchrun") == 1

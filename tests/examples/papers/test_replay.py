@@ -143,6 +143,7 @@ def main(arguments):
 """
 
 
+@pytest.mark.nightly
 def test_code_that_does_not_run_is_an_error(monkeypatch, tmp_path) -> None:
     """Code of a few lines, which starts soon."""
     files = dict.fromkeys(("examples/papers/cli.py", "examples/papers/trainer.py"), "from .code import *")

@@ -63,6 +63,7 @@ def double_pendulum(rows, seed):
 BOPDMD = {2: 0.1296}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", BOPDMD)
 def test_a_noisy_double_pendulum_is_forecast_as_well_as_by_optimized_dmd(seed):
     X = double_pendulum(800, seed)
@@ -150,6 +151,7 @@ def test_a_ridge_draws_a_fixed_horizon_towards_the_given_matrix():
     np.testing.assert_allclose(model.A_, A0, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_rank_and_horizon_forecast_tall_snapshots():
     clean, X = oscillators(500, 0.1, 5, modes=2)
     P = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 4)))[0].T

@@ -140,6 +140,7 @@ def test_an_exported_network_runs_without_this_library() -> None:
     torch.testing.assert_close(exported.module()(x), rnn(x))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("network", "options"),
     [

@@ -1,10 +1,12 @@
 """Nothing but the largest eigenvalue is believed, of non-normal matrices made to fool the tracking."""
 
+import pytest
 import torch
 
 from benchmarks import nonnormal
 
 
+@pytest.mark.nightly
 def test_no_wrong_read() -> None:
     """`python -m benchmarks.nonnormal` follows many times as many."""
     names = nonnormal.names_of_families()
