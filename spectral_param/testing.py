@@ -353,8 +353,8 @@ def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None
     """The constraint holds after optimizer steps, and the steps change the weight."""
     module = holder(case, case.member(shape, dtype))
     before = module.weight.detach().clone()
-    _train(module, shape, dtype, steps=20)
-    _assert_inside(case, module.weight, "weight after 20 steps")
+    _train(module, shape, dtype, steps=10)
+    _assert_inside(case, module.weight, "weight after 10 steps")
     if shape[-1] > 1:  # 1 x 1 members may be isolated points.
         assert not torch.equal(module.weight, before), "expected training to change the weight"
 
@@ -904,7 +904,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
-    _check(check_large_originals, "shape dtype mode", _far),
+    _check(check_large_originals, "dtype mode", _far),
     _check(check_gradients, "shape dtype mode few", _in_double_precision),
     _check(check_state_dict, "mode once"),
     _check(check_deepcopy, ""),
@@ -913,8 +913,8 @@ CHECKS: tuple[Check, ...] = (
     _check(check_remove, ""),
     _check(check_cached, ""),
     _check(check_repeated_reads, "mode"),
-    _check(check_averaging, "dtype mode"),
-    _check(check_half_and_back, "shape gates mode", _in_single_precision),
+    _check(check_averaging, "mode once"),
+    _check(check_half_and_back, "mode", _in_single_precision),
     _check(check_write_during_a_read, "mode once", _with_start),
     _check(check_gradient_of_the_read, "mode once"),
     _check(check_torch_func, "shape gates"),
