@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # For what a test starts, too. Before torch and numpy are imported, which read them once.
@@ -26,6 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(request.config.getoption("seed"))
+
+
+@pytest.fixture
+def reduced() -> Iterator[str]:
+    """Let products lose precision, and give the setting that says so."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield torch.backends.mkldnn.matmul.fp32_precision
+    torch.set_float32_matmul_precision(before)
 
 
 @functools.cache

@@ -51,3 +51,12 @@ def average_inputs(rnn: nn.Module, head: nn.Linear, groups: list[dict[str, Any]]
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def step(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Take a training step of a layer, recurrent or not, of six inputs."""
+    output = layer(torch.randn(5, 2, 6))
+    output = output[0] if isinstance(output, tuple) else output
+    optimizer.zero_grad()
+    output.square().sum().backward()
+    optimizer.step()

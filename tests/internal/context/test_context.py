@@ -7,37 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
 from spectral_param._context import full_precision
 from spectral_param._eigen import dominant_eigentriple
-
-SETTINGS = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
-needs_setting = pytest.mark.skipif(SETTINGS is None, reason="torch < 2.9 has no such setting for the CPU")
-
-
-@pytest.fixture
-def reduced():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    yield SETTINGS.fp32_precision
-    torch.set_float32_matmul_precision(before)
-
-
-class Products(TorchDispatchMode):
-    """Keeps the precision that is asked for at every product."""
-
-    NAMES = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot")
-
-    def __init__(self):
-        super().__init__()
-        self.precisions = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.name().removeprefix("aten::").split(".")[0] in self.NAMES:
-            self.precisions.append(SETTINGS.fp32_precision)
-        return function(*args, **(kwargs or {}))
+from tests.precision import SETTINGS, Products, needs_setting
 
 
 @needs_setting

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import spectral_param as sp
+from tests.training import step
 
 LAYERS = {
     "Linear": lambda: (torch.nn.Linear(6, 6), "weight"),
@@ -103,14 +104,6 @@ def test_a_second_read_has_the_gradient_without_what_was_found_anew() -> None:
     (found,) = torch.autograd.grad(layer.weight[0].sum(), original)
     assert not CALLS
     torch.testing.assert_close(found, expected)
-
-
-def step(layer, optimizer):
-    output = layer(torch.randn(5, 2, 6))
-    output = output[0] if isinstance(output, tuple) else output
-    optimizer.zero_grad()
-    output.square().sum().backward()
-    optimizer.step()
 
 
 class Scaled(sp.ScaledCayley):

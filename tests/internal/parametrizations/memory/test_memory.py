@@ -8,6 +8,7 @@ import torch
 
 import spectral_param as sp
 from spectral_param._eigen import dense
+from tests.training import step
 
 # The function of the same name hides the module.
 cayley = importlib.import_module("spectral_param.functional._cayley")
@@ -43,14 +44,6 @@ def eigendecompositions():
 
 def solves():
     return Calls(cayley, "_twice_inverse", "_short_inverse")
-
-
-def step(layer, optimizer):
-    output = layer(torch.randn(5, 2, 6))
-    output = output[0] if isinstance(output, tuple) else output
-    optimizer.zero_grad()
-    output.square().sum().backward()
-    optimizer.step()
 
 
 @pytest.mark.parametrize("kind", [torch.nn.RNN, torch.nn.LSTM])

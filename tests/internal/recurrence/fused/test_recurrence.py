@@ -13,6 +13,7 @@ from spectral_param._recurrence import fused, linear, reference
 from spectral_param._recurrence.sequence import Cell, Rows
 from spectral_param.functional import rnn
 from tests.properties import examples
+from tests.recurrences import arguments, assert_same, results
 
 NONLINEARITIES = ("modrelu", "relu", "tanh", "identity")
 REAL, COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
@@ -35,44 +36,6 @@ def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=Tru
 def rnn_linear(x, h0, U, W, b, top, return_output):
     rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, return_output)
     return linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
-
-
-def arguments(sizes, features, n, dtype, bias=True, linear=True, nonlinearity="modrelu"):
-    def leaf(*shape, scale=1.0, dtype=dtype):
-        return (scale * torch.randn(shape, dtype=dtype)).requires_grad_()
-
-    dtype_of_bias = dtype.to_real() if nonlinearity == "modrelu" else dtype
-    gain = 0.3 if dtype.is_complex and nonlinearity == "tanh" else 1.0  # away from its poles
-    return (
-        leaf(sum(sizes), features if linear else n, scale=0.5),
-        leaf(sizes[0], n, scale=0.5),
-        leaf(n, features, scale=gain) if linear else None,
-        leaf(n, n, scale=gain * n**-0.5),
-        leaf_of_bias(bias, leaf(n, scale=0.1, dtype=dtype_of_bias)),
-    )
-
-
-def leaf_of_bias(bias, mixed):
-    """None, or a bias of mixed signs (True), or a negative one, for which modReLU has a way of its own."""
-    if bias == "negative":
-        mixed = (-mixed.detach().abs()).to(mixed.dtype).requires_grad_()
-    return mixed if bias else None
-
-
-def results(function, args, *rest, of=(0, 1), **kwargs):
-    """Outputs, and every gradient of a random function of them."""
-    outputs = function(*args, *rest, **kwargs)
-    generator = torch.Generator().manual_seed(1)
-    G = [torch.randn(outputs[i].shape, dtype=outputs[i].dtype, generator=generator) for i in of]
-    G = [g.to(outputs[i].device) for g, i in zip(G, of, strict=True)]
-    leaves = [a for a in args if a is not None and a.requires_grad]
-    gradients = torch.autograd.grad([outputs[i] for i in of], leaves, G)
-    return [*(outputs[i] for i in of), *gradients]
-
-
-def assert_same(found, expected, tolerance=None) -> None:
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 @examples(25)
