@@ -239,14 +239,15 @@ def state_of(constraint: nn.Module) -> State | None:
             if parameter is not None:
                 return None
         if "_edits" in content:  # One of our constraints.
-            edits.append((content["_edits"], content["training"] and part.depends_on_training))  # type: ignore[arg-type]
             for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))
                     buffers.append(buffer)
-            if content["_editable"] is None:
+            if content["_editable"] is None:  # An attribute has been set.
                 content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
+                content["_by_training"] = part.depends_on_training
             attributes += content["_editable"]
+            edits.append((content["_edits"], content["training"] and content["_by_training"]))
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
@@ -266,7 +267,7 @@ def _copy_of(state: State) -> State | None:
 
 # The attributes of each module, which constraints have, too.
 _OF_MODULES = frozenset(vars(nn.Module()))
-_OURS = frozenset({"_memory", "_edits", "_editable"})
+_OURS = frozenset({"_memory", "_edits", "_editable", "_by_training"})
 _FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
 
 
