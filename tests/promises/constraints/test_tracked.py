@@ -22,6 +22,7 @@ import spectral_param as sp
 from spectral_param.errors import DegenerateEigenvalueWarning
 from spectral_param.testing import Holder
 from tests import matrices
+from tests.paths import Paths
 from tests.properties import examples
 
 N, STEPS = 96, 22
@@ -63,16 +64,11 @@ def assert_radius(layer, T, tolerance, step):
 # The radius ---------------------------------------------------------------------------------------
 
 
-class Trajectories:
+class Trajectories(Paths):
     """T at each step, by name. All but the drift have a spectrum that was put in by hand."""
 
     def __init__(self, dtype, seed=0):
-        self.rng = np.random.default_rng(seed)
-        self.complex = dtype.is_complex
-        self.Q = self.orthogonal()
-        self.upper = 0.3 * np.triu(matrices.ginibre(N, self.rng), 1)
-        self.rest = self.rng.uniform(-0.5, 0.5, N)
-        self.drifting = self.ginibre()
+        super().__init__(N, dtype, seed)
         self.leader = self.ginibre()[:48, :48] * 0.3
         self.leader[0, :] = 0
         self.leader[0, 0] = 1
@@ -84,33 +80,8 @@ class Trajectories:
             self.orthogonal(),
         ]
 
-    def ginibre(self):
-        G = matrices.ginibre(N, self.rng)
-        return G + 1j * matrices.ginibre(N, self.rng) if self.complex else G
-
-    def orthogonal(self):
-        return np.linalg.qr(self.ginibre())[0]
-
-    def with_head(self, *blocks):
-        D = np.diag(self.rest).astype(complex if self.complex else float) + self.upper
-        k = 0
-        for block in blocks:
-            D[k : k + len(block), k : k + len(block)] = block
-            k += len(block)
-        return self.Q @ D @ self.Q.conj().T
-
-    def pair(self, r, t):
-        """Eigenvalues r e^{±it}; without the conjugate, which would be a tie, for complex matrices."""
-        if self.complex:
-            return np.array([[r * np.exp(1j * t)]])
-        return r * np.array([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]])
-
-    def overtaken(self, t):
-        return self.with_head(self.pair(1, 0.7), self.pair(0.6 + 0.0303 * t, 2.1))
-
-    def drift(self, t):
-        self.drifting = self.drifting + 0.02 * self.ginibre()
-        return self.drifting
+    def overtaken(self, t, speed=0.0303):
+        return super().overtaken(t, speed)
 
     def near_defective(self, t):
         return self.with_head(np.array([[1.0, 1.0], [1e-3 * (1 - t / 20) ** 2, 1.0]]))
@@ -137,10 +108,6 @@ class Trajectories:
 
     def hidden_crowd(self, t):
         return self.Q @ self.decoupled_crowd(t) @ self.Q.conj().T
-
-    def crowded(self, t):
-        """40 pairs whose moduli, in descending order, differ by less than a hundredth."""
-        return self.with_head(*(self.pair(0.994**k, 0.07 * k + 0.01 * t) for k in range(40)))
 
     def chain(self, t):
         """An entry of 0.03 moves eigenvalues from 0 to 1.18: what T has moved by says nothing of them."""

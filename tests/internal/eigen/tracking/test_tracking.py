@@ -1,5 +1,6 @@
 """What makes tracking cheap, and the terms of its proof, each against what it bounds."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -11,52 +12,9 @@ import spectral_param as sp
 from spectral_param._eigen import tracking
 from spectral_param.errors import DegenerateEigenvalueWarning
 from tests import matrices
+from tests.paths import Paths
 
 N, STEPS = 80, 40
-
-
-class Trajectories:
-    """T at each step, by name. All but the drift have a spectrum that was put in by hand."""
-
-    def __init__(self, dtype):
-        self.rng = np.random.default_rng(0)
-        self.complex = dtype.is_complex
-        self.Q = self.orthogonal()
-        self.N = 0.3 * np.triu(matrices.ginibre(N, self.rng), 1)
-        self.rest = self.rng.uniform(-0.5, 0.5, N)
-        self.drifting = self.ginibre()
-
-    def ginibre(self):
-        G = matrices.ginibre(N, self.rng)
-        return G + 1j * matrices.ginibre(N, self.rng) if self.complex else G
-
-    def orthogonal(self):
-        return np.linalg.qr(self.ginibre() if self.complex else matrices.ginibre(N, self.rng))[0]
-
-    def with_head(self, *blocks):
-        D = np.diag(self.rest).astype(complex if self.complex else float) + self.N
-        k = 0
-        for block in blocks:
-            D[k : k + len(block), k : k + len(block)] = block
-            k += len(block)
-        return self.Q @ D @ self.Q.conj().T
-
-    def pair(self, r, t):
-        """Eigenvalues r e^{±it}; without the conjugate, which would be a tie, for complex matrices."""
-        if self.complex:
-            return np.array([[r * np.exp(1j * t)]])
-        return r * np.array([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]])
-
-    def overtaken(self, t):
-        return self.with_head(self.pair(1, 0.7), self.pair(0.6 + 0.0203 * t, 2.1))
-
-    def drift(self, t):
-        self.drifting = self.drifting + 0.02 * self.ginibre()
-        return self.drifting
-
-    def crowded(self, t):
-        """40 pairs whose moduli, in descending order, differ by less than a hundredth."""
-        return self.with_head(*(self.pair(0.994**k, 0.07 * k + 0.01 * t) for k in range(40)))
 
 
 @pytest.fixture
@@ -73,10 +31,11 @@ def dense_calls(monkeypatch):
 )
 def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
     """A solver that always fell back would pass every other test here."""
-    trajectory = getattr(Trajectories(torch.float32), name)
+    path = getattr(Paths(N, torch.float32), name)
+    path = functools.partial(path, speed=0.0203) if name == "overtaken" else path
     state = None
     for t in range(STEPS):
-        T = torch.from_numpy(trajectory(t)).float()
+        T = torch.from_numpy(path(t)).float()
         _, state = tracking.track(T, state)
     assert 1 <= len(dense_calls) <= most
 
