@@ -230,33 +230,22 @@ def spectral_radius_(
             f"mask: expected a boolean tensor of shape {tuple(tensor.shape)} or {tuple(blocks.shape[-2:])}, "
             f"got {mask.dtype} of shape {tuple(mask.shape)}. Pass W != 0."
         )
-    with torch.no_grad():
-        tensor.normal_(generator=generator)
-        if mask is not None:
-            where = mask.to(tensor.device)
-            if where.shape == tensor.shape:
-                tensor.masked_fill_(~where, 0)
-            else:
-                blocks.masked_fill_(~where, 0)
-        # LAPACK has no half precisions.
-        exact = blocks.to(torch.promote_types(blocks.dtype, torch.float32))
-        found = spectral_radius(exact)
+    if mask is not None:
+        mask = mask.reshape(blocks.shape) if mask.shape == tensor.shape else mask
         # Rounding turns eigenvalues 0 into about the n-th root of eps, so the graph is asked.
-        if mask is not None and _is_acyclic(blocks != 0).any():
+        if any(sparse.is_acyclic(each) for each in mask.cpu().reshape(-1, *mask.shape[-2:]).numpy()):
             raise ValueError(
                 "mask: expected a graph with a cycle in each matrix, got one whose eigenvalues are all 0. No "
                 f"factor gives it the radius {radius:g}: add an entry that closes a cycle."
             )
-        blocks *= (radius / found)[..., None, None]
+    with torch.no_grad():
+        tensor.normal_(generator=generator)
+        if mask is not None:
+            blocks.masked_fill_(~mask.to(tensor.device), 0)
+        # LAPACK has no half precisions.
+        exact = blocks.to(torch.promote_types(blocks.dtype, torch.float32))
+        blocks *= (radius / spectral_radius(exact))[..., None, None]
     return tensor
-
-
-def _is_acyclic(present: Tensor) -> Tensor:
-    """Return which graphs ``(..., n, n)`` have no cycle: the powers of their adjacency matrices end at 0."""
-    paths = present.double()
-    for _ in range(max(1, present.shape[-1].bit_length())):  # paths of 2, 4, 8, ... edges
-        paths = ((paths @ paths) > 0).double()
-    return ~(paths > 0).flatten(-2).any(dim=-1)
 
 
 def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None) -> Any:

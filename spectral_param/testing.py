@@ -157,7 +157,7 @@ class Case:
             object.__setattr__(self, "member", _Registered(self))
         if self.violation is None or isinstance(self.violation, _Refused):
             object.__setattr__(self, "violation", _Refused(self))
-        names = {str(check) for check in globals().get("CHECKS", ())}
+        names = {str(check) for check in CHECKS}
         unknown = sorted(self.expected_failed_checks.keys() - names)
         if unknown:
             raise ValueError(

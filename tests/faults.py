@@ -1120,8 +1120,8 @@ STARTS = (
     Fault(
         "radius-start: a random start has the radius 1, whatever was asked for",
         "spectral_param/init.py",
-        "blocks *= (radius / found)[..., None, None]",
-        "blocks *= (1 / found)[..., None, None]",
+        "blocks *= (radius / spectral_radius(exact))[..., None, None]",
+        "blocks *= (1 / spectral_radius(exact))[..., None, None]",
         promise("test_init.py"),
     ),
     Fault(

@@ -99,6 +99,12 @@ def spectral_radius(T: Any) -> float:
     return scale * largest
 
 
+def is_acyclic(present: Array) -> bool:
+    """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent."""
+    count = csgraph.connected_components(present, connection="strong", return_labels=False)
+    return count == len(present) and not present.diagonal().any()
+
+
 # Exact reductions ---------------------------------------------------------------------------------
 
 

@@ -209,11 +209,17 @@ def test_a_masked_dense_weight_keeps_its_zeros(shape) -> None:
 
 
 def test_a_mask_that_does_not_fit_or_has_no_cycle_is_refused() -> None:
-    W = torch.zeros(6, 6)
+    W = torch.randn(6, 6)
+    before = W.clone()
     for mask in (torch.ones(5, 6, dtype=torch.bool), torch.ones(6, 6)):
         with pytest.raises(ValueError, match=r"mask: expected.*got"):
             sp.init.spectral_radius_(W, mask=mask)
     with pytest.raises(ValueError, match=r"mask: expected.*cycle.*got"):
         sp.init.spectral_radius_(W, mask=torch.ones(6, 6).triu(1).bool())
+    gates, mask = torch.randn(12, 6), torch.eye(6).roll(1, 0).repeat(2, 1).bool()
+    mask[6:] = mask[6:].tril()  # The second gate's cycle is open.
+    with pytest.raises(ValueError, match=r"mask: expected.*cycle.*got"):
+        sp.init.spectral_radius_(gates, mask=mask)
+    assert torch.equal(W, before), "a refused weight is left alone"
     with pytest.raises(ValueError, match=r"mask: expected none.*got"):
         sp.init.spectral_radius_(torch.eye(6).to_sparse(), mask=torch.ones(6, 6).bool())
