@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 
+def about(*names: str) -> str:
+    """Return a pattern of messages that have these regular expressions, and say what they expected and got."""
+    return "(?s)^" + "".join(rf"(?=.*(?:{word}))" for word in (*names, "expected", "got"))
+
+
 def refused(*names: str, error: type[Exception] = ValueError) -> pytest.RaisesExc[Exception]:
-    """Expect an error whose message has these regular expressions in it and says what it expected and got."""
-    words = "".join(rf"(?=.*(?:{word}))" for word in (*names, "expected", "got"))
-    return pytest.raises(error, match=f"(?s)^{words}")
+    """Expect an error that is ``about`` these names."""
+    return pytest.raises(error, match=about(*names))

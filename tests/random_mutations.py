@@ -82,6 +82,11 @@ def changes(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def _key(function: ast.FunctionDef) -> tuple[str, int]:
+    """Return the name and first line of a function, as its code object has them."""
+    return function.name, min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
 class _Mutator(ast.NodeTransformer):
     """Lists all places inside functions, or makes the change at one of them."""
 
@@ -91,8 +96,7 @@ class _Mutator(ast.NodeTransformer):
         self.places: dict[Place, tuple[list[tuple[str, int]], str]] = {}
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        self.functions.append((node.name, first))
+        self.functions.append(_key(node))
         # The body alone: annotations and defaults are evaluated where the function is made.
         node.body = [self.visit(statement) for statement in node.body]
         self.functions.pop()
@@ -172,14 +176,12 @@ def watch(chosen: dict[Place, tuple[list[tuple[str, int]], str]]) -> set[tuple[s
     for file, wanted in by_file.items():
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                if (node.name, first) in wanted:
-                    key = repr((file, node.name, first))
-                    probe = ast.parse(f"_compiling() or _hit({key})").body[0]
-                    for part in ast.walk(probe):
-                        ast.copy_location(part, node.body[0])
-                    node.body.insert(0, probe)
+            if isinstance(node, ast.FunctionDef) and _key(node) in wanted:
+                key = repr((file, *_key(node)))
+                probe = ast.parse(f"_compiling() or _hit({key})").body[0]
+                for part in ast.walk(probe):
+                    ast.copy_location(part, node.body[0])
+                node.body.insert(0, probe)
         module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         vars(sys.modules[module]).update(_hit=hits.add, _compiling=torch.compiler.is_compiling)
         _put_in(tree, file, wanted)

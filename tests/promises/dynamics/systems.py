@@ -3,11 +3,6 @@
 import numpy as np
 
 
-def about(*words: str) -> str:
-    """Return a pattern for errors that name these, what was expected, and what was got."""
-    return "(?s)" + "".join(rf"(?=.*{word})" for word in (*words, "expected", "got"))
-
-
 def oscillators(rows, noise, seed, modes=4):
     """Return clean states and noisy ones of undamped oscillators, mixed by a rotation."""
     rng = np.random.default_rng(seed)

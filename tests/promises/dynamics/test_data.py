@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse
 
 from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
-from tests.promises.dynamics.systems import about, chain, oscillators
+from tests.messages import about
+from tests.promises.dynamics.systems import chain, oscillators
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits, texture
 from examples.papers import data
 from spectral_param.dynamics import fit_stable
-from tests.promises.dynamics.systems import about
+from tests.messages import about
 
 ARM = data.folder() / "franka" / "Franka_TrainingData.mat"
 

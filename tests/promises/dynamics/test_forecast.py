@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.dynamics_problems import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
-from tests.promises.dynamics.systems import about
+from tests.messages import about
 
 
 def oscillators(rows, noise, seed, modes=4):

@@ -11,7 +11,8 @@ from sklearn.model_selection import GridSearchCV
 
 from benchmarks.dynamics_problems import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_forecast
-from tests.promises.dynamics.systems import about, chain, oscillators, roll_out_error
+from tests.messages import about
+from tests.promises.dynamics.systems import chain, oscillators, roll_out_error
 
 # The fit ------------------------------------------------------------------------------------------
 

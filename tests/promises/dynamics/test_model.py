@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from spectral_param.dynamics import StableLinearModel, fit_stable
-from tests.promises.dynamics.systems import about
+from tests.messages import about
 
 TURN = 0.3
 A = 0.98 * np.array([[np.cos(TURN), -np.sin(TURN), 0], [np.sin(TURN), np.cos(TURN), 0], [0, 0.3, 0.5]])

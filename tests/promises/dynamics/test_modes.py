@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from spectral_param.dynamics import StableLinearModel
-from tests.promises.dynamics.systems import about, chain
+from tests.messages import about
+from tests.promises.dynamics.systems import chain
 
 DT = 0.05
 
