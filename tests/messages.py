@@ -6,7 +6,7 @@ import pytest
 
 
 def about(*names: str) -> str:
-    """Return a pattern of messages that have these regular expressions, and say what they expected and got."""
+    """Return a pattern of messages that have these regular expressions and say what they expected and got."""
     return "(?s)^" + "".join(rf"(?=.*(?:{word}))" for word in (*names, "expected", "got"))
 
 
