@@ -394,11 +394,8 @@ def _check_chain(chain: list[nn.Module], init: Init) -> None:
             "such as spectral_param.SpectralRadiusNorm(), not a class or a name."
         )
     for link in chain:
-        if isinstance(link, Parametrization) and link._shape is not None:
-            raise ValueError(
-                f"constraint: expected a new instance, got a {type(link).__name__} that is already "
-                "registered. Construct one for each call."
-            )
+        if isinstance(link, Parametrization):
+            link._check_unused()
     known = init == "paper" if isinstance(init, str) else init is None or isinstance(init, Tensor)
     if not (known or callable(init)):
         raise ValueError(f"init: expected None, 'paper', a tensor or a function, got {init!r}.")

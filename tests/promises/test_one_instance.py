@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils.parametrize import register_parametrization, transfer_parametrizations_and_params
 
 import spectral_param as sp
+from spectral_param.testing import tolerance
 from tests.promises.cases import CASES, FROM_THE_START
 
 
@@ -21,11 +22,15 @@ def test_a_second_weight_is_refused_and_the_first_stays(case) -> None:
     first, second = (nn.Linear(4, 4, dtype=case.dtypes[0]) for _ in range(2))
     register_parametrization(first, "weight", constraint)
     before, other = first.weight.detach().clone(), second.weight.detach().clone()
-    with pytest.raises(ValueError, match=r"expected.*each weight.*got.*\(4, 4\)"):
-        register_parametrization(second, "weight", constraint)
+    for register in (register_parametrization, sp.constrain):
+        with pytest.raises(ValueError, match=r"expected.*each weight.*got.*\(4, 4\)"):
+            register(second, "weight", constraint)
     assert torch.equal(first.weight, before)
     assert torch.equal(second.weight, other)
-    register_parametrization(second, "weight", copy.deepcopy(constraint))  # The remedy.
+    third = sp.constrain(copy.deepcopy(second), "weight", copy.deepcopy(constraint))  # The remedy.
+    register_parametrization(second, "weight", copy.deepcopy(constraint))
+    if case not in FROM_THE_START:  # Their set is that of the weight.
+        assert case.violation(third.weight.detach()).max() <= tolerance(case.dtypes[0], 4)
     trained = second.weight.detach().clone()
     with torch.no_grad():
         for original in second.parametrizations.weight.parameters(recurse=False):
