@@ -505,16 +505,11 @@ class StableLinearModel(Estimator):
                 )
             U = U[: before + steps]
         driven = self._driven(U, before + steps)
-        n = len(self.A_)
         A, driven = self._of_one_step(driven)
         states = self._coordinates.into(rows)
         before -= self.delays - 1
         x = self._last(states, driven[:before], len(states), A)[0]
-        simulated = np.empty((steps, n))
-        for k in range(steps):
-            x = A @ x + driven[before + k]
-            simulated[k] = x
-        return self._coordinates.newest(simulated)
+        return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
 
     def amplitudes(self, X: Any, U: Any = None) -> Array:
         """Return how much of each mode is in a recording, at its first state.
@@ -581,9 +576,8 @@ class StableLinearModel(Estimator):
         A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
         offset = self._of_one_step(self.offset_[None])[1][0]
         center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
-        forced = np.zeros_like(driven)
-        for k in range(len(forced) - 1):
-            forced[k + 1] = A @ forced[k] + driven[k]
+        rest = np.zeros(len(A))
+        forced = np.vstack([rest, _rolled_out(A, rest, driven[:-1])])
         states = self._coordinates.into(rows) - center - forced
         scale = self._scale
         windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
@@ -713,9 +707,17 @@ class StableLinearModel(Estimator):
         return rows
 
 
+def _rolled_out(A: Array, x: Array, driven: Array) -> Array:
+    """Return the states that follow x, one for each row that drives them."""
+    states = np.empty((len(driven), len(A)))
+    for k, row in enumerate(driven):
+        x = states[k] = A @ x + row
+    return states
+
+
 @contextlib.contextmanager
 def _progress(fits: int, verbose: int) -> Iterator[Callable[[], object]]:
-    """Yield what to call after each of so many fits; it shows nothing unless it is to."""
+    """Yield a callback, called after each fit, which draws a bar if ``verbose``."""
     if not verbose:
         yield lambda: None
         return
