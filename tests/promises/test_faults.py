@@ -65,10 +65,10 @@ def test_a_constraint_is_evaluated_once_for_each_change_and_once_for_each_later_
 
 @pytest.mark.parametrize("bound", [{"abscissa": -0.1}, {"radius": 0.5}, {"radius": (0.2, 0.5)}], ids=str)
 def test_eigenvalues_beyond_the_bound_of_a_schur_form_keep_a_derivative(bound) -> None:
-    module = constrained(torch.diag(torch.tensor([-0.3, -0.4, -0.45])), sp.SchurForm(**bound))
+    module = constrained(torch.diag(torch.tensor([-0.3, -0.42, -0.46])), sp.SchurForm(**bound))
     gamma = module.parametrizations.weight.original1
     with torch.no_grad():
-        gamma.copy_(gamma.abs() + 0.7)  # Reflected at the bound.
+        gamma.copy_(gamma.abs() + 0.7)  # Reflected at the bound; none at a corner, such as 0.5 + 2 · 0.3.
     (g,) = torch.autograd.grad(module.weight.diagonal().sum(), gamma)
     assert (g.abs() > 0.1).all()
 
