@@ -140,6 +140,8 @@ def _levenberg(problem: Problem, point: _Point, iterations: int, gain: float) ->
         unbounded = np.full(n * m, np.inf)
         least, most = (np.concatenate([M, s * unbounded]) for M, s in zip(chart.bounds, (-1, 1), strict=True))
         free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
+        if not free.any():
+            break
         # Rounding may leave less than 0 where the data say nothing.
         if not free.all():
             H, g = H[np.ix_(free, free)], g[free]

@@ -44,6 +44,8 @@ class Reduction(NamedTuple):
 
     def inputs_for(self, A: Array) -> Array:
         """Return the best B for this A, ``(n, m)``."""
+        if not self.R_u.size:  # Without inputs. Older versions of scipy refuse empty systems.
+            return self.C.T
         solved: Array = scipy.linalg.solve_triangular(self.R_u, self.C - self.S @ A.T, check_finite=False)
         return solved.T
 
