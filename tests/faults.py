@@ -561,13 +561,6 @@ CHOICES = (
         promise("test_device.py", "without_eigenvalues"),
     ),
     Fault(
-        "waits: matrices on a device are tracked one after the other",
-        "spectral_param/_eigen/follower.py",
-        "tracking.together([tracking.steps(*each) for each in zip(matrices, states, strict=True)])",
-        "[tracking.track(*each) for each in zip(matrices, states, strict=True)]",
-        promise("test_device.py", "waits"),
-    ),
-    Fault(
         "accuracy: an inverse by blocks is used however inaccurate it is",
         "spectral_param/functional/_cayley.py",
         "return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None",
@@ -729,7 +722,7 @@ PROOFS = (
     Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/_eigen/tracking.py",
-        "shortfall = max(shortfall, (yield from audit))",
+        "shortfall = max(shortfall, _audit(power, right, left, ritz, compressions[-1], log2, generator))",
         "pass",
         fault_test("radius_that_is_followed"),
     ),
@@ -779,20 +772,6 @@ STATES = (
         "            if not isinstance(value, str):\n                destination",
         "            if isinstance(value, str):\n                destination",
         promise("constraints/test_spectral_norm.py", "present"),
-    ),
-    Fault(
-        "followed: what is known of a tracked weight is not part of a checkpoint",
-        "spectral_param/_eigen/follower.py",
-        "            self.register_buffer(name, None)",
-        "            self.register_buffer(name, None, persistent=False)",
-        fault_test("interrupted"),
-    ),
-    Fault(
-        "digest: the result of a checkpoint is believed, whatever was loaded",
-        "spectral_param/_eigen/follower.py",
-        "return self.unpacked(T) if torch.equal(self.digest.cpu(), self._digest(T)) else None",
-        "return self.unpacked(T)",
-        promise("constraints/test_spectral_norm.py", "resume or averaged"),
     ),
     Fault(
         "diagonal: the D of the Cayley transform is not part of a checkpoint",

@@ -35,6 +35,7 @@ from spectral_param._context import (
     full_precision,
     is_compiled,
     is_on_host,
+    is_traced,
     is_wrapped,
     not_nested,
     solve,
@@ -191,9 +192,12 @@ def eigentriple(
     return Eigentriple(*_Eigen.apply(T, height, known, regular))  # type: ignore[no-untyped-call]
 
 
-def leading_value(T: Tensor, height: Height = "modulus") -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order."""
-    return height_of(eigentriple(T, height).eigenvalue, height)
+def unseen_value(T: Tensor, height: Height = "modulus") -> Tensor:
+    """Return |λ| or Re λ of the leading eigenvalue of a T whose values may not be looked at.
+
+    In transforms of torch.func it is differentiable in every mode and to every order.
+    """
+    return recorded_value(T, height) if is_traced(T) else height_of(eigentriple(T, height).eigenvalue, height)
 
 
 # The short path: an ordinary tensor whose triple is known -----------------------------------------

@@ -467,6 +467,8 @@ class Parametrization(nn.Module, abc.ABC):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata, _, missing, unexpected, errors = args
+        # Earlier versions saved what was tracked.
+        unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
         self._is_empty = False
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.

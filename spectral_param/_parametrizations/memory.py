@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, differentiated, is_on_host
-from spectral_param._eigen.follower import Tracker
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -251,8 +250,7 @@ def state_of(constraint: nn.Module) -> State | None:
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
-            # A weight does not depend on how its leading eigenvalue or its norm is tracked.
-            if child is not None and not isinstance(child, Tracker):
+            if child is not None:
                 parts.append(child)
     return State((parts, edits), marks, buffers, attributes)
 
@@ -267,7 +265,7 @@ def _copy_of(state: State) -> State | None:
 
 # The attributes of each module, which constraints have, too.
 _OF_MODULES = frozenset(vars(nn.Module()))
-_OURS = frozenset({"_memory", "_edits", "_editable", "_by_training"})
+_OURS = frozenset({"_memory", "_edits", "_editable", "_by_training", "tracking"})
 _FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.dense import is_degenerate
-from spectral_param._eigen.derivative import known_value
-from spectral_param._eigen.follower import Follower, Leader
+from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
+from spectral_param._eigen.derivative import known_value, unseen_value
+from spectral_param._eigen.follower import Leader
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
 from spectral_param._parametrizations.sign_pattern import SignPattern
@@ -78,12 +78,11 @@ class SpectralAbscissa(Parametrization):
         if isinstance(abscissa, str):
             self._saved = ("abscissa",)
         self.mode = mode
-        self.rightmost = Follower("dense", "real")
         self._warned = False
 
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
-        leader = self.rightmost.follow(T)
+        leader = Leader(*leading_eigentriple(T, "real"))
         if isinstance(self.abscissa, str):  # After another parametrization.
             self._take_present(leader.triple.eigenvalue.real)
         if not leader.regular and not self._warned:
@@ -102,7 +101,7 @@ class SpectralAbscissa(Parametrization):
     def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
         if found is None:
-            alpha = self.rightmost.recorded(T)
+            alpha = unseen_value(T, "real")
         else:
             alpha = known_value(T, found.triple, "real", found.regular)
         shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
@@ -147,7 +146,6 @@ class SpectralAbscissa(Parametrization):
                 "instead, or remove the parametrization, set the weight and register a new instance, which "
                 "projects it."
             )
-        self.rightmost.begin(W)
         self._warned = False
         return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
 
@@ -157,7 +155,6 @@ class SpectralAbscissa(Parametrization):
         if isinstance(self.abscissa, str):
             self.abscissa = 0.0
         shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
-        self.rightmost.begin(T)
         return T + shift[..., None, None] * identity_like(T)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]

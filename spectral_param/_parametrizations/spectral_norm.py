@@ -201,7 +201,7 @@ class SpectralNorm(Parametrization):
                 f"{readable(bound)}. Assign weight * ({readable(c)} / norm) instead, or remove the "
                 "parametrization, set the weight and register a new instance, which projects it."
             )
-        self.tracking.begin(symbol.tall(W))
+        self.tracking.forget()
         self._warned = False
         factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
         return W * factor[..., None, None]
@@ -212,7 +212,7 @@ class SpectralNorm(Parametrization):
         if isinstance(self.norm, str):
             self.norm = 1.0
         bound = self._bound_of(T)
-        self.tracking.begin(symbol.tall(T))
+        self.tracking.forget()
         c = broadcast_to_matrices(self.norm, T, "norm")
         return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
 

@@ -71,8 +71,8 @@ class SpectralRadiusNorm(Parametrization):
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
             from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
-            where it is faster. The ``state_dict`` has the state of the tracking under ``tracking``: two n ×
-            16 matrices.
+            where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
+            uninterrupted one by rounding.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
@@ -265,7 +265,7 @@ class SpectralRadiusNorm(Parametrization):
         followed = project and self.tracking.tracks(W.shape[-1])
         if followed:
             # The first read follows from here, instead of a second decomposition.
-            self.tracking.begin(A)
+            self.tracking.forget()
             triple, _ = self.tracking.follow(A)
         else:
             triple = dominant_eigentriple(A)
@@ -294,7 +294,7 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode == "latched":
             self.latched = outside.to(W.real.dtype)
         if not followed:
-            self.tracking.begin(A)
+            self.tracking.forget()
         self._warned = False
         moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
         return torch.where(outside[..., None, None], moved, kept)
@@ -308,7 +308,7 @@ class SpectralRadiusNorm(Parametrization):
             self.latched = torch.zeros_like(T.real[..., 0, 0])
         if isinstance(self.radius, str):
             self.radius = 1.0
-        self.tracking.begin(self._measured(T))
+        self.tracking.forget()
         return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
