@@ -245,22 +245,22 @@ def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regu
 
 
 class _Divided(torch.autograd.Function):
-    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, as one node. λ is simple and not zero.
+    r"""T, λ, u, v -> W = r T / |λ| for ordinary tensors, as one node. λ is simple and not zero.
 
-    With f = r / (|λ| + ε), the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
+    With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 
-    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ| + ε}\, \mathrm{Re}\langle T, G\rangle.
+    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ|}\, \mathrm{Re}\langle T, G\rangle.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, radius: Tensor | float, eps: float
+        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, radius: Tensor | float
     ) -> Tensor:
-        ctx.radius, ctx.eps = radius, eps
+        ctx.radius = radius
         ctx.save_for_backward(T, eigenvalue, u, v)
         if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
-            return T / ((abs(eigenvalue.item()) + eps) / float(radius))
-        return T / _to_matrices(_shifted(eigenvalue, eps) / radius, T)
+            return T / (abs(eigenvalue.item()) / float(radius))
+        return T / _to_matrices(eigenvalue.abs() / radius, T)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
@@ -268,32 +268,24 @@ class _Divided(torch.autograd.Function):
         if torch.is_grad_enabled():
             eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v), regular=True)
         elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
-            gradient = _small(T, eigenvalue, u, v, G, float(ctx.radius), float(ctx.eps))
-            return gradient, None, None, None, None, None
-        shifted = _shifted(eigenvalue, ctx.eps)
-        f = ctx.radius / shifted
-        g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
+            return _small(T, eigenvalue, u, v, G, float(ctx.radius)), None, None, None, None
+        size = eigenvalue.abs()
+        f = ctx.radius / size
+        g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / size
         weight = g * torch.sgn(eigenvalue) / (u.conj_physical() * v).sum(dim=-1)
         is_real = not T.is_complex()
         g_T = _outer(weight[..., None] * v, u, is_real, base=_to_matrices(f, G) * G)
-        return g_T, None, None, None, None, None
+        return g_T, None, None, None, None
 
 
-def _shifted(eigenvalue: Tensor, eps: float) -> Tensor:
-    """Return |λ| + ε."""
-    return eigenvalue.abs() + eps if eps else eigenvalue.abs()
-
-
-def _small(
-    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
-) -> Tensor:
+def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:
     """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
     with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
         matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
         right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
         size = abs(value)
-        f = radius / (size + eps)
-        g = -np.vdot(matrix, gradient).real * f / (size + eps)
+        f = radius / size
+        g = -np.vdot(matrix, gradient).real * f / size
         w = left * (g * value / size / np.vdot(right, left))
         result = f * gradient
         if T.is_complex():
@@ -309,7 +301,7 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
     return x if T.ndim == 2 else x[..., None, None]
 
 
-# (T, λ, u, v, r, ε) -> r T / (|λ| + ε) for T, a copy of an original. r is a number, or one for each matrix.
+# (T, λ, u, v, r) -> r T / |λ| for T, a copy of an original. r is a number, or one for each matrix.
 divided_by_modulus = applied_to_copies(_Divided)
 
 

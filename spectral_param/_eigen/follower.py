@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from spectral_param._context import is_compiled, is_traced
 from spectral_param._eigen import tracking
@@ -49,11 +48,8 @@ class Follower:
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
         self._states: list[tracking.State | None] = []
-        # Names this object in a compiled graph. A tensor, because a graph takes a number for constant, and
-        # would be compiled anew for each layer.
-        with unset_fake_temporarily():
-            self.handle = torch.tensor(next(_HANDLES), device="cpu")
-        _FOLLOWERS[int(self.handle)] = self
+        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
+        _FOLLOWERS[self.handle] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Follower, (self.solver,)
@@ -97,12 +93,12 @@ _FOLLOWERS: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictio
 
 
 @torch.library.custom_op("spectral_param::followed_radius", mutates_args=())
-def _followed_radius(T: Tensor, handle: Tensor) -> tuple[Tensor, Tensor]:
-    follower = _FOLLOWERS.get(int(handle))  # A graph may outlive it.
+def _followed_radius(T: Tensor, handle: int) -> tuple[Tensor, Tensor]:
+    follower = _FOLLOWERS.get(handle)  # A graph may outlive it.
     triple = dominant_eigentriple(T) if follower is None else follower.follow(T).triple
     return value_and_gradient(T, triple, "modulus")
 
 
 @_followed_radius.register_fake
-def _(T: Tensor, handle: Tensor) -> tuple[Tensor, Tensor]:
+def _(T: Tensor, handle: int) -> tuple[Tensor, Tensor]:
     return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -57,10 +56,6 @@ class Parametrization(nn.Module, abc.ABC):
 
     _like: Tensor
     _like_real: Tensor
-    #: Names of attributes, numbers or tensors, that the state_dict has. No conversion rounds them.
-    _saved: tuple[str, ...] = ()
-    #: What they exceed. A checkpoint with other ones does not load.
-    _least = -math.inf
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,8 +349,7 @@ class Parametrization(nn.Module, abc.ABC):
         # numpy's numbers decide about dtypes where Python's do not.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
-            # The memory compares the number of edits, and lists the attributes that may change without one.
-            vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
+            vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""
@@ -457,16 +451,9 @@ class Parametrization(nn.Module, abc.ABC):
                 "Convert it first with .to(), or convert the module."
             )
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in self._saved:
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                destination[prefix + name] = torch.as_tensor(value, dtype=torch.float64).clone()
-
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        metadata, _, missing, unexpected, errors = args
+        metadata, _, _, unexpected, _ = args
         # Earlier versions saved what was tracked.
         unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
         self._is_empty = False
@@ -475,44 +462,6 @@ class Parametrization(nn.Module, abc.ABC):
             self._like, self._like_real = (
                 torch.empty_like(t, device="cpu") for t in (self._like, self._like_real)
             )
-        for name in self._saved:
-            key = prefix + name
-            if key not in state_dict:
-                missing.append(key)
-                continue
-            if key in unexpected:
-                unexpected.remove(key)
-            if self._may_be_saved(state_dict[key]):
-                setattr(self, name, as_attribute(state_dict[key]))
-                continue
-            kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
-            errors.append(
-                f"{key}: expected {kind}, one or one for each matrix, got {state_dict[key]}. To keep the "
-                "bound of the module, load the checkpoint without this key, with strict=False."
-            )
-
-    def _may_be_saved(self, values: Any) -> bool:
-        """Return whether a saved bound has numbers as it must have, for the matrices of the weight."""
-        if not isinstance(values, Tensor) or not bool((values.isfinite() & (values > self._least)).all()):
-            return False
-        if self._shape is None:
-            return True
-        return values.shape in ((), self._split(torch.empty(self._shape, device="meta")).shape[:-2])
-
-    def _take_present(self, size: Tensor) -> None:
-        """Make what the present matrices have (radii, abscissas, norms) the bound, which is saved."""
-        (name,) = self._saved
-        if not self._may_be_saved(size):
-            kind = "finite" if self._least < 0 else "positive finite"
-            what = "norm" if name == "norm" else f"spectral {name}"
-            raise ValueError(
-                f"{name}: expected a weight of {kind} {what} with 'present', got {readable(size)}. Pass a "
-                "number."
-            )
-        setattr(self, name, as_attribute(size))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_editable": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
         return deep_copy(self, memo)
@@ -527,12 +476,6 @@ _FUNCTIONAL_CALL = (
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
     return (originals,) if isinstance(originals, Tensor) else tuple(originals)
-
-
-def as_attribute(values: Tensor) -> float | Tensor:
-    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
-    values = values.detach().double().cpu()
-    return values.clone() if values.ndim > 0 else values.item()
 
 
 def readable(values: Tensor) -> str:

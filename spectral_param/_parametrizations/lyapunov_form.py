@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import evaluated_again
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
-from spectral_param._parametrizations.spectral_radius import (
-    bounds,
-    broadcast_to_matrices,
-    rounding_tolerance,
-)
+from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.spectral_radius import rounding_tolerance
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import check_finite, check_time, finfo_eps, is_finite
-
-Bound = float | Tensor | Literal["present"]
 
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
@@ -44,7 +39,7 @@ class Certificate(NamedTuple):
     growth: Tensor
 
 
-class LyapunovForm(Parametrization):
+class LyapunovForm(Bounded):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
     Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
@@ -103,9 +98,9 @@ class LyapunovForm(Parametrization):
         self.radius: Bound | None = None
         self.abscissa: Bound | None = None
         if abscissa is None:
-            self.radius = self._checked("radius", 1.0 if radius is None else radius)
+            self._set_bound("radius", 1.0 if radius is None else radius)
         else:
-            self.abscissa = self._checked("abscissa", abscissa)
+            self._set_bound("abscissa", abscissa)
         self.growth = None if growth is None else float(growth)
 
     def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
@@ -143,11 +138,10 @@ class LyapunovForm(Parametrization):
 
         The disc has the radius 0.95 r; in continuous time 1, and it touches a - 0.05 from the left.
         """
-        if isinstance(getattr(self, self._name), str):
-            setattr(self, self._name, 1.0 if self.abscissa is None else 0.0)
+        self._start_bound()
         W = init.disc_(torch.empty_like(like))
         W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
-        bound = self._broadcast(W)
+        bound = self._bound_for(W)
         return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
 
     def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
@@ -189,26 +183,9 @@ class LyapunovForm(Parametrization):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        bound = f"radius={self.radius!r}" if self.abscissa is None else f"abscissa={self.abscissa!r}"
-        return f"{bound}, growth={self.growth}"
+        return f"{self._shown()}, growth={self.growth}"
 
     # Implementation -----------------------------------------------------------------------------------
-
-    def _checked(self, name: str, value: Any) -> Bound:
-        """Return a bound as an attribute."""
-        values = bounds(value, name, present=1.0)
-        if isinstance(value, str):
-            self._saved = (name,)
-            self._least = 0.0 if name == "radius" else -math.inf
-            return "present"
-        allowed = values.isfinite() & ((values > 0) | (name != "radius"))
-        if isinstance(value, nn.Parameter) or not bool(allowed.all()):
-            kind = "positive " if name == "radius" else ""
-            raise ValueError(
-                f"{name}: expected a finite {kind}number or a tensor of such numbers, not a Parameter, got "
-                f"{value!r}. The bound is not trained."
-            )
-        return as_attribute(values)
 
     def _blocks(self) -> int:
         """Return the number of blocks of n rows in the original."""
@@ -224,14 +201,9 @@ class LyapunovForm(Parametrization):
             function = partial(lyapunov.stable_rounded, eps=eps)
         return evaluated_again(function, X)
 
-    @property
-    def _name(self) -> str:
-        """The attribute that has the bound."""
-        return "radius" if self.abscissa is None else "abscissa"
-
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""
-        name, value = self._name, getattr(self, self._name)
+        name, value = self._bound, getattr(self, self._bound)
         if isinstance(value, str):
             raise ValueError(
                 f"{name}: expected a number after another parametrization, which has no weight at "
@@ -239,25 +211,21 @@ class LyapunovForm(Parametrization):
             )
         if isinstance(value, float) and value == (name == "radius"):
             return V
-        bound = self._broadcast(V)[..., None, None]
+        bound = self._bound_for(V)[..., None, None]
         if name == "radius":
             return V * bound
         return V + bound * identity_like(V)
-
-    def _broadcast(self, W: Tensor) -> Tensor:
-        """Return the bound as a tensor."""
-        return broadcast_to_matrices(getattr(self, self._name), W, self._name)
 
     def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
-        if self._saved and (project or isinstance(getattr(self, self._name), str)):
+        if self._takes_present(project):
             self._take_present(size)
-        bound = self._broadcast(W)
+        bound = self._bound_for(W)
         if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
             raise InManifoldError(
-                f"LyapunovForm: expected a weight of spectral {self._name} <= {readable(bound)}, got "
+                f"LyapunovForm: expected a weight of spectral {self._bound} <= {readable(bound)}, got "
                 f"{readable(size)}. Remove the parametrization, set the weight and register a new instance, "
                 "which moves it into the set."
             )

@@ -3,7 +3,8 @@
 A constraint is evaluated once after each change of what its weight depends on:
 
 - the originals, which the optimizer trains;
-- the buffers and attributes of the constraint and of those nested in it, here called its *state*.
+- the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
+  attribute counts as changed if it is set. What may be edited in place must be a buffer.
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
@@ -12,16 +13,13 @@ The state is copied before :meth:`Parametrization.find` reads it, for the same r
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
-import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,7 +47,6 @@ class State(NamedTuple):
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
-    attributes: list[Any]  # Those that can be edited in place.
 
 
 class _Read(NamedTuple):
@@ -104,13 +101,14 @@ class Memory:
                 exact = constraint._exact(copies)
                 seen = tuple(map(torch.detach, exact))
                 break
-        state = before = state_of(constraint)
-        if before is not None and (before.buffers or before.attributes):
-            state = _copy_of(before)
+        state = state_of(constraint)
+        buffers = [] if state is None else state.buffers
+        if state is not None and buffers:
+            state = state._replace(buffers=[buffer.detach().clone() for buffer in buffers])
         found = constraint.find(*seen)
-        if state is not None and before is not None and before.buffers:
+        if state is not None and buffers:
             # What find has written to a buffer, as a latch, is no edit for a later backward pass.
-            state = state._replace(marks=list(map(_mark, before.buffers)))
+            state = state._replace(marks=list(map(_mark, buffers)))
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
@@ -152,17 +150,12 @@ def _mark(t: Tensor) -> _Mark:
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
     """Return whether originals of the same marks, and the state, still have the values of the last read."""
     asked: list[Tensor] = []
-    if len(originals) != len(last.originals):
+    if not _are_same(originals, last.originals, asked):
         return False
-    for a, b in zip(originals, last.originals, strict=True):
-        if not _same(a, b, asked):
-            return False
     state, before = state_of(constraint), last.state
     if state is None or state.structure != before.structure:
         return False
-    if state.buffers and not _same(state.buffers, before.buffers, asked):
-        return False
-    if state.attributes and not _same(state.attributes, before.attributes, asked):
+    if not _are_same(state.buffers, before.buffers, asked):
         return False
     return not asked or _all(asked)
 
@@ -172,9 +165,9 @@ def _is_kept(state: State, before: State) -> bool:
     asked: list[Tensor] = []
     if state.structure != before.structure:
         return False
-    if state.marks != before.marks and not _same(state.buffers, before.buffers, asked):
+    if state.marks != before.marks and not _are_same(state.buffers, before.buffers, asked):
         return False
-    return _same(state.attributes, before.attributes, asked) and (not asked or _all(asked))
+    return not asked or _all(asked)
 
 
 def _all(asked: list[Tensor]) -> bool:
@@ -231,7 +224,6 @@ def state_of(constraint: nn.Module) -> State | None:
     edits: list[tuple[int, bool]] = []
     marks: list[_Mark] = []
     buffers: list[Tensor] = []
-    attributes: list[Any] = []
     for part in parts:  # The list grows in the loop.
         content = vars(part)
         for parameter in content["_parameters"].values():
@@ -242,75 +234,31 @@ def state_of(constraint: nn.Module) -> State | None:
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))
                     buffers.append(buffer)
-            if content["_editable"] is None:  # An attribute has been set.
-                content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
+            if content["_by_training"] is None:  # An attribute has been set.
                 content["_by_training"] = part.depends_on_training
-            attributes += content["_editable"]
             edits.append((content["_edits"], content["training"] and content["_by_training"]))
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
             if child is not None:
                 parts.append(child)
-    return State((parts, edits), marks, buffers, attributes)
+    return State((parts, edits), marks, buffers)
 
 
-def _copy_of(state: State) -> State | None:
-    """Return the state with copies of its values, or None if one cannot be copied."""
-    try:
-        return state._replace(buffers=_copied(state.buffers), attributes=_copied(state.attributes))
-    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-        return None
+def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[Tensor]) -> bool:
+    """Return whether tensors are equal in each entry.
 
-
-# The attributes of each module, which constraints have, too.
-_OF_MODULES = frozenset(vars(nn.Module()))
-_OURS = frozenset({"_memory", "_edits", "_editable", "_by_training", "tracking"})
-_FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
-
-
-def _is_editable(name: str, value: Any) -> bool:
-    """Return whether an attribute may change without being set."""
-    return name not in _OF_MODULES and name not in _OURS and not _is_fixed(value)
-
-
-def _is_fixed(value: Any) -> bool:
-    return isinstance(value, _FIXED) or (isinstance(value, tuple) and all(map(_is_fixed, value)))
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if type(value) is list else copy.deepcopy(value)
-
-
-def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
-    """Return whether two values are equal, in each entry of tensors and arrays.
-
-    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. What has no
-    equality differs from its copy, so a weight that depends on it is evaluated at every read: sparse tensors,
-    objects that do not define it, and objects with arrays, whose comparison is an array.
+    For tensors on a device, the comparison is appended to ``asked`` instead of waited for. A sparse tensor
+    has no such comparison and counts as changed.
     """
-    if isinstance(a, Tensor):
-        if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
-            return False
-        if a.layout != torch.strided:
+    if len(tensors) != len(others):
+        return False
+    for a, b in zip(tensors, others, strict=True):
+        if a.dtype != b.dtype or a.device != b.device or a.layout != torch.strided:
             return False
         if is_on_host(a) or a.shape != b.shape:
-            return torch.equal(a, b)
-        asked.append((a == b).all())
-        return True
-    if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_same(a[key], b[key], asked) for key in a)
-    try:
-        if isinstance(a, np.ndarray):
-            return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # As scipy, that such a comparison is slow.
-            return bool(a == b)
-    except (TypeError, ValueError, RuntimeError):
-        return False
+            if not torch.equal(a, b):
+                return False
+        else:
+            asked.append((a == b).all())
+    return True

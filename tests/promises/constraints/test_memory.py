@@ -1,13 +1,9 @@
 """What a read of a constrained weight keeps: one evaluation for each change, and its own gradient."""
 
 import copy
-import dataclasses
 import gc
-from collections import deque
 
-import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -107,81 +103,42 @@ def test_a_second_read_has_the_gradient_without_what_was_found_anew() -> None:
 
 
 class Scaled(sp.ScaledCayley):
-    """An orthogonal matrix times a number that is kept in something that can be edited in place."""
+    """An orthogonal matrix times a number."""
 
     def __init__(self, factor):
         super().__init__()
         self.factor = factor
 
     def constrain(self, T, found=None):
-        value = self.factor
-        while not isinstance(value, float):
-            value = float(value["inner"][0]) if isinstance(value, dict) else float(value[0])
-        return value * super().constrain(T, found=found)
+        return self.factor * super().constrain(T, found=found)
+
+
+class Buffered(Scaled):
+    """Its number is a buffer, as what may be edited in place has to be."""
+
+    def __init__(self, factor):
+        super().__init__(None)
+        del self.factor
+        self.register_buffer("factor", factor)
 
 
 @pytest.mark.parametrize(
-    ("factor", "edit"),
+    ("constraint", "edit"),
     [
-        ([2.0], lambda f: f.__setitem__(0, 3.0)),
-        ({"inner": [2.0]}, lambda f: f["inner"].__setitem__(0, 3.0)),
-        (np.array([2.0]), lambda f: f.__setitem__(0, 3.0)),
-        (torch.tensor([2.0]), lambda f: f.data.fill_(3.0)),
+        (Scaled(2.0), lambda c: setattr(c, "factor", 3.0)),
+        (Scaled(torch.tensor(2.0)), lambda c: setattr(c, "factor", torch.tensor(3.0))),
+        (Buffered(torch.tensor(2.0)), lambda c: c.factor.data.fill_(3.0)),
+        (Buffered(torch.tensor(2.0)), lambda c: c.state_dict()["factor"].copy_(torch.tensor(3.0))),
     ],
-    ids=["list", "dict", "array", "tensor"],
+    ids=["number", "tensor", "buffer", "state_dict"],
 )
-def test_attributes_edited_in_place_are_seen(factor, edit) -> None:
-    constraint = Scaled(factor)
+def test_an_attribute_that_is_set_and_a_buffer_that_is_edited_are_seen(constraint, edit) -> None:
     module = torch.nn.Linear(4, 4, bias=False)
     module.weight.data = torch.eye(4)
     torch.nn.utils.parametrize.register_parametrization(module, "weight", constraint, unsafe=True)
     assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(2)
-    edit(constraint.factor)
+    edit(constraint)
     assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(3)
-
-
-@dataclasses.dataclass
-class Pair:
-    """Its equality is that of its fields, which for arrays is an array."""
-
-    numbers: object
-
-    def __getitem__(self, i):
-        return self.numbers[i]
-
-
-@pytest.mark.parametrize(
-    ("factor", "edit"),
-    [
-        (Pair(np.array([2.0, 1.0])), lambda f: f.numbers.fill(3.0)),
-        (Pair(torch.tensor([2.0, 1.0])), lambda f: f.numbers.data.fill_(3.0)),
-        (deque([torch.tensor([2.0, 1.0])]), lambda f: f[0].data.fill_(3.0)),
-        (np.array([np.array([2.0, 1.0]), None], dtype=object), lambda f: f[0].fill(3.0)),
-        (scipy.sparse.csr_array(np.full((1, 2), 2.0)), lambda f: f.data.fill(3.0)),
-        (torch.full((2,), 2.0).to_sparse(), lambda f: f._values().fill_(3.0)),
-    ],
-    ids=["dataclass of an array", "dataclass of a tensor", "deque", "object array", "scipy", "sparse tensor"],
-)
-def test_attributes_without_a_single_equality_are_read_anew(factor, edit) -> None:
-    class Reader(Scaled):
-        def constrain(self, T, found=None):
-            value = self.factor.to_dense() if isinstance(self.factor, Tensor) else self.factor
-            while np.ndim(value[0]) > 0:
-                value = value[0]
-            return float(value[0]) * sp.ScaledCayley.constrain(self, T, found=found)
-
-    if scipy.sparse.issparse(factor):
-        Reader.constrain = lambda self, T, found=None: (
-            float(self.factor[0, 0]) * sp.ScaledCayley.constrain(self, T, found=found)
-        )
-    module = torch.nn.Linear(4, 4, bias=False)
-    module.weight.data = torch.eye(4)
-    torch.nn.utils.parametrize.register_parametrization(module, "weight", Reader(factor), unsafe=True)
-    for expected in (2, 2, 3, 3):
-        if expected == 3:
-            edit(factor)
-        assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(expected)
-        module.weight.sum().backward()
 
 
 class Masked(sp.SignPattern):
@@ -258,7 +215,6 @@ def per_matrix(kind):
     return {
         "radius": lambda: (sp.SpectralRadiusNorm(numbers), "radius"),
         "at_most": lambda: (sp.SpectralRadiusNorm(numbers, mode="at_most"), "radius"),
-        "eps": lambda: (sp.SpectralRadiusNorm(numbers, eps=0.1), "radius"),
         "absolute": lambda: (sp.SpectralRadiusNorm(numbers, of="absolute"), "radius"),
         "tracking": lambda: (sp.SpectralRadiusNorm(numbers, solver="tracking"), "radius"),
         "abscissa": lambda: (sp.SpectralAbscissa(numbers), "abscissa"),
@@ -273,7 +229,6 @@ def per_matrix(kind):
     [
         ("radius", torch.complex128),
         ("at_most", torch.float32),
-        ("eps", torch.float64),
         ("absolute", torch.float32),
         ("tracking", torch.float32),
         ("abscissa", torch.complex128),
