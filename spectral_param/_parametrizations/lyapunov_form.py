@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import evaluated_again
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import readable, real_entries
@@ -194,12 +191,10 @@ class LyapunovForm(Bounded):
     def _map(self, X: Tensor, eps: float) -> Tensor:
         """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
         if self.abscissa is not None:
-            function: Callable[[Tensor], Tensor] = partial(lyapunov.dissipative, growth=self.growth, eps=eps)
-        elif self.growth is not None:
-            function = partial(lyapunov.stable_with_growth, growth=self.growth, eps=eps)
-        else:
-            function = partial(lyapunov.stable_rounded, eps=eps)
-        return evaluated_again(function, X)
+            return lyapunov.dissipative(X, self.growth, eps)
+        if self.growth is not None:
+            return lyapunov.stable_with_growth(X, self.growth, eps)
+        return lyapunov.stable_rounded(X, eps)
 
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""

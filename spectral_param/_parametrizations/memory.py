@@ -13,6 +13,7 @@ The state is copied before :meth:`Parametrization.find` reads it, for the same r
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import weakref
@@ -23,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import HALF, differentiated, is_on_host
+from spectral_param._context import HALF, is_on_host
+from spectral_param._node import differentiated, node
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -49,6 +51,18 @@ class State(NamedTuple):
     buffers: list[Tensor]
 
 
+class _Graph:
+    """The graph of an evaluation, for as long as a read is to be pulled back through it."""
+
+    def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
+        self.weight, self.copies = weight, copies
+
+    def pull_back(self, G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        wanted = [t for t, is_needed in zip(self.copies, needed, strict=True) if is_needed]
+        found = iter(torch.autograd.grad(self.weight, wanted, G, retain_graph=True, allow_unused=True))
+        return tuple(next(found) if is_needed else None for is_needed in needed)
+
+
 class _Read(NamedTuple):
     """One evaluation: all that it depended on, and what it gave."""
 
@@ -56,7 +70,8 @@ class _Read(NamedTuple):
     originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
     state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
-    weight: Tensor  # A copy, without the graph.
+    weight: Tensor  # Without the graph.
+    graph: Callable[[], _Graph | None]  # Those who have read the weight keep it alive.
 
 
 class Memory:
@@ -81,50 +96,18 @@ class Memory:
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is not None and last.marks == marks and _is_current(last, constraint, originals):
-            W = _read_again(last, constraint, originals)
-        elif torch.is_inference_mode_enabled():
-            # Tensors made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False), torch.no_grad(), context:
-                W = self._read_first(constraint, originals, marks)
+            graph = last.graph()
         else:
-            with context:
-                W = self._read_first(constraint, originals, marks)
+            W, last, graph = _evaluated(constraint, originals, marks, context)
+            self.last = last
+            if last is None:
+                self.outputs[id(W)] = W
+                return W
+        W = last.weight.clone()
+        if torch.is_grad_enabled() and any(map(_requires_grad, originals)):
+            reference = functools.partial(_evaluated_again, constraint, last)
+            W = node(W, _pulling(reference, last.originals, graph), reference, *originals)
         self.outputs[id(W)] = W
-        return W
-
-    def _read_first(self, constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]) -> Tensor:
-        # Clones with a graph, through which the gradient reaches the originals.
-        copies = exact = tuple(map(torch.clone, originals))
-        values = seen = tuple(map(torch.detach, copies))
-        for t in copies:
-            if constraint._is_after or t.dtype in HALF:
-                exact = constraint._exact(copies)
-                seen = tuple(map(torch.detach, exact))
-                break
-        state = state_of(constraint)
-        buffers = [] if state is None else state.buffers
-        if state is not None and buffers:
-            state = state._replace(buffers=[buffer.detach().clone() for buffer in buffers])
-        found = constraint.find(*seen)
-        if state is not None and buffers:
-            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
-            state = state._replace(marks=list(map(_mark, buffers)))
-        constrain: Callable[..., Tensor] = constraint.constrain
-        W = constrain(*exact) if found is None else constrain(*exact, found=found)
-        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
-            W = constraint._as_weight(W, copies[0].dtype)
-        storage, kept = W.untyped_storage()._cdata, None
-        for value in values:
-            if value.untyped_storage()._cdata == storage:
-                kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
-        if kept is None:
-            kept = W.detach().clone()
-        like = constraint._buffers["_like"]
-        if like.dtype != W.dtype or like.device != W.device:
-            # Other originals have taken the place of the registered ones, as load_state_dict(assign=True)
-            # does. Not setattr: the weight does not depend on these buffers.
-            constraint._buffers.update(_like=kept.new_empty(0), _like_real=kept.real.new_empty(0))
-        self.last = None if state is None else _Read(marks, values, state, found, kept)
         return W
 
     def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
@@ -175,39 +158,95 @@ def _all(asked: list[Tensor]) -> bool:
     return bool(torch.stack(asked).all())
 
 
-def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the weight of the last read, with a new graph if one is wanted."""
-    if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
-        return last.weight.clone()
-    if _top_hooks(False) is not None:
-        # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
-        # segment must have the same graph as the first one.
-        return constraint._evaluate(*map(torch.clone, originals), found=last.found)
-    return _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
+def _evaluated(
+    constraint: Any,
+    originals: tuple[Tensor, ...],
+    marks: tuple[_Mark, ...],
+    context: AbstractContextManager[object],
+) -> tuple[Tensor, _Read | None, _Graph | None]:
+    """Evaluate the constraint.
+
+    Returns:
+        The weight; the read, or None if the weight depends on more than can be seen; and the graph, if one is
+        wanted.
+    """
+    with contextlib.ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            # Tensors made in inference mode could not be saved for a later backward pass.
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        if _top_hooks(False) is not None:
+            # Hooks, as those of torch.utils.checkpoint, see what a read saves, the first one and a second one
+            # alike: the originals.
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+        stack.enter_context(context)
+        # Clones with a graph, for weights that depend on more than can be seen.
+        copies = exact = tuple(map(torch.clone, originals))
+        values = seen = tuple(map(torch.detach, copies))
+        for t in copies:
+            if constraint._is_after or t.dtype in HALF:
+                exact = constraint._exact(copies)
+                seen = tuple(map(torch.detach, exact))
+                break
+        state = state_of(constraint)
+        buffers = [] if state is None else state.buffers
+        if state is not None and buffers:
+            state = state._replace(buffers=[buffer.detach().clone() for buffer in buffers])
+        found = constraint.find(*seen)
+        if state is not None and buffers:
+            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
+            state = state._replace(marks=list(map(_mark, buffers)))
+        constrain: Callable[..., Tensor] = constraint.constrain
+        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
+            W = constraint._as_weight(W, copies[0].dtype)
+    kept = W.detach()
+    like = constraint._buffers["_like"]
+    if like.dtype != W.dtype or like.device != W.device:
+        # Other originals have taken the place of the registered ones, as load_state_dict(assign=True) does.
+        # Not setattr: the weight does not depend on these buffers.
+        constraint._buffers.update(_like=kept.new_empty(0), _like_real=kept.real.new_empty(0))
+    if state is None:
+        return W.clone(), None, None  # Edits of the weight must not reach the copies.
+    graph = _Graph(W, copies) if W.requires_grad else None
+    owner = _nothing if graph is None else weakref.ref(graph)
+    return W, _Read(marks, values, state, found, kept, owner), graph
 
 
-class _ReadAgain(torch.autograd.Function):
-    """The weight of the last read. The backward pass evaluates the constraint, but not what was found."""
+def _as_it_is(t: Tensor) -> Tensor:
+    return t
 
-    @staticmethod
-    def forward(ctx: Any, constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
-        ctx.constraint, ctx.last = constraint, last
-        ctx.save_for_backward(*originals)
-        return last.weight.clone()
 
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        last: _Read = ctx.last
-        state, before = state_of(ctx.constraint), last.state
-        if state is None or not _is_kept(state, before):
-            raise RuntimeError(
-                f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
-                "backward pass, got others: one has been changed since. Change it after backward(), or read "
-                "the weight again after the change."
-            )
-        evaluate = functools.partial(ctx.constraint._evaluate, found=last.found)
-        originals = ctx.saved_tensors if torch.is_grad_enabled() else last.originals
-        return None, None, *differentiated(evaluate, originals, [G], ctx.needs_input_grad[2:])
+def _nothing() -> None:
+    return None
+
+
+def _pulling(
+    reference: Callable[..., Tensor], values: tuple[Tensor, ...], graph: _Graph | None
+) -> Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]:
+    """Return how a read pulls a gradient back: through the graph, if it is still there, and else anew."""
+
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
+        nonlocal graph
+        last, graph = graph, None  # As autograd, which frees what it has gone through.
+        if last is None:
+            return differentiated(reference, values, [G], needed)
+        return last.pull_back(G, needed)
+
+    return pull_back
+
+
+def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
+    """Return the weight of a read once more, with the graph, and what was found then."""
+    state, before = state_of(constraint), last.state
+    if state is None or not _is_kept(state, before):
+        raise RuntimeError(
+            f"{type(constraint).__name__}: expected the attributes and buffers of the read in its backward "
+            "pass, got others: one has been changed since. Change it after backward(), or read the weight "
+            "again after the change."
+        )
+    W: Tensor = constraint._evaluate(*originals, found=last.found)
+    return W
 
 
 # The state ----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import matmul
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, as_tuple, is_trained
 from spectral_param._parametrizations.foreign import count_free
@@ -164,7 +163,7 @@ class SingularValues(Parametrization):
 
 
 def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-    return matmul(U * sigma[..., None, :], V.mH)
+    return (U * sigma[..., None, :]) @ V.mH
 
 
 def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:

@@ -216,7 +216,7 @@ class SpectralRadiusNorm(Bounded):
             rho = known_value(self._measured(T), found.triple, regular=True)
             W = T * (radius / rho)[..., None, None]
         else:
-            W = divided_by_modulus(T, *found.triple, radius)
+            W = divided_by_modulus(T, found.triple, radius)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
