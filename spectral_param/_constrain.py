@@ -201,6 +201,8 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
     present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
     for i, link in enumerate(links):
         if isinstance(link, Parametrization):
+            if present or i:
+                link._check_acts_after()
             link.check_after([*present, *links[:i]])
     if present:
         later = links

@@ -124,16 +124,9 @@ class Parametrization(nn.Module, abc.ABC):
         """
         return None
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that the entries of X encode, for a constraint after another one in a chain.
-
-        By default the matrix is the only original. A constraint with more originals takes them from the
-        entries of the matrix. So every constraint works after every parametrization.
-
-        Args:
-            X: Matrices ``(..., m, n)``.
-        """
-        return (X,)
+    #: Whether the constraint can act after another parametrization, on the weight that it returns. By default
+    #: it can. One whose originals are not one matrix of the weight's shape cannot.
+    acts_after = True
 
     #: Whether a weight can be assigned if the constraint acts after another one.
     assignable_after = False
@@ -180,6 +173,7 @@ class Parametrization(nn.Module, abc.ABC):
         """
         if self._shape is None and len(originals) == 1:
             if not self._is_after:
+                self._check_acts_after()
                 self._is_after = True
             check_matrix(originals[0], type(self).__name__)
             layout = self._layout_of(originals[0])
@@ -296,10 +290,6 @@ class Parametrization(nn.Module, abc.ABC):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
         return as_tuple(self.start(self._split(at_least_float32(self._like.new_zeros(self._shape)))))
 
-    def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
-        return self.from_matrix(self._split(at_least_float32(X)))
-
     # Implementation -----------------------------------------------------------------------------------
 
     @full_precision
@@ -310,7 +300,7 @@ class Parametrization(nn.Module, abc.ABC):
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the originals as :meth:`constrain` gets them."""
         if self._is_after and len(originals) == 1:
-            return self.read_matrix(originals[0])
+            return (self._split(at_least_float32(originals[0])),)
         for t in originals:
             if t.dtype in HALF:
                 return tuple(map(at_least_float32, originals))
@@ -401,6 +391,15 @@ class Parametrization(nn.Module, abc.ABC):
         )
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
+
+    def _check_acts_after(self) -> None:
+        if not self.acts_after:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: expected to be the first parametrization of a weight, got another one before it: "
+                f"the originals of {name} are not one matrix of the weight's shape. Register {name} alone, or "
+                "ScaledCayley, SkewExponential or SpectralRadiusNorm, for instance, after the other one."
+            )
 
     def _check_one_square(self) -> None:
         """Raise if the weight is not one square matrix, with which rows can be multiplied."""

@@ -85,6 +85,8 @@ class BlockTriangular(Parametrization):
     below the diagonal, and those without a coupling, to zero.
     """
 
+    acts_after = False
+
     def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
         super().__init__()
         self.sizes = block_sizes(blocks)
@@ -154,14 +156,6 @@ class BlockTriangular(Parametrization):
             for matrix in coupling.reshape(-1, *coupling.shape[-2:]):
                 nn.init.xavier_uniform_(matrix)
         return *itertools.chain.from_iterable(found), *couplings
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
-        self._check_size(X)
-        found = [block.from_matrix(self._part(X, i, i)) for i, block in enumerate(self._adapted())]
-        if not self._counts:
-            self._counts = tuple(map(len, found))
-        return *itertools.chain.from_iterable(found), *self._couplings(X)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the sum over the blocks and couplings that are trained."""

@@ -50,6 +50,8 @@ class FourierUnitary(Parametrization):
 
     permutation: Tensor
 
+    acts_after = False
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("permutation", None)
@@ -103,13 +105,6 @@ class FourierUnitary(Parametrization):
         # Uniform real and imaginary parts.
         v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
         return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first two rows as vectors, the real parts of the next three as phases."""
-        if self.permutation is None:
-            self.start(X)
-        rows = torch.arange(5, device=X.device) % X.shape[-1]
-        return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
 
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
         """Return 7n for each matrix, the number of trained parameters, as in the paper.

@@ -74,6 +74,8 @@ class Givens(Parametrization):
 
     signs: Tensor | None
 
+    acts_after = False
+
     def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
         super().__init__()
         check_choice(order, "order", ORDERS)
@@ -139,18 +141,6 @@ class Givens(Parametrization):
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
         return self._originals(like, *self._random(like))
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the entries below the diagonal as θ (imaginary parts as φ), and the diagonal as ω."""
-        n = X.shape[-1]
-        count = num_rotations(n, self._num_layers(n), self.order)
-        rows, columns = torch.tril_indices(n, n, -1, device=X.device)
-        below = X[..., rows[:count], columns[:count]]
-        if not X.is_complex():
-            if self.signs is None:
-                self.signs = torch.ones_like(X[..., 0])
-            return (below,)
-        return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return one for each rotation of a real weight; two, and n for D, for a complex one.

@@ -91,6 +91,11 @@ class Householder(Parametrization):
         self.reflections = reflections
         self.register_buffer("signs", None)
 
+    @property
+    def acts_after(self) -> bool:  # type: ignore[override]
+        """Whether all columns of a weight are vectors."""
+        return self.reflections is None
+
     def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
@@ -200,15 +205,6 @@ class Householder(Parametrization):
         if angles is None:
             return matrices * (k * (2 * n - k - 1) // 2)
         return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first k columns as vectors, and for a complex X the angles of :meth:`start`."""
-        n = X.shape[-1]
-        count = self.count(n)
-        self._check_reflections(X)
-        if not X.is_complex():
-            return (X[..., :count],)
-        return X[..., :count], torch.full_like(X[..., 0, :count].real, 0 if count == n else math.pi)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

@@ -82,6 +82,8 @@ class LyapunovForm(Bounded):
     is defective, as in a Jordan block, has none.
     """
 
+    acts_after = False
+
     def __init__(
         self, radius: Bound | None = None, *, abscissa: Bound | None = None, growth: float | None = None
     ) -> None:
@@ -141,13 +143,6 @@ class LyapunovForm(Bounded):
         bound = self._bound_for(W)
         return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return X in all places, but I for S."""
-        blocks = [X] * self._blocks()
-        if self.abscissa is None and self.growth is None:
-            blocks[1] = identity_like(X).expand_as(X)
-        return (torch.cat(blocks, dim=-2),)
-
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
         return real_entries(X) // self._blocks()
@@ -199,11 +194,6 @@ class LyapunovForm(Bounded):
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""
         name, value = self._bound, getattr(self, self._bound)
-        if isinstance(value, str):
-            raise ValueError(
-                f"{name}: expected a number after another parametrization, which has no weight at "
-                "registration, got 'present'. Pass a number."
-            )
         if isinstance(value, float) and value == (name == "radius"):
             return V
         bound = self._bound_for(V)[..., None, None]

@@ -185,10 +185,6 @@ class ScaledCayley(Parametrization):
             return matrices * (m * n - n * (n + 1) // 2)
         return matrices * ((2 * m - n) * n * is_trained(T) + n * is_trained(theta))
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return X as T, and for a complex X its real diagonal as θ, because A does not depend on it."""
-        return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
-
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"negative_ones={self.negative_ones}"

@@ -65,6 +65,8 @@ class SingularValues(Parametrization):
 
     shapes = "tall"
 
+    acts_after = False
+
     def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
         super().__init__()
         if not (is_finite(center) and center > 0):
@@ -137,11 +139,6 @@ class SingularValues(Parametrization):
         square = like[..., :n, :]
         f = torch.zeros_like(like[..., 0, :].real)
         return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(square)), f
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
-        left, right = self.left.from_matrix(X), self.right.from_matrix(X[..., : X.shape[-1], :].mT)
-        return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
