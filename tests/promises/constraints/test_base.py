@@ -390,13 +390,3 @@ def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case
     assert violation.max().item() <= tolerance(torch.float64, shape[-1]) * max(1.0, W.abs().max().item())
     if torch.complex128 not in case.dtypes:
         assert not bool(W.imag.any())
-
-
-@pytest.mark.parametrize("n", [3, 100])
-def test_a_complex_weight_that_loses_its_imaginary_parts_is_refused(n) -> None:
-    layer = sp.constrain(torch.nn.Linear(n, n, dtype=torch.complex64), "weight", sp.ScaledCayley())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        layer.to(torch.float32)
-    with pytest.raises(sp.errors.UnsupportedDtypeError, match=r"expected.*got"):
-        layer.weight  # noqa: B018
