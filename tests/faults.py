@@ -1441,6 +1441,13 @@ ERRORS = (
         promise("nn/test_conversions.py", "complex_weight"),
     ),
     Fault(
+        "filled: a module that a loader has filled tensor by tensor cannot be moved",
+        "spectral_param/_parametrizations/base.py",
+        '                self._become_like(torch.empty_like(self._like, device="cpu"))\n',
+        "                pass\n",
+        promise("constraints/test_base.py", "filled"),
+    ),
+    Fault(
         "nested-precision: constraints keep the precision in which they were constructed",
         "spectral_param/_parametrizations/base.py",
         "        for part in self.modules():\n",

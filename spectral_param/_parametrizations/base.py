@@ -375,6 +375,13 @@ class Parametrization(nn.Module, abc.ABC):
                 part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
+        if self._like.is_meta:
+            try:
+                fn(self._like)
+            except NotImplementedError:
+                # Module.to moves no tensor from the meta device, not even one without entries. A loader that
+                # has put originals with values in the place of those on the meta device may call it.
+                self._become_like(torch.empty_like(self._like, device="cpu"))
         if self._like.is_complex():
             self._check_stays_complex(fn)
         was_meta = self._like.is_meta

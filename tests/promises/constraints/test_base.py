@@ -150,6 +150,27 @@ def no_values(t):
     return t.is_meta or isinstance(t, FakeTensor)
 
 
+@pytest.mark.parametrize(
+    "name", ["ScaledCayley", "Givens", "SchurForm-bounded", "BlockTriangular", "Householder"]
+)
+def test_a_module_that_is_filled_tensor_by_tensor_can_be_moved(name) -> None:
+    """As accelerate's loaders do."""
+    (case,) = (case for case in CASES if case.name == name)
+    for dtype in (case.dtypes[0], case.dtypes[-1]):
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=dtype))
+        sp.constrain(model, "0.weight", case.make((4, 4)))
+        source = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=dtype))
+        sp.constrain(source, "0.weight", case.make((4, 4)))
+        for key, t in source.state_dict().items():
+            owner, _, leaf = key.rpartition(".")
+            owner = model.get_submodule(owner)
+            setattr(owner, leaf, torch.nn.Parameter(t) if leaf in owner._parameters else t)
+        model.to("cpu")
+        assert torch.equal(model[0].weight, source[0].weight)
+        assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+
+
 def test_fake_tensors_as_on_the_meta_device() -> None:
     """Building a model under FakeTensorMode tells its shapes and takes no memory."""
     # A variant does the same with tensors; SignPattern takes a pattern.
