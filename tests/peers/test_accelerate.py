@@ -33,7 +33,7 @@ def test_a_checkpoint_is_loaded(name, checkpoint) -> None:
 
 NO_BUFFER = pytest.mark.xfail(
     raises=ValueError,
-    reason="accelerate fills parameters and buffers one by one, and a bound of 'present' is neither",
+    reason="a bound of 'present' has one number until the weights of a batch have values",
 )
 
 

@@ -189,6 +189,20 @@ def test_a_layer_with_a_complex_weight_follows_torch(case) -> None:
     assert case.violation(layer.weight.detach()).max() < 1e-5
 
 
+def test_a_refused_conversion_leaves_the_bounds_of_a_batch() -> None:
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.randn(2, 4, 4, dtype=torch.complex64))
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(torch.tensor([0.3, 0.6])))
+    expected = {key: t.clone() for key, t in layer.state_dict().items()}
+    with refused("complex", "imaginary"):
+        layer.to(torch.float64)
+    assert layer.state_dict().keys() == expected.keys()
+    assert all(torch.equal(layer.state_dict()[key], t) for key, t in expected.items())
+    torch.testing.assert_close(
+        sp.functional.spectral_radius(layer.weight.detach()), torch.tensor([0.3, 0.6]), atol=1e-5, rtol=0
+    )
+
+
 def test_a_real_weight_after_a_complex_one() -> None:
     layer = sp.constrain(nn.Linear(6, 6, dtype=torch.complex64), "weight", sp.Givens())
     with refused("Givens", "remove the constraint"):
