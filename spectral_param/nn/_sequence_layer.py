@@ -112,8 +112,8 @@ class SequenceLayer(nn.Module, abc.ABC):
             ``return_output=False``; and the last states h_n, shaped like hx.
 
         Raises:
-            ValueError: If a shape does not fit, the sequence is empty, or the input or hx is complex for a real
-                network or of higher precision than the network.
+            ValueError: If a shape does not fit, the sequence is empty, or the input or hx is complex for a
+                real network or of higher precision than the network.
         """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
