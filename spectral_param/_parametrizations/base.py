@@ -17,7 +17,7 @@ from spectral_param._context import HALF, full_precision, has_no_values, plain, 
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory
-from spectral_param.errors import InManifoldError
+from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix, finfo_eps
 
 
@@ -218,7 +218,7 @@ class Parametrization(nn.Module, abc.ABC):
         is_first = self._shape is None
         if is_first:
             self._layout = layout
-            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
+            self._become_like(W)
         if has_no_values(W):
             originals = self._start_without_values(W)
         elif self._from_paper:
@@ -356,12 +356,42 @@ class Parametrization(nn.Module, abc.ABC):
         self._apply(empty)  # The buffers.
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
+    def _become_like(self, W: Tensor) -> None:
+        """Take the dtype and the device of a weight, and give them to nested constraints."""
+        W = W.detach()
+        for part in self.modules():
+            if isinstance(part, Parametrization):
+                # Not setattr: the weight does not depend on these buffers.
+                part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
+        if self._like.is_meta:
+            try:
+                fn(self._like)
+            except NotImplementedError:
+                # Module.to moves no tensor from the meta device, not even one without entries. A loader that
+                # has put originals with values in the place of those on the meta device may call it.
+                self._become_like(torch.empty_like(self._like, device="cpu"))
+        if self._like.is_complex():
+            self._check_stays_complex(fn)
         was_meta = self._like.is_meta
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if was_meta and not self._like.is_meta:
             self._is_empty = True
         return self
+
+    def _check_stays_complex(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Raise if a conversion drops imaginary parts. PyTorch asks here before it converts the originals."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own warning of the same.
+            dtype = fn(self._like).dtype
+        if not dtype.is_complex:
+            raise UnsupportedDtypeError(
+                f"{type(self).__name__}: expected a conversion that keeps the complex weight complex, got "
+                f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
+                "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
+                "For a real weight remove the constraint, convert, and constrain again."
+            )
 
     def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
         """Warn if no one has written to the originals since ``to_empty``."""
@@ -397,8 +427,8 @@ class Parametrization(nn.Module, abc.ABC):
             name = type(self).__name__
             raise ValueError(
                 f"{name}: expected to be the first parametrization of a weight, got another one before it: "
-                f"the originals of {name} are not one matrix of the weight's shape. Register {name} alone, or "
-                "ScaledCayley, SkewExponential or SpectralRadiusNorm, for instance, after the other one."
+                f"the originals of {name} are not one matrix of the weight's shape. Register {name} alone, "
+                "or ScaledCayley, SkewExponential or SpectralRadiusNorm, for instance, after the other one."
             )
 
     def _check_one_square(self) -> None:

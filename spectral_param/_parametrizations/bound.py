@@ -161,9 +161,11 @@ class Bounded(Parametrization):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Bounded:
         values = self._buffers.pop(self._bound, None)
-        super()._apply(fn, recurse)
-        if values is not None:
-            self._buffers[self._bound] = self._beside_weight(values)
+        try:
+            super()._apply(fn, recurse)
+        finally:  # A conversion that is refused changes nothing.
+            if values is not None:
+                self._buffers[self._bound] = self._beside_weight(values)
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:

@@ -203,9 +203,8 @@ def _evaluated(
     kept = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
-        # Other originals have taken the place of the registered ones, as load_state_dict(assign=True) does.
-        # Not setattr: the weight does not depend on these buffers.
-        constraint._buffers.update(_like=kept.new_empty(0), _like_real=kept.real.new_empty(0))
+        # load_state_dict(assign=True) has put other originals in the place of the registered ones.
+        constraint._become_like(kept)
     if state is None:
         return W.clone(), None, None  # Edits of the weight must not reach the copies.
     graph = _Graph(W, copies) if W.requires_grad else None

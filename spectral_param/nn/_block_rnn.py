@@ -25,7 +25,7 @@ from spectral_param._recurrence.dispatch import (
 from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
 from spectral_param.functional._checks import check_bool, chosen_dtype, finfo_eps, whole_number
 from spectral_param.nn._cell import ConstrainedCell
-from spectral_param.nn._sequence_layer import SequenceLayer, check_real
+from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 InputMap = Literal["linear", "identity"]
 
@@ -157,13 +157,13 @@ class BlockRNNCell(ConstrainedCell):
             State like hx.
 
         Raises:
-            ValueError: If the input or hx is complex and the cell is not, or is of another shape.
+            ValueError: If the input or hx is complex and the cell is not, is of higher precision than the
+                cell, or of another shape.
         """
         self.check_step(input, hx)
         weight = self.weight_hh
-        check_real("input", input, weight.dtype)
-        check_real("hx", hx, weight.dtype)
-        x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
+        x = converted("input", input, weight.dtype)
+        h = None if hx is None else converted("hx", hx, weight.dtype)
         with autocast_off(x):  # W in bfloat16 would not be orthogonal, and the state would grow
             z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
             if h is not None:
@@ -201,8 +201,8 @@ class BlockRNNCell(ConstrainedCell):
         if len(constraint.sizes) > 1:
             return None
         originals = originals_of(self._chain())
-        # The function's result has the precision of the originals. In half precision, or after Module.double
-        # has converted only the real originals of a complex weight, W is used, which has the state's dtype.
+        # The function's result has the precision of the originals. In half precision, or for originals in
+        # several precisions, W is used, which has the state's dtype.
         eps = finfo_eps(constraint.dtype)
         if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
             return None
@@ -344,8 +344,7 @@ class BlockRNN(SequenceLayer):
         """Run one layer in one direction; see :class:`spectral_param.nn.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
         recurrence, dtype = cell.recurrence()
-        check_real("input", rows, dtype)
-        check_real("hx", h0, dtype)
+        rows = converted("input", rows, dtype)
+        h0 = None if h0 is None else converted("hx", h0, dtype)
         every = resolve_checkpoints(self.checkpoint_every, len(sizes))
-        h0 = None if h0 is None else h0.to(dtype)
-        return run(recurrence, Rows(rows.to(dtype), h0, sizes, every, return_output))
+        return run(recurrence, Rows(rows, h0, sizes, every, return_output))

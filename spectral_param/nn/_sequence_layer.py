@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param._recurrence.sequence import reversal
-from spectral_param.functional._checks import check_bool, check_tensor, is_finite, whole_number
+from spectral_param.functional._checks import check_bool, check_tensor, finfo_eps, is_finite, whole_number
 
 
 class SequenceLayer(nn.Module, abc.ABC):
@@ -112,7 +112,8 @@ class SequenceLayer(nn.Module, abc.ABC):
             ``return_output=False``; and the last states h_n, shaped like hx.
 
         Raises:
-            ValueError: If a shape does not fit or the sequence is empty.
+            ValueError: If a shape does not fit, the sequence is empty, or the input or hx is complex for a
+                real network or of higher precision than the network.
         """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -236,14 +237,23 @@ def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return x * nn.functional.dropout(torch.ones_like(x.real), probability)
 
 
-def check_real(name: str, x: Tensor | None, dtype: torch.dtype) -> None:
-    """Raise if the input or state x is complex and the network real: torch would drop the imaginary part.
+def converted(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an input or a state in the dtype of the network.
 
     Raises:
-        ValueError: If x is complex and the dtype of the network is not.
+        ValueError: If it would lose its imaginary part, or digits.
     """
-    if x is not None and x.is_complex() and not dtype.is_complex:
+    if x.dtype == dtype:
+        return x
+    if x.is_complex() and not dtype.is_complex:
         raise ValueError(
             f"{name}: expected a real tensor for a network of {dtype}, got {x.dtype}. Give the network a "
             "complex dtype, or split the tensor into real and imaginary parts."
         )
+    if (x.is_complex() or x.is_floating_point()) and finfo_eps(x.dtype) < finfo_eps(dtype):
+        kind = dtype if x.is_complex() else dtype.to_real()
+        raise ValueError(
+            f"{name}: expected a tensor of no higher precision than the network of {dtype}, got {x.dtype}. "
+            f"Convert the tensor with .to({kind}), or the network with .to({x.dtype.to_real()})."
+        )
+    return x.to(dtype)

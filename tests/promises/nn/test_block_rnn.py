@@ -517,45 +517,15 @@ def test_no_operator_of_gates(n, make, dtype, gates) -> None:
     assert (found is None) == (gates > 1)
 
 
-@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
-def test_half_precision_in_sizes_that_have_an_operator(n, make, dtype) -> None:
+@pytest.mark.parametrize("name", ["Householder", "Givens"])
+def test_half_precision_in_sizes_that_have_an_operator(name) -> None:
+    n, make, dtype = OPERATORS[name]
     rnn = sp.nn.BlockRNN(2, [(n, make())], dtype=dtype, bias=False)
     x = torch.randn(3, 1, 2)
     expected = rnn(x)[0]
-    output = rnn.bfloat16()(x)[0]
+    output = rnn.bfloat16()(x.bfloat16())[0]
     output.abs().sum().backward()
     assert (output - expected).abs().max() < 0.02 * expected.abs().max()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: sp.nn.ScuRNN(2, 8),
-        lambda: sp.nn.URNN(2, 8),
-        lambda: sp.nn.URNN(2, 512),
-        lambda: sp.nn.EUNN(2, 8),
-        lambda: sp.nn.EUNN(2, 1024, layers=2),
-    ],
-)
-def test_double_leaves_complex_networks_complex64(make) -> None:
-    rnn = make()
-    x = torch.randn(3, 1, 2)
-    expected = rnn(x)
-    output, h_n = rnn.double()(x.double())
-    assert (output.dtype, h_n.dtype) == (torch.float32, torch.complex64)
-    torch.testing.assert_close((output, h_n), expected, rtol=1e-3, atol=1e-5)
-    assert rnn.cells[0](x[0].double()).dtype == torch.complex64
-
-
-@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "identity", torch.tanh, sp.nn.ModReLU(8)])
-def test_double_leaves_complex_cells_complex64_with_every_activation(nonlinearity) -> None:
-    rnn = sp.nn.BlockRNN(2, [(8, sp.ScaledCayley())], nonlinearity=nonlinearity, dtype=torch.complex64)
-    torch.nn.init.normal_(rnn.cells[0].bias, std=0.1)
-    x, h0 = torch.randn(1, 3, 2), torch.randn(1, 3, 8, dtype=torch.complex64)
-    expected = rnn(x, h0)
-    rnn.double()
-    for actual in (rnn(x, h0)[0], rnn.cells[0](x[0].double(), h0[0])[None]):
-        torch.testing.assert_close(actual, expected[0])
 
 
 @pytest.mark.parametrize("nonlinearity", ["identity", lambda z: z])
