@@ -644,20 +644,6 @@ CHOICES = (
         "if isinstance(first, BlockTriangular):",
         promise("nn/test_block_rnn.py", "changed_afterwards"),
     ),
-    Fault(
-        "operator: a product without the matrix of a weight of gates",
-        "spectral_param/_parametrizations/householder.py",
-        "pays = n >= 512 and 4 * k <= n and is_on_host(vectors) and self.gates == 1",
-        "pays = n >= 512 and 4 * k <= n and is_on_host(vectors)",
-        promise("nn/test_block_rnn.py", "operator"),
-    ),
-    Fault(
-        "half-operator: a product without the matrix runs in half precision",
-        "spectral_param/nn/_block_rnn.py",
-        "if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):",
-        "if False:",
-        promise("nn/test_block_rnn.py", "half_precision or double"),
-    ),
 )
 
 # Proofs: a term is left out -----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,8 +20,8 @@ from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix, finfo_eps
 
 
-class Parametrization(nn.Module, abc.ABC):
-    """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
+class Parametrization(nn.Module):
+    """Base class of constraints: ``forward(right_inverse(W)) == W`` for every W in its set.
 
     The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
     instance for each weight, with :func:`spectral_param.constrain` or
@@ -71,21 +70,19 @@ class Parametrization(nn.Module, abc.ABC):
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
         self._is_after = False
-        self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
         self._use = ""  # The weight that the constraint belongs to, for a message.
         self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` for originals shaped as by :meth:`unconstrain`.
 
         A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
         is recorded and in transforms of torch.func, where no value may be looked at.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals that :meth:`constrain` maps to W. They share no memory with W.
 
@@ -95,21 +92,22 @@ class Parametrization(nn.Module, abc.ABC):
             project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
                 raising :class:`~spectral_param.errors.InManifoldError`.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return new originals, initialized as in the constraint's paper.
 
         Args:
             like: Matrices ``(..., m, n)`` of the shape, dtype and device of the weight.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight, without those of frozen originals.
 
         Called only if at least one original is trained.
         """
+        raise NotImplementedError
 
     def find(self, *originals: Tensor) -> Any:
         """Return what the weight needs that no differentiable operation computes, or None.
@@ -141,14 +139,6 @@ class Parametrization(nn.Module, abc.ABC):
         """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
         return [(self, originals)]
 
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return a function h -> h Wᵀ on rows ``(batch, n)``, or None.
-
-        None, the default, means that no function is faster than a product with W. A recurrence uses the
-        function, because W acts in every time step.
-        """
-        return None
-
     # PyTorch and users call ---------------------------------------------------------------------------
 
     @property
@@ -179,8 +169,6 @@ class Parametrization(nn.Module, abc.ABC):
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout
-        if self._is_empty:
-            self._warn_of_empty(originals)
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
@@ -225,7 +213,7 @@ class Parametrization(nn.Module, abc.ABC):
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
-        self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
+        self._shape, self._from_paper, self._is_after = W.shape, False, False
         self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
@@ -277,7 +265,6 @@ class Parametrization(nn.Module, abc.ABC):
         """
         for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)
-        self._is_empty = False
 
     def _start_again(self, method: str) -> tuple[Tensor, ...]:
         """Return the originals of the paper's start, for a method that needs a registered constraint."""
@@ -374,10 +361,7 @@ class Parametrization(nn.Module, abc.ABC):
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         if self._like.is_complex():
             self._check_stays_complex(fn)
-        was_meta = self._like.is_meta
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if was_meta and not self._like.is_meta:
-            self._is_empty = True
         return self
 
     def _check_stays_complex(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -391,19 +375,6 @@ class Parametrization(nn.Module, abc.ABC):
                 f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
                 "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
                 "For a real weight remove the constraint, convert, and constrain again."
-            )
-
-    def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
-        """Warn if no one has written to the originals since ``to_empty``."""
-        self._is_empty = False
-        if any(t._version == 0 for t in originals):
-            warnings.warn(
-                f"{type(self).__name__}: expected originals with values, got what was in the memory that "
-                "to_empty took. The layer's reset_parameters reaches them only if spectral_param.constrain "
-                "has registered the constraint. Otherwise call "
-                "links[0].restart(*links.parameters(recurse=False)) with links = "
-                "layer.parametrizations.weight, or load a checkpoint.",
-                stacklevel=2,
             )
 
     def _assign_after(self, W: Tensor) -> Tensor:
@@ -485,7 +456,6 @@ class Parametrization(nn.Module, abc.ABC):
         metadata, _, _, unexpected, _ = args
         # Earlier versions saved what was tracked.
         unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
-        self._is_empty = False
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.
             self._like, self._like_real = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -168,13 +168,6 @@ class BlockTriangular(Parametrization):
         own, _ = self._divide(originals)
         pairs = zip(self._adapted(), own, strict=True)
         return list(itertools.chain.from_iterable(block.parts(*each) for block, each in pairs))
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return the function of the only block; None if there are more."""
-        block = self.blocks[0]
-        if len(self.blocks) > 1 or self.gates > 1 or not isinstance(block, Parametrization):
-            return None
-        return block.fast_operator(*originals)
 
     def extra_repr(self) -> str:
         """Return the sizes and couplings, for ``repr``."""

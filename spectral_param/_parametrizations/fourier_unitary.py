@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import HALF, is_on_host
+from spectral_param._context import HALF
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -60,12 +60,6 @@ class FourierUnitary(Parametrization):
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         return fourier_operator(v, phases, permutation(self.permutation))(identity_like(v)).mT
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        v = originals[0]
-        pays = v.shape[-1] >= 512 and is_on_host(v) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.

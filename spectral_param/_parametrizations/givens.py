@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, promoted
+from spectral_param._context import promoted
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -92,14 +92,6 @@ class Givens(Parametrization):
         """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
         theta, phi, d = self._rotations(*[as_real(t) for t in originals])
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        diagonal = originals[2] if len(originals) == 3 else self.signs
-        n = 0 if diagonal is None else diagonal.shape[-1]
-        few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
-        pays = n >= 1024 and few and is_on_host(originals[0]) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None

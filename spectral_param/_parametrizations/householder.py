@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -104,15 +103,6 @@ class Householder(Parametrization):
         else:
             W = householder(vectors.tril(), tau)
         return W if d is None else W * d[..., None, :]
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        vectors = originals[0]
-        n, k = vectors.shape[-2:]
-        if self.reflections is None:
-            return None
-        pays = n >= 512 and 4 * k <= n and is_on_host(vectors) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., n)``, which does not form W.

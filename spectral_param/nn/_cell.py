@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from spectral_param._parametrizations.block_triangular import Blocks, BlockTrian
 from spectral_param.errors import UnsupportedDtypeError
 
 
-class ConstrainedCell(nn.Module, abc.ABC):
+class ConstrainedCell(nn.Module):
     """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks.
 
     ``pickle`` and ``torch.save`` can save the whole cell. For other parametrized modules they can save only
@@ -47,9 +46,9 @@ class ConstrainedCell(nn.Module, abc.ABC):
         self._start = (blocks, coupling, init)
         _constrain_weight(self, *self._start, device, dtype)
 
-    @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
+        raise NotImplementedError
 
     def check_step(self, input: Tensor, hx: Tensor | None) -> None:
         """Raise unless an input and a state are of the same batch, or of none."""

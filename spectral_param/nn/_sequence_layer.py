@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -12,7 +10,7 @@ from spectral_param._recurrence.sequence import reversal
 from spectral_param.functional._checks import check_bool, check_tensor, finfo_eps, is_finite, whole_number
 
 
-class SequenceLayer(nn.Module, abc.ABC):
+class SequenceLayer(nn.Module):
     """Abstract recurrent layer with the interface of :class:`torch.nn.RNN`, around cells of any kind.
 
     A subclass fills ``cells`` with one cell for each entry of :meth:`cell_input_sizes`, and defines
@@ -70,7 +68,6 @@ class SequenceLayer(nn.Module, abc.ABC):
         self.return_output = return_output
         self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
 
-    @abc.abstractmethod
     def run_cell(
         self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
@@ -87,6 +84,7 @@ class SequenceLayer(nn.Module, abc.ABC):
             All states ``(rows, hidden_size)``, or None, and the last state of each sequence
             ``(batch, hidden_size)``.
         """
+        raise NotImplementedError
 
     def cell_input_sizes(self) -> list[int]:
         """Return the number of input features of each cell."""

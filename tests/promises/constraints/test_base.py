@@ -82,23 +82,17 @@ def test_meta_device_then_materialised_and_restarted(name) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_after_to_empty_a_read_without_values_is_said(name) -> None:
-    """Without ``constrain``, reset_parameters changes the weight that it reads, and no original."""
+def test_after_to_empty_a_restart_or_a_checkpoint_gives_values(name) -> None:
     with torch.device("meta"):
         layer = torch.nn.Linear(4, 4)
     register_parametrization(layer, "weight", KINDS[name][0]((4, 4)))
     layer.to_empty(device="cpu")
-    for t in (*layer.parameters(), *layer.buffers()):
-        t.data.fill_(0.1)  # Instead of any values; seen by no one.
-    with pytest.warns(UserWarning, match="expected"):
-        layer.reset_parameters()
     links = layer.parametrizations.weight
-    layer.to("meta").to_empty(device="cpu")
-    links[0].restart(*links.parameters(recurse=False))  # The remedy.
+    links[0].restart(*links.parameters(recurse=False))
     assert links[0].in_manifold(layer.weight)
     layer.to("meta").to_empty(device="cpu")
     trained = sp.constrain(torch.nn.Linear(4, 4), "weight", KINDS[name][0]((4, 4)))
-    layer.load_state_dict(trained.state_dict())  # The other remedy.
+    layer.load_state_dict(trained.state_dict())
     assert torch.equal(layer.weight, trained.weight)
 
 
