@@ -19,7 +19,9 @@ from spectral_param._context import full_precision, is_plain, is_wrapped, precis
 PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
 
 
-class _Map(NamedTuple):
+class Map(NamedTuple):
+    """See :func:`node`."""
+
     value: Tensor
     pull_back: PullBack
     reference: Callable[..., Tensor]
@@ -33,7 +35,7 @@ class _Node(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, the: _Map, *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, the: Map, *inputs: Tensor) -> Tensor:
         ctx.pull_back, ctx.reference = the.pull_back, the.reference
         ctx.save_for_backward(*inputs)
         return the.value
@@ -49,7 +51,7 @@ class _Node(torch.autograd.Function):
 
 # torch's own method first looks in the arguments for tensors that a transform of torch.func has left behind,
 # which takes as long as copying a small matrix. An ordinary tensor is none.
-_apply: Callable[..., Tensor] = super(torch.autograd.Function, _Node).apply
+attach: Callable[..., Tensor] = super(torch.autograd.Function, _Node).apply
 
 
 def node(value: Tensor, pull_back: PullBack, reference: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -61,7 +63,19 @@ def node(value: Tensor, pull_back: PullBack, reference: Callable[..., Tensor], *
         reference: The same function of ``inputs`` by torch's operations, for derivatives of higher order.
         inputs: What the value is differentiated by.
     """
-    return _apply(_Map(value, pull_back, reference), *inputs)
+    return attach(Map(value, pull_back, reference), *inputs)
+
+
+def pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:
+    """Return how the one node between ``inputs`` and a value pulls back; None if there is none, or more."""
+    found: Any = value.grad_fn
+    pull_back: PullBack | None = getattr(found, "pull_back", None)
+    if pull_back is None or len(found.next_functions) != len(inputs):
+        return None
+    for (before, _), t in zip(found.next_functions, inputs, strict=True):
+        if before is not t.grad_fn:
+            return None
+    return pull_back
 
 
 def differentiated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from typing import Any, Literal, NamedTuple
 
@@ -20,9 +21,8 @@ Solver = Literal["auto", "dense", "tracking"]
 TRACKED_SIZE = 96
 
 
-def tracks(solver: Solver, n: int) -> bool:
-    """Return whether matrices whose smaller side is n are tracked."""
-    return solver == "tracking" or (solver == "auto" and n >= TRACKED_SIZE)
+# From which smaller side on matrices are tracked.
+LEAST_SIZES: dict[Solver, float] = {"dense": math.inf, "auto": TRACKED_SIZE, "tracking": 0}
 
 
 class Leader(NamedTuple):
@@ -47,16 +47,13 @@ class Follower:
 
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
+        self.least_size = LEAST_SIZES[solver]
         self._states: list[tracking.State | None] = []
         self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
         _FOLLOWERS[self.handle] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Follower, (self.solver,)
-
-    def tracks(self, n: int) -> bool:
-        """Return whether matrices of size n are tracked."""
-        return tracks(self.solver, n)
 
     def forget(self) -> None:
         """Forget the last matrices, as for others that have nothing to do with them."""
@@ -68,7 +65,7 @@ class Follower:
         Args:
             T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
         """
-        if not self.tracks(T.shape[-1]):
+        if T.shape[-1] < self.least_size:
             return Leader(*leading_eigentriple(T))
         matrices = T.reshape(-1, *T.shape[-2:])
         states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
@@ -82,7 +79,7 @@ class Follower:
 
     def recorded(self, T: Tensor) -> Tensor:
         """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
-        if not (is_traced(T) and is_compiled() and self.tracks(T.shape[-1])):
+        if not (is_traced(T) and is_compiled() and T.shape[-1] >= self.least_size):
             return unseen_value(T)
         rho, gradient = _followed_radius(T.detach(), self.handle)
         return with_gradient(T, rho, gradient)

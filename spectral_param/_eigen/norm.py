@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import proof
-from spectral_param._eigen.follower import Solver, tracks
+from spectral_param._eigen.follower import LEAST_SIZES, Solver
 from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._eigen.tracking import random_rows
 from spectral_param._matrices import Array, to_double
@@ -496,14 +496,11 @@ class NormFollower:
 
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
+        self.least_size = LEAST_SIZES[solver]
         self._known: tuple[State, Last] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NormFollower, (self.solver,)
-
-    def tracks(self, n: int) -> bool:
-        """Return whether matrices whose smaller side is n are tracked."""
-        return tracks(self.solver, n)
 
     def forget(self) -> None:
         """Forget the last matrices, as for others that have nothing to do with them."""
@@ -516,7 +513,7 @@ class NormFollower:
             T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
                 The caller does not change them any more.
         """
-        if not self.tracks(T.shape[-1]):
+        if T.shape[-1] < self.least_size:
             pair = leading_pair(T)
             return Norm(pair, pair.value)
         matrices, shape = T.reshape(-1, *T.shape[-2:]), T.shape[:-2]

@@ -55,6 +55,8 @@ class Parametrization(nn.Module):
 
     _like: Tensor
     _like_real: Tensor
+    #: The attribute that has the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
+    _bound = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,10 +325,16 @@ class Parametrization(nn.Module):
         return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == self._bound:
+            value = self._as_bound(value)
         # numpy's numbers decide about dtypes where Python's do not.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
+
+    def _as_bound(self, value: Any) -> Any:
+        """Return a value of the attribute ``_bound`` as it is kept."""
+        return value
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""

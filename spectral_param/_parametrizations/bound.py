@@ -44,7 +44,6 @@ _KINDS = {
 class Bounded(Parametrization):
     """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
 
-    _bound = ""
     _is_present = False  # Whether the weight has given the bound, or is to give it.
 
     def _set_bound(self, name: str, value: Bound) -> None:
@@ -56,20 +55,19 @@ class Bounded(Parametrization):
         self._bound, self._is_present = name, isinstance(value, str)
         setattr(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == vars(self).get("_bound"):
-            value = self._checked(value)
-            if isinstance(value, Tensor):
-                buffer = self._buffers.get(name)
-                if value.ndim == 0 and buffer is not None:
-                    value = value.expand(buffer.shape).clone()
-                if value.ndim or self._is_present:
-                    vars(self).pop(name, None)
-                    self.register_buffer(name, self._beside_weight(value))
-                    value = self._buffers[name]
-                else:
-                    value = value.item()
-        super().__setattr__(name, value)
+    def _as_bound(self, value: Any) -> Any:
+        """Return a number or "present" as it is, and make a buffer of other ones."""
+        name, values = self._bound, self._checked(value)
+        if not isinstance(values, Tensor):
+            return values
+        buffer = self._buffers.get(name)
+        if values.ndim == 0 and buffer is not None:
+            values = values.expand(buffer.shape).clone()
+        if values.ndim == 0 and not self._is_present:
+            return values.item()
+        vars(self).pop(name, None)
+        self.register_buffer(name, self._beside_weight(values))
+        return self._buffers[name]
 
     def _checked(self, value: Any) -> Tensor | Literal["present"]:
         """Return a bound as numbers in double precision that are not the caller's tensor."""
@@ -109,7 +107,7 @@ class Bounded(Parametrization):
         self._buffers.pop(name, None)
         setattr(self, name, size.detach())
 
-    def _takes_present(self, project: bool = False) -> bool:
+    def _takes_present(self, project: bool) -> bool:
         """Return whether the weight at hand gives the bound: at registration, or because none has yet."""
         return self._is_present and (project or isinstance(getattr(self, self._bound), str))
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_on_host
-from spectral_param._node import differentiated, node
+from spectral_param._node import Map, PullBack, attach, differentiated, pull_back_of
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -57,11 +57,6 @@ class _Graph:
     def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
         self.weight, self.copies = weight, copies
 
-    def pull_back(self, G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        wanted = [t for t, is_needed in zip(self.copies, needed, strict=True) if is_needed]
-        found = iter(torch.autograd.grad(self.weight, wanted, G, retain_graph=True, allow_unused=True))
-        return tuple(next(found) if is_needed else None for is_needed in needed)
-
 
 class _Read(NamedTuple):
     """One evaluation: all that it depended on, and what it gave."""
@@ -71,7 +66,8 @@ class _Read(NamedTuple):
     state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
     weight: Tensor  # Without the graph.
-    graph: Callable[[], _Graph | None]  # Those who have read the weight keep it alive.
+    pull_back: PullBack | None  # If the weight is one node.
+    graph: Callable[[], _Graph | None]  # If not. Those who have read the weight keep it alive.
 
 
 class Memory:
@@ -106,7 +102,8 @@ class Memory:
         W = last.weight.clone()
         if torch.is_grad_enabled() and any(map(_requires_grad, originals)):
             reference = functools.partial(_evaluated_again, constraint, last)
-            W = node(W, _pulling(reference, last.originals, graph), reference, *originals)
+            pull_back = last.pull_back or functools.partial(_through, [graph], reference, last.originals)
+            W = attach(Map(W, pull_back, reference), *originals)
         self.outputs[id(W)] = W
         return W
 
@@ -138,7 +135,7 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     state, before = state_of(constraint), last.state
     if state is None or state.structure != before.structure:
         return False
-    if not _are_same(state.buffers, before.buffers, asked):
+    if (state.buffers or before.buffers) and not _are_same(state.buffers, before.buffers, asked):
         return False
     return not asked or _all(asked)
 
@@ -207,9 +204,12 @@ def _evaluated(
         constraint._become_like(kept)
     if state is None:
         return W.clone(), None, None  # Edits of the weight must not reach the copies.
-    graph = _Graph(W, copies) if W.requires_grad else None
-    owner = _nothing if graph is None else weakref.ref(graph)
-    return W, _Read(marks, values, state, found, kept, owner), graph
+    graph, pull_back = None, pull_back_of(W, copies)
+    owner: Callable[[], _Graph | None] = _nothing
+    if pull_back is None and W.requires_grad:
+        graph = _Graph(W, copies)
+        owner = weakref.ref(graph)
+    return W, _Read(marks, values, state, found, kept, pull_back, owner), graph
 
 
 def _as_it_is(t: Tensor) -> Tensor:
@@ -220,19 +220,20 @@ def _nothing() -> None:
     return None
 
 
-def _pulling(
-    reference: Callable[..., Tensor], values: tuple[Tensor, ...], graph: _Graph | None
-) -> Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]:
-    """Return how a read pulls a gradient back: through the graph, if it is still there, and else anew."""
-
-    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
-        nonlocal graph
-        last, graph = graph, None  # As autograd, which frees what it has gone through.
-        if last is None:
-            return differentiated(reference, values, [G], needed)
-        return last.pull_back(G, needed)
-
-    return pull_back
+def _through(
+    held: list[_Graph | None],
+    reference: Callable[..., Tensor],
+    values: tuple[Tensor, ...],
+    G: Tensor,
+    needed: tuple[bool, ...],
+) -> Sequence[Tensor | None]:
+    """Pull a gradient back through the graph, if it is still held, and else through that of the reference."""
+    graph, held[0] = held[0], None  # As autograd, which frees what it has gone through.
+    if graph is None:
+        return differentiated(reference, values, [G], needed)
+    wanted = [t for t, is_needed in zip(graph.copies, needed, strict=True) if is_needed]
+    found = iter(torch.autograd.grad(graph.weight, wanted, G, retain_graph=True, allow_unused=True))
+    return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
 def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:

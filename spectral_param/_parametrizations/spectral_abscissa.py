@@ -73,7 +73,7 @@ class SpectralAbscissa(Bounded):
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
         leader = Leader(*leading_eigentriple(T, "real"))
-        if self._takes_present():  # After another parametrization.
+        if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(leader.triple.eigenvalue.real)
         if not leader.regular and not self._warned:
             triple = leader.triple

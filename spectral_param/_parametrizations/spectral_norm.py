@@ -115,7 +115,7 @@ class SpectralNorm(Bounded):
         else:
             found = self.tracking.follow(symbol.tall(T))
             sigma = found.pair.value
-        if self._takes_present():  # After another parametrization.
+        if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(found.bound)
         low, high = ORDINARY
         regular = all(low < each < high for each in sigma.reshape(-1).tolist())
@@ -176,7 +176,7 @@ class SpectralNorm(Bounded):
             self._take_present(bound)
         c = self._bound_for(W, bound).double()
         tolerance = 10 * max(W.shape[-2:]) * eps * c
-        if not self._is_convolution() and self.tracking.tracks(min(W.shape[-2:])):
+        if not self._is_convolution() and min(W.shape[-2:]) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             tolerance = tolerance + 2 * followed_tolerance(W.dtype) * c
         outside = bound > c + tolerance

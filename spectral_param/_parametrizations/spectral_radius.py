@@ -138,7 +138,7 @@ class SpectralRadiusNorm(Bounded):
         if self.mode != "equal" and self._is_slack(T):
             return "slack"
         triple, regular = self.tracking.follow(self._measured(T))
-        if self._takes_present():  # After another parametrization.
+        if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if regular and self.mode == "equal":
             return _Found(triple, regular, None)
@@ -170,9 +170,9 @@ class SpectralRadiusNorm(Bounded):
 
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
-        if T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):
+        if T.ndim > 2 or not is_on_host(T) or T.shape[-1] >= self.tracking.least_size:
             return False
-        radius = self._number()
+        radius = self.radius if isinstance(self.radius, float) else self._number()
         if radius is None or (self.mode == "latched" and self._closed(0.0, T)):
             return False
         return has_radius_below(self._measured(T), radius)
@@ -210,8 +210,7 @@ class SpectralRadiusNorm(Bounded):
         active = None if self.mode == "equal" else self._active(found.size, T)
         if active is False:
             return T
-        number = self._number()
-        radius = self._bound_for(T) if number is None else number
+        radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
         if self.of == "absolute":
             rho = known_value(self._measured(T), found.triple, regular=True)
             W = T * (radius / rho)[..., None, None]
@@ -239,7 +238,7 @@ class SpectralRadiusNorm(Bounded):
         S = divided(W, scale)
         scale = scale[..., 0, 0]
         A = self._measured(S)
-        followed = project and self.tracking.tracks(W.shape[-1])
+        followed = project and W.shape[-1] >= self.tracking.least_size
         if followed:
             # The first read follows from here, instead of a second decomposition.
             self.tracking.forget()
@@ -284,7 +283,7 @@ class SpectralRadiusNorm(Bounded):
         """Return the arguments, for ``repr``."""
         chosen: str = self.solver
         if self.solver == "auto" and self._shape is not None:
-            chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
+            chosen = "auto: tracking" if self._shape[-1] >= self.tracking.least_size else "auto: dense"
         of = "" if self.of == "weight" else f", of={self.of!r}"
         return f"{self._shown()}, mode={self.mode!r}, solver={chosen!r}{of}"
 

@@ -203,10 +203,9 @@ def test_the_gradient_belongs_to_the_radius_of_the_read() -> None:
         torch.testing.assert_close(torch.autograd.grad(W[0].sum(), original)[0], expected)
     constraint.radius = 1.0
     layer.weight[0].sum().backward()
-    late = layer.weight  # Its backward pass evaluates the constraint again.
+    late = layer.weight
     constraint.radius = 2.0
-    with pytest.raises(RuntimeError, match=r"SpectralRadiusNorm: expected.*got"):
-        torch.autograd.grad(late[0].sum(), original)
+    torch.testing.assert_close(torch.autograd.grad(late[0].sum(), original)[0], expected)
     # The remedy: read again. W = r T/ρ, so the gradient doubles with r.
     torch.testing.assert_close(torch.autograd.grad(layer.weight[0].sum(), original)[0], 2 * expected)
 
@@ -258,11 +257,14 @@ def test_the_gradient_belongs_to_the_numbers_of_the_read(kind, dtype) -> None:
     getattr(constraint, name).mul_(3.0)
     for W in (first, again):
         torch.testing.assert_close(gradient(W), expected)
-    gradient(module.weight)
+    expected = gradient(module.weight)
     late = module.weight
     getattr(constraint, name).mul_(2.0)
-    with pytest.raises(RuntimeError, match=r"expected.*got"):
-        gradient(late)
+    if kind in ("radius", "norm"):
+        torch.testing.assert_close(gradient(late), expected)
+    else:  # The graph of the read is gone, and another one would be that of the present numbers.
+        with pytest.raises(RuntimeError, match=r"expected.*got"):
+            gradient(late)
 
 
 def test_a_latch_that_stays_open_leaves_earlier_reads_their_gradient() -> None:

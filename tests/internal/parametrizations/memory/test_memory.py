@@ -99,7 +99,7 @@ def test_a_read_costs_the_same_however_many_weights_are_in_use() -> None:
     assert length_of_a_read(layer) <= few + 500  # Less than an instruction for each weight in use.
 
 
-@pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential, sp.ScaledCayley])
+@pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
 def test_the_graph_is_shared_by_reads_and_freed_by_the_last_backward_pass(make) -> None:
     """As autograd itself frees it, although the user still has the loss."""
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
