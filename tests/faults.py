@@ -836,7 +836,7 @@ STATES = (
 FITS = (
     Fault(
         "inputs: the best B does not count what A does",
-        "spectral_param/dynamics/_one_step/reduce.py",
+        "spectral_param/dynamics/_one_step/fit.py",
         "self.C - self.S @ A.T",
         "self.C",
         promise("dynamics/test_fit.py", "long_search or ridge or tensors"),
@@ -850,7 +850,7 @@ FITS = (
     ),
     Fault(
         "half-plane: a real eigenvalue of continuous time is moved the wrong way",
-        "spectral_param/dynamics/_one_step/regions.py",
+        "spectral_param/dynamics/_one_step/schur.py",
         "return min(b, -margin)",
         "return max(b, -margin)",
         fault_test("continuous_time"),
@@ -899,7 +899,7 @@ FITS = (
     ),
     Fault(
         "held-out: rows that are held out are fitted, too",
-        "spectral_param/dynamics/_selection/choose.py",
+        "spectral_param/dynamics/_selection/held.py",
         "in ((0, low, fold.kept), (low, high, fold.held), (high, len(Y), fold.kept)):",
         "in ((0, len(Y), fold.kept), (low, high, fold.held)):",
         fault_test("held_out"),
@@ -928,8 +928,8 @@ FITS = (
     Fault(
         "offset: the first column of B is taken for it",
         "spectral_param/dynamics/_estimator.py",
-        "self.offset_: Array = B[:, -1] if self.offset else np.zeros(n)",
-        "self.offset_: Array = B[:, 0] if self.offset else np.zeros(n)",
+        "self.offset_ = B[:, -1] if self.offset else np.zeros(n)",
+        "self.offset_ = B[:, 0] if self.offset else np.zeros(n)",
         fault_test("offset"),
     ),
     Fault(
@@ -941,14 +941,14 @@ FITS = (
     ),
     Fault(
         "held-input: a step of continuous time is one unit long",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "both = scipy.linalg.expm(self.dt * np.block(",
         "both = scipy.linalg.expm(np.block(",
         promise("dynamics/test_model.py", "continuous"),
     ),
     Fault(
         "later-input: a simulation from several rows begins with the inputs before them",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "_rolled_out(A, x, driven[before:])",
         "_rolled_out(A, x, driven[: len(driven) - before])",
         promise("dynamics/test_horizon.py", "several"),

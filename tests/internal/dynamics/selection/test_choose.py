@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._data import triangular_pairs
-from spectral_param.dynamics._forecast.windows import Held, Squares
-from spectral_param.dynamics._selection.choose import choose, folds_of
+from spectral_param.dynamics._one_step.fit import triangular_pairs
+from spectral_param.dynamics._selection.choose import choose
+from spectral_param.dynamics._selection.held import Held, Squares, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep, clipped
 
 
