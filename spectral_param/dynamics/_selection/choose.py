@@ -8,8 +8,9 @@ its rows from measured starts:
 2. the best of these with smaller radii, with the least error in the disc, and with a bound on ‖A‖₂; earlier
    rows as instruments;
 3. from the best of these, horizons from short to long, with both starts, each fit from the one before;
-4. several steps are taken only if they are clearly better, and so is any shrinkage. The winner is fitted
-   again to all rows.
+4. several steps are taken only if they are clearly better, and so is any shrinkage. Without inputs, "no
+   change" is taken if the fit is hardly better, and not on every block. The winner is fitted again to all
+   rows.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _WORSE = 3.0  # a ladder ends at this multiple of the error of one step
 _BETTER = 0.98  # several steps have to be this much better than one
 _LONG = 1.05  # so much worse than the least a long horizon with an estimated start may seem
 _TIE = 0.01  # what differs by less is equal: then take what shrinks least, and the longest horizon
+_HARDLY = 1.15  # so much worse "no change" may be where no fit is better on every block
 _EQUAL = 0.002  # what differs by less forecasts as well
 _EXACT = 1e-8  # an error of one step that is rounding: nothing is better
 _COARSE = 1e-3  # gain of a step at which a rung ends; what remains is less than the noise of the fit
@@ -146,9 +148,9 @@ def choose(
         several = []
         if _error(one) >= _EXACT:
             several = [rung for start in starts for rung in search.ladder(one, start, progress)]
-    best = search.better(one, several) if several else one
-    if best is one:
-        A, B = one.fit(OneStep(parts))
+    best = search.better_than_no_change(search.better(one, several) if several else one)
+    if best.choice.horizon == 1:
+        A, B = best.fit(OneStep(parts))
         horizon: int | None = 1
     else:
         A, B = search.on_all_rows(best, one, parts)
@@ -224,8 +226,18 @@ class _Search:
         ]
         return functools.reduce(Squares.plus, found).scores()
 
+    def better_than_no_change(self, best: _Candidate) -> _Candidate:
+        """Return this fit, or "no change" where it is as good, and no inputs ask for a model."""
+        if self.towards is not None or any(np.ptp(U, axis=0).any() for _, U in self.parts):
+            return best
+        choice = Choice(1, "measured", float(_RIDGES[-1]), "no change", self.radius, "clipped", None, np.inf)
+        still = self.candidate(choice)
+        if _error(still) > _HARDLY * _error(best) or self.always_better(best, still):
+            return best
+        return still
+
     def always_better(self, rung: _Candidate, one: _Candidate) -> bool:
-        """Return whether a fit of several steps is better on every fold, be it by little.
+        """Return whether a fit is better on every fold, be it by little.
 
         Noise of the measured starts is in the errors of both, and may be most of them.
         """

@@ -57,26 +57,26 @@ class Fold:
 
 
 def folds_of(parts: list[Part], lead: int) -> list[Fold]:
-    """Return the folds: blocks of successive rows, or whole recordings if there are at least eight.
+    """Return the folds: whole recordings, as those that will be forecast are, or blocks of successive rows.
 
+    Recordings are held out whole if there are at least three, of which none has most of the rows.
     The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
     together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
     held out.
     """
-    if len(parts) >= 8:
-        folds = []
-        for fold in range(4):
-            held = range(fold, len(parts), 4)
-            folds.append(
-                Fold(
-                    [p for i, p in enumerate(parts) if i % 4 != fold],
-                    [parts[i] for i in held],
-                    1.0,
-                    [(i, 0, len(parts[i][0])) for i in held],
-                )
+    lengths = [len(Y) for Y, _ in parts]
+    rows = sum(lengths)
+    if len(parts) >= 3 and 2 * max(lengths) <= rows:
+        count = min(len(parts), 4)
+        return [
+            Fold(
+                [p for i, p in enumerate(parts) if i % count != fold],
+                parts[fold::count],
+                1.0,
+                [(i, 0, lengths[i]) for i in range(fold, len(parts), count)],
             )
-        return folds
-    rows = sum(len(Y) for Y, _ in parts)
+            for fold in range(count)
+        ]
     if len(parts) == 1 and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
