@@ -1038,13 +1038,6 @@ FITS = (
         promise("dynamics/test_choice.py", "new_one"),
     ),
     Fault(
-        "climb: on all rows a long horizon starts from one step",
-        "spectral_param/dynamics/_selection/choose.py",
-        "descend(last, *last.least(model, *rung.models), 3 * STEPS)",
-        "descend(last, *one.fit(data), 3 * STEPS)",
-        promise("dynamics/test_choice.py", "poor_minimum"),
-    ),
-    Fault(
         "fading: a mode that grows is said to decay",
         "spectral_param/dynamics/_estimator.py",
         "np.inf, -1 / self.growth_rates_)",
