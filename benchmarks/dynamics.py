@@ -28,7 +28,7 @@ from examples.papers.data import DataError
 from examples.papers.tasks.dynamics import load_arm
 from spectral_param.dynamics import fit_stable
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
-from spectral_param.dynamics._one_step.reduce import reduce
+from spectral_param.dynamics._one_step.fit import reduce
 
 Array = NDArray[Any]  # float64
 Fit = Callable[[float], Found]  # of the CPU seconds allowed

@@ -37,7 +37,7 @@ from benchmarks.run import environment, present, write
 from benchmarks.table import RESULTS
 from examples.papers import record
 from spectral_param.dynamics import StableLinearModel, fit_stable
-from spectral_param.dynamics._one_step.reduce import reduce
+from spectral_param.dynamics._one_step.fit import reduce
 
 Array = NDArray[Any]  # float64
 Fit = Callable[[], tuple[Array, Array | None]]

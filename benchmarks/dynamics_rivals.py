@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.dynamics_problems import height, simple_fits
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._one_step.reduce import Problem
+from spectral_param.dynamics._one_step.fit import Problem
 
 Array = NDArray[Any]  # float64
 

@@ -382,6 +382,19 @@ def of_kind(kind: str, sizes: list[int]) -> dict[str, Any]:
     }
 
 
+def of_size(n: int) -> None:
+    """Print the processor's seconds for a Gaussian matrix that is too large for LAPACK.
+
+    Args:
+        n: Number of nodes.
+    """
+    T = graph(n, np.random.default_rng(0))
+    for name, run in (("spectral_radius", spectral_radius), ("eigs(k=1)", one_ritz_value)):
+        began = time.process_time()
+        found = run(T)
+        print(f"n = {n:,}: {name} {found:.9f}, {time.process_time() - began:.1f} s", flush=True)
+
+
 def without_infinity(results: Any) -> Any:
     """Return results with None for infinity, which JSON does not have: no number was found.
 
@@ -401,7 +414,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
     parser.add_argument("--only", nargs="*", choices=KINDS, help="the others keep their numbers")
     parser.add_argument("--output", type=Path, default=RESULTS / "sparse.json", help="where the numbers go")
+    parser.add_argument("--size", type=int, help="time one Gaussian matrix of this size, and write nothing")
     arguments = parser.parse_args()
+    if arguments.size:
+        of_size(arguments.size)
+        return
     check_tree(arguments.output)
     sizes = [30, 60] if arguments.quick else [round(300 * 10 ** (i / 9)) for i in range(10)]
     results: dict[str, Any] = {}

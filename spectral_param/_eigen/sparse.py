@@ -35,9 +35,10 @@ computed by LAPACK.
    from sharp, because it is multiplied by the small E and F.
 
    The norms are estimated with random vectors. A Gaussian z has ‖Mz‖ ≥ |g| ‖M‖ with g standard normal. So the
-   probability that ‖Mz‖ < ‖M‖/c for all of s vectors is below (√(2/π)/c)^s: 2e-17 for s = 8, c = 100, and the
-   same for half as many complex vectors. A proof takes at most ``PRODUCTS`` norms, so the probability of a
-   wrong proof is below 1e-12. The vectors do not depend on T.
+   probability that ‖Mz‖ < ‖M‖/c for all of s vectors is below (√(2/π)/c)^s: 3.2e-16 for s = 4, c = 6000, and
+   the same for half as many complex vectors. A proof takes at most ``PRODUCTS``/4 norms, so the probability
+   of a wrong proof is below 1e-12. The vectors do not depend on T. Few vectors with a large c cost least: the
+   number of products grows with log c only, and R is far smaller than it might be.
 
 If nothing is proven, LAPACK finds the radius up to the size ``DENSE_LIMIT``; above, a :class:`NotProvenError`
 is raised. All results are up to rounding: like LAPACK's, the radius is that of T + ΔT, where ‖ΔT‖ is a small
@@ -70,10 +71,9 @@ POWER_STEPS, SMALLEST = 1000, 1e-280
 LOST = 1e-8
 # Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
 RESIDUAL, SAME = 1e-10, 1e-6
-RESTARTS = 60
-VECTORS, MARGIN, PRODUCTS = 8, 100.0, 6000
+VECTORS, MARGIN, PRODUCTS = 4, 6000.0, 9000
 # If powers grow by more than this, rounding errors grow as much.
-GROWTH = 1e10
+GROWTH = 1e8
 
 
 def spectral_radius(T: Any) -> float:
@@ -260,9 +260,12 @@ class _Attempt(NamedTuple):
     values: int  # number of Ritz values that ARPACK computes
     columns: int  # number of its basis vectors
     power: int  # of T; a prime, so that few different eigenvalues have the same power
+    restarts: int
 
 
-ATTEMPTS = (_Attempt(16, 64, 7), _Attempt(40, 120, 11))
+# The first is enough up to thousands of nodes, and for few leading eigenvalues. With a high power ARPACK
+# takes little time beside the products: at n = 50,000 with ten entries a row 15,000 products for each side.
+ATTEMPTS = (_Attempt(16, 64, 7, 8), _Attempt(40, 200, 31, 8))
 
 
 def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
@@ -273,6 +276,8 @@ def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
     power = max(1, attempt.power // len(B.factors))
     rng = np.random.default_rng(attempt.power)
     theta, X = _ritz_pairs(lambda x: B.times(x, power), B, attempt, rng)
+    if not len(theta) or _expected(np.abs(theta), B.n) > _affordable(B, power):
+        return None
     phi, Y = _ritz_pairs(lambda x: B.adjoint_times(x, power), B, attempt, rng)
     pairs = _in_both(theta, phi if B.dtype.kind == "f" else phi.conj())
     if not pairs:
@@ -293,7 +298,9 @@ def _ritz_pairs(
     S = LinearOperator((B.n, B.n), matvec=product, dtype=B.dtype)
     start = rng.standard_normal(B.n).astype(B.dtype)
     try:
-        theta, X = eigs(S, attempt.values, ncv=attempt.columns, v0=start, tol=RESIDUAL, maxiter=RESTARTS)
+        theta, X = eigs(
+            S, attempt.values, ncv=min(attempt.columns, B.n), v0=start, tol=RESIDUAL, maxiter=attempt.restarts
+        )
     except ArpackNoConvergence as some:
         theta, X = some.eigenvalues, some.eigenvectors
     except ArpackError:
@@ -342,7 +349,7 @@ def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generato
     E = np.linalg.norm(SV - V @ (V.conj().T @ SV))
     F = np.linalg.norm(SU - U @ (U.conj().T @ SU))
     Q = np.linalg.norm(np.linalg.inv(M), 2)
-    R = _resolvent_bound(B, power, V, dual, moduli / leader, (1 - TOLERANCE) * leader, rng)
+    R = _resolvent_bound(B, power, V, dual, moduli, (1 - TOLERANCE) * leader, rng)
     delta = np.linalg.cond(eigenvectors) * (Q * F) * R * (Q * E)
     return float(leader) if 2 * k * delta <= TOLERANCE * leader else None
 
@@ -353,26 +360,35 @@ def _resolvent_bound(
     """Return R ≥ ‖(z − S₂₂)⁻¹‖ for all |z| ≥ r; infinity if none is found.
 
     It is wrong with a probability below 1e-12. S is the power of B, V the basis of the leading right
-    invariant subspace, ``dual`` = (UᴴV)⁻¹Uᴴ, and ``moduli`` are those of H's eigenvalues, scaled so that the
-    largest is 1. r is less than the radius of H.
+    invariant subspace, ``dual`` = (UᴴV)⁻¹Uᴴ, and ``moduli`` are those of H's eigenvalues. r is less than the
+    largest of them.
     """
     z = rng.standard_normal((B.n, VECTORS))
     if B.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     z -= V @ (dual @ z)
-    # The number of products for a normal S, from the smallest Ritz value. Up to four times as many are
-    # allowed, for powers that grow before they decay.
-    expected = math.log(2 * MARGIN * B.n**0.5) / -math.log(moduli.min().clip(1e-9, 1 - 1e-9))
-    most = PRODUCTS / (power * len(B.factors))
+    expected, most = _expected(moduli, B.n), _affordable(B, power)
     if expected > most:
         return math.inf
     norms: list[float] = []  # of (QSQ)ʲ, relative to rʲ
+    # Up to four times as many, for powers that grow before they decay.
     for _ in range(math.ceil(min(most, 4 * expected + 10))):
         norms.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
         if norms[-1] <= 0.5:
             return sum(norms[:-1]) / (1 - norms[-1]) / r  # (4) of _eigen.proof.
-        if not norms[-1] < GROWTH:
+        if not norms[-1] < GROWTH * MARGIN:
             break
         z = B.times(z, power) / r
         z -= V @ (dual @ z)
     return math.inf
+
+
+def _expected(moduli: Array, n: int) -> float:
+    """Return the number of products with a normal S in a proof, from the moduli of its Ritz values."""
+    decay = (moduli.min() / moduli.max()).clip(1e-9, 1 - 1e-9)
+    return float(math.log(2 * MARGIN * n**0.5) / -math.log(decay))
+
+
+def _affordable(B: _Product, power: int) -> float:
+    """Return the largest number of products with S in a proof."""
+    return PRODUCTS / (power * len(B.factors))

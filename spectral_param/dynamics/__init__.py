@@ -1,7 +1,8 @@
 """Stable linear dynamics fitted to data, in discrete and continuous time."""
 
 from spectral_param.dynamics._estimator import StableLinearModel
-from spectral_param.dynamics._forecast.fit import ForecastFit, fit_forecast
+from spectral_param.dynamics._forecast.descent import ForecastFit
+from spectral_param.dynamics._forecast.fit import fit_forecast
 from spectral_param.dynamics._one_step.fit import StableFit, fit_stable
 from spectral_param.dynamics._selection.choose import Choice
 

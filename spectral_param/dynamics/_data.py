@@ -13,6 +13,10 @@ from spectral_param._matrices import Array
 Missing = Literal["raise", "split"]
 Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
 
+_FAR = 20.0  # means in standard deviations from which on states are far from 0
+_FEW = 10  # rows whose mean says little
+_MANY = 100  # states of which a fit takes seconds
+_SAME = 1e-9  # relative; what a scaler leaves is exact to rounding
 _TINY = 1e-8  # a column that varies by less than this part of its size is constant but for its last digits
 
 # Arrays -------------------------------------------------------------------------------------------
@@ -312,28 +316,81 @@ def stacked(arrays: Sequence[Array | None]) -> Array | None:
     return None if arrays[0] is None else np.vstack([M for M in arrays if M is not None])
 
 
-def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
-    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
-
-    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
-    """
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    block = max(_BLOCK, 2 * (2 * n + m))
-    waiting: list[Any] = []
-    count = 0
-    for Y, U in parts:
-        for k in range(0, len(U), block):
-            end = min(k + block, len(U))
-            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
-            count += end - k
-            if count > 2 * block:
-                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
-                count = len(waiting[0])
-    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
-    return R[:, :n], R[:, n + m :], R[:, n : n + m]
+# What can be fitted, but probably not as meant ------------------------------------------------------
 
 
-_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
+def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, rank: int | None) -> list[str]:
+    """Return what to say about columns that are constant, far from 0, or more than the rows."""
+    X = np.vstack(rows)
+    count, n = X.shape
+    remarks = []
+
+    def label(columns: list[int]) -> str:
+        some = [repr(str(names[i])) if names is not None else str(i) for i in columns[:5]]
+        return f"{', '.join(some)}{', ...' if len(columns) > 5 else ''}"
+
+    nearly = constant_columns(X)[1]
+    if nearly:
+        remarks.append(
+            f"the columns {label(nearly)} are constant but for their last digits, which are fitted as "
+            f"states. Leave them out{'' if offset else ', and pass offset=True for a constant'}."
+        )
+    deviation = X.std(axis=0)
+    far = [
+        i
+        for i in np.flatnonzero(np.abs(X.mean(axis=0)) > _FAR * deviation).tolist()
+        if i not in nearly and deviation[i] > 0
+    ]
+    if far and not offset and count >= _FEW:
+        remarks.append(
+            f"the columns {label(far)} lie far from 0, more than {_FAR:g} standard deviations, and a model "
+            "without an offset decays towards 0. Pass offset=True."
+        )
+    if rank is None and n > _MANY:
+        seconds = 20 * (n / 300) ** 3
+        remarks.append(
+            f"each of {n} columns is a state, so A has {n * n} entries and a fit takes "
+            f"{f'about {seconds:.0f} seconds' if seconds >= 1 else 'about a second'}. Pass rank=... to "
+            "project them, as in dynamic mode decomposition. If the columns are snapshots and the rows are "
+            "points in space, pass X.T."
+        )
+    elif n > 5 * count and rank is None:
+        remarks.append(
+            f"there are {n} columns and only {count} rows. Rows are samples in order of time: if the columns "
+            "are samples, pass X.T; otherwise rank=... projects the states."
+        )
+    return remarks
+
+
+def remarks_on_pairs(pairs: list[Recording]) -> list[str]:
+    """Return what to say where X was scaled and Y was not, as by a step of a Pipeline."""
+    for x, y, _ in pairs:
+        if y is None or len(x) < 4 or np.array_equal(x[1:], y[:-1]):
+            continue
+        deviation, mean = x.std(axis=0), x.mean(axis=0)
+        unit = np.abs(deviation - 1)[deviation > 0].max(initial=0.0) < _SAME
+        standard = unit and np.abs(mean).max() < _SAME
+        moved = np.abs(y.mean(axis=0)).max() > 1e-3 or np.abs(y.std(axis=0) - 1).max() > 0.1
+        if (standard and moved and len(x) > 10) or _affine(x[1:], y[:-1]):
+            return [
+                "X was scaled and Y was not, as by a scaler before this model in a Pipeline, so that Y does "
+                "not hold the next states. Fit a recording, fit(X), which the scaler moves as a whole."
+            ]
+    return []
+
+
+def _affine(X: Array, Y: Array) -> bool:
+    """Return whether each column of Y is an exact multiple of that of X, moved by a constant."""
+    x, y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    squares = np.square(x).sum(axis=0)
+    slope = (x * y).sum(axis=0) / np.where(squares > 0, squares, 1)
+    return bool(
+        len(X) > 3
+        and (squares > 0).all()
+        and (np.abs(y - slope * x).max(axis=0) <= _SAME * np.abs(y).max(axis=0)).all()
+        and (slope > 0).all()
+    )
+
 
 # From rows to states of the model, and back -------------------------------------------------------
 

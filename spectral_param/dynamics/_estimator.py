@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import warnings
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import scipy.linalg
-from torch import nn
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics import _advice
 from spectral_param.dynamics._data import (
     Coordinates,
     Missing,
     Part,
     Recording,
     Units,
-    as_array,
     as_matrix,
     constant_columns,
     names_of,
     parts_of,
     recordings_of,
-    require_finite,
+    remarks_on_columns,
+    remarks_on_pairs,
     side_by_side,
     stacked,
 )
-from spectral_param.dynamics._forecast.fit import (
-    ForecastFit,
-    Objective,
-    Start,
-    climb,
-    restored,
-)
-from spectral_param.dynamics._forecast.windows import Windows, forecast
-from spectral_param.dynamics._module import StableLinear
-from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
-from spectral_param.dynamics._selection.choose import (
-    Choice,
-    choose,
-    choose_ridge,
-    number_of_fits,
-)
-from spectral_param.dynamics._selection.report import Seen, checked
-from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
+from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
+from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
+from spectral_param.dynamics._selection.held import Seen, checked, no_better
+from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
 _LEAD = 50  # default of the lead, at most a quarter of the longest recording
@@ -59,9 +43,10 @@ class _Fitted(NamedTuple):
     deviation: Array  # of the states
     choice: Choice | None = None
     forecast_error: dict[str, Array] | None = None
+    period: int | None = None
 
 
-class StableLinearModel(Estimator):
+class StableLinearModel(Fitted):
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
     It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
@@ -212,30 +197,26 @@ class StableLinearModel(Estimator):
             )
         recordings = recordings_of("StableLinearModel", X, Y, U, missing=self.missing, least=self.delays + 1)
         names = names_of(X)
-        self.period_: int | None = None
-        _advice.about_states([r.x for r in recordings], names, self.offset, self.rank, 2)
-        if Y is None:
-            fitted = self._fit_recordings(recordings)
-        else:
-            if self.time == "discrete":
-                _advice.about_pairs(recordings, 2)
-            fitted = self._fit_pairs(recordings)
-        self.fit_: StableFit | ForecastFit = fitted.fit
+        _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
+        if Y is not None and self.time == "discrete":
+            _say(remarks_on_pairs(recordings))
+        fitted = self._fit_recordings(recordings) if Y is None else self._fit_pairs(recordings)
+        self.fit_ = fitted.fit
         self.choice_: Choice | None = fitted.choice
         self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
-        self.A_: Array = fitted.fit.A
+        self.period_: int | None = fitted.period
+        self.A_ = fitted.fit.A
         n, m = len(self.A_), 0 if recordings[0].u is None else recordings[0].u.shape[1]
         B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
-        self.offset_: Array = B[:, -1] if self.offset else np.zeros(n)
+        self.offset_ = B[:, -1] if self.offset else np.zeros(n)
         B = B[:, :-1] if self.offset else B
         lagged = self.choice_ is not None and self.choice_.lagged_inputs
-        self.B_: Array | None = B[:, B.shape[1] - m :] if m else None
-        self.lagged_inputs_: Array | None = B[:, : B.shape[1] - m] if lagged else None
+        self.B_ = B[:, B.shape[1] - m :] if m else None
+        self.lagged_inputs_ = B[:, : B.shape[1] - m] if lagged else None
         self.radius_ = fitted.fit.bound if self.time == "discrete" else None
         self._coordinates = fitted.coordinates
         self.components_: Array | None = fitted.coordinates.components
         self.n_features_in_ = fitted.coordinates.width
-        # The unit in which an estimated start is the nearest.
         self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
         self._set_spectrum()
         if names is not None:
@@ -316,7 +297,7 @@ class StableLinearModel(Estimator):
         inputs = [U for _, U in parts_of(recordings)]
         coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
         parts = [(coordinates.into(Y), U[self.delays - 1 :]) for Y, U in zip(rows, inputs, strict=True)]
-        _advice.about_inputs(parts, 3)
+        _say(remarks_on_inputs(parts), 4)
         self._require_variation(rows, inputs)
         lead = self.lead
         if lead is None:
@@ -324,11 +305,11 @@ class StableLinearModel(Estimator):
             if isinstance(self.horizon, int | np.integer):
                 lead = int(self.horizon)
         if longest <= lead and self.lead is not None:
-            _advice.say(
+            remark = (
                 f"the recordings have at most {longest} rows, too few to check forecasts of lead={lead} "
-                "steps. forecast_error_ is NaN for the leads that were not checked.",
-                3,
+                "steps. forecast_error_ is NaN for the leads that were not checked."
             )
+            _say([remark], 4)
         fit: StableFit | ForecastFit
         choice, error = None, None
         units = self._units(parts)
@@ -339,10 +320,10 @@ class StableLinearModel(Estimator):
             fit = self._fit_of(parts, units)
             if self.horizon is not None or self.lead is not None:
                 error = checked(seen, parts, self.offset, lambda kept: self._fit_of(kept, units), units)
-        self.period_ = seen.period
         if error is not None:
-            _warn_if_no_better(error)
-        return _Fitted(fit, coordinates, np.vstack([Y for Y, _ in parts]).std(axis=0), choice, error)
+            _say(no_better(error), 4)
+        deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
+        return _Fitted(fit, coordinates, deviation, choice, error, seen.period)
 
     def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
         """Raise a ValueError if a column is constant and the fit needs its unit."""
@@ -411,16 +392,15 @@ class StableLinearModel(Estimator):
         # Of the rows stacked for delays only the newest is forecast.
         shown = slice(None) if self.rank is not None else slice(-seen.coordinates.width, None)
         starts = get_args(Start) if self.start is None else (self.start,)
-        with _progress(number_of_fits(starts), self.verbose) as advance:
-            found = choose(
-                [of_units.parts(of, self.offset) for of, of_units in variants],
-                seen.lead,
-                bound_of("StableLinearModel", "discrete", self.radius, None),
-                self._towards(units),
-                starts,
-                shown,
-                advance,
-            )
+        found = choose(
+            [of_units.parts(of, self.offset) for of, of_units in variants],
+            seen.lead,
+            bound_of("StableLinearModel", "discrete", self.radius, None),
+            self._towards(units),
+            starts,
+            shown,
+            self.verbose,
+        )
         units = variants[int(found.choice.lagged_inputs)][1]
         return restored(found.fit, units, self.offset), found.choice, seen.errors(found.folds, found.models)
 
@@ -431,7 +411,7 @@ class StableLinearModel(Estimator):
         rounded = (height / (np.abs(eigenvalues).max() or 1.0)).round(12)
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
-        self._vectors: Array = vectors[:, order].astype(np.complex128)
+        self._vectors = vectors[:, order].astype(np.complex128)
         vectors = self._vectors
         self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
         if self.time == "discrete":
@@ -444,299 +424,8 @@ class StableLinearModel(Estimator):
         with np.errstate(divide="ignore"):  # What does not decay has the time ∞.
             self.decay_times_ = np.where(self.growth_rates_ == 0, np.inf, -1 / self.growth_rates_)
 
-    # Use ----------------------------------------------------------------------------------------------
 
-    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
-        """Return the state that follows each given state or, in continuous time, its derivative.
-
-        Args:
-            X: States ``(N, n)``. With delays or a window, in order of time.
-            U: Inputs ``(N, m)``.
-            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
-                of the measurements. The start is the one that fits the window best.
-
-        Returns:
-            Array ``(N − delays − window + 2, n)``. Each prediction needs delays + window − 1 successive rows
-            of X, and is what follows the last of them.
-
-        Raises:
-            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
-        """
-        self._require_fit("predict")
-        window = whole_number(window, "StableLinearModel.predict: window")
-        if self.time == "continuous" and window > 1:
-            raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
-        rows = self._states(X, "X", "predict", self.delays + window - 1)
-        driven = self._driven(U, len(rows))
-        states = self._coordinates.into(rows)
-        if window > 1:
-            states, driven = self._last(states, driven, window), driven[window - 1 :]
-        return self._coordinates.newest(states @ self.A_.T + driven)
-
-    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
-        """Return the states that follow x0, each computed from the previous one.
-
-        Args:
-            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
-                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
-            steps: Number of states to return.
-            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
-                ignored. The first row acts on the first of x0. In continuous time each row is held for
-                ``dt``.
-
-        Returns:
-            Array ``(steps, n)``, without x0.
-
-        Raises:
-            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
-        """
-        self._require_fit("simulate")
-        steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
-        rows = self._states(x0, "x0", "simulate", self.delays, one=True)
-        before = len(rows) - 1
-        if U is not None:
-            U = as_array(U, "U", "StableLinearModel.simulate")
-            if len(U) < before + steps:
-                between = (
-                    f", {before} between the rows of x0 and {steps} after them" if before else ", one a step"
-                )
-                raise ValueError(
-                    f"StableLinearModel.simulate: expected {before + steps} rows of U{between}, got {len(U)}."
-                )
-            U = U[: before + steps]
-        driven = self._driven(U, before + steps)
-        A, driven = self._of_one_step(driven)
-        states = self._coordinates.into(rows)
-        before -= self.delays - 1
-        x = self._last(states, driven[:before], len(states), A)[0]
-        return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
-
-    def amplitudes(self, X: Any, U: Any = None) -> Array:
-        """Return how much of each mode is in a recording, at its first state.
-
-        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
-        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
-        fit all rows best.
-
-        Args:
-            X: Recording ``(rows, n)``, in order of time.
-            U: Inputs, one row for each row of X or one less.
-
-        Returns:
-            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
-
-        Raises:
-            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
-        """
-        return self._free(X, U, "amplitudes")[0]
-
-    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
-        """Return a recording as these modes describe it, from its amplitudes.
-
-        Args:
-            X: Recording ``(rows, n)``, in order of time.
-            U: Inputs, one row for each row of X or one less.
-            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
-
-        Returns:
-            Array ``(rows − delays + 1, n)``: x*, the response to the inputs, and the sum over these modes.
-
-        Raises:
-            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
-                such mode.
-        """
-        b, center, forced = self._free(X, U, "reconstruct")
-        number = len(b)
-        chosen = np.ones(number, dtype=bool)
-        if modes is not None:
-            asked = np.atleast_1d(np.asarray(modes))
-            asked = asked if asked.size else asked.astype(int)
-            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
-                raise ValueError(
-                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
-                    f"eigenvalues, got {modes!r}."
-                )
-            chosen[:] = False
-            for i in asked % number:
-                # The two of a pair stand together, the positive frequency first.
-                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
-        steps = np.arange(len(forced))[:, None]
-        powers = self._multipliers()[chosen] ** steps
-        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
-        return self._coordinates.newest(states)
-
-    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
-        """Return the amplitudes, the point at rest, and the response to the inputs."""
-        self._require_fit(method)
-        rows = self._states(X, "X", method, self.delays)
-        if U is not None:
-            U = as_array(U, "U", f"StableLinearModel.{method}")
-            if len(U) == len(rows) - 1:
-                U = np.vstack([U, np.zeros((1, U.shape[1]))])  # The last row acts on no state of X.
-        A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
-        offset = self._of_one_step(self.offset_[None])[1][0]
-        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
-        rest = np.zeros(len(A))
-        forced = np.vstack([rest, _rolled_out(A, rest, driven[:-1])])
-        states = self._coordinates.into(rows) - center - forced
-        scale = self._scale
-        windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
-        scaled = A / scale[:, None] * scale
-        first = forecast(scaled, np.zeros((len(A), 0)), windows, True)[0, 0] * scale
-        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
-
-    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
-        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
-        A, n = self.A_, len(self.A_)
-        if self.time == "discrete":
-            return A, driven
-        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
-        return both[:n, :n], driven @ both[:n, n:].T
-
-    def _multipliers(self) -> Array:
-        """Return the eigenvalues of a step of dt."""
-        return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
-
-    def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
-        """Return the last state of each window of so many successive rows, estimated from the window."""
-        if window == 1:
-            return states
-        A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
-        first = np.arange(len(states) - window + 1)
-        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
-        return forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
-
-    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
-        """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
-
-        Args:
-            X: As for ``fit``.
-            Y: As for ``fit``.
-            U: As for ``fit``.
-
-        Returns:
-            1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
-
-        Raises:
-            ValueError: If the model is not fitted, or ``fit`` would not take the data.
-        """
-        self._require_fit("score")
-        if U is None and self.B_ is not None:
-            raise ValueError(
-                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
-                "sklearn.set_config(enable_metadata_routing=True) and "
-                "model.set_fit_request(U=True).set_score_request(U=True)."
-            )
-        after, predicted = [], []
-        for r in recordings_of(
-            "StableLinearModel.score", X, Y, U, missing=self.missing, least=self.delays + 1
-        ):
-            x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
-            predicted.append(self.predict(x, r.u))
-            after.append(y[self.delays - 1 :])
-        Y = np.vstack(after)
-        left = float(np.square(Y - np.vstack(predicted)).sum())
-        total = float(np.square(Y - Y.mean(axis=0)).sum())
-        return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
-
-    def to_module(self) -> nn.Module:
-        """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
-
-        Returns:
-            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
-            With ``lagged_inputs_``, u has as many rows of inputs side by side as there are delays.
-
-        Raises:
-            ValueError: If the model is not fitted.
-        """
-        self._require_fit("to_module")
-        B = self.B_
-        if B is not None and self.lagged_inputs_ is not None:
-            B = np.hstack([self.lagged_inputs_, B])
-        return StableLinear(self.A_, B, self.offset_ if self.offset else None, self.time, self.fit_.bound)
-
-    def _driven(self, U: Any, rows: int) -> Array:
-        """Return B u + c for each state that these rows make."""
-        if (U is None) != (self.B_ is None):
-            raise ValueError(
-                f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
-                f"{'none' if U is None else 'some'}."
-            )
-        states = rows - self.delays + 1
-        c = np.broadcast_to(self.offset_, (states, len(self.A_)))
-        if self.B_ is None:
-            return c
-        U = as_array(U, "U", "StableLinearModel")
-        if U.shape != (rows, self.B_.shape[1]):
-            raise ValueError(
-                f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
-            )
-        require_finite(U, "U", "StableLinearModel", "Fill in what is missing.")
-        driven = c + U[self.delays - 1 :] @ self.B_.T
-        if self.lagged_inputs_ is not None:
-            driven = driven + side_by_side(U[:-1], self.delays - 1) @ self.lagged_inputs_.T
-        return driven
-
-    def _require_fit(self, method: str) -> None:
-        if not hasattr(self, "fit_"):
-            raise not_fitted(
-                f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
-            )
-
-    def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
-        """Return states as rows, at least so many; ``one`` allows a single state of one axis."""
-        caller = f"StableLinearModel.{method}"
-        names = names_of(X)
-        expected = getattr(self, "feature_names_in_", None)
-        if names is not None and expected is not None and list(names) != list(expected):
-            raise ValueError(f"{caller}: expected {name} with columns {list(expected)}, got {list(names)}.")
-        rows = (
-            as_array(X, name, caller, ndim=1)[None] if one and np.ndim(X) == 1 else as_array(X, name, caller)
-        )
-        if rows.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}. {name} "
-                f"has {rows.shape[1]} features, but StableLinearModel is expecting {self.n_features_in_} "
-                "features as input."
-            )
-        require_finite(rows, name, caller, "Fill in what is missing, or begin after it.")
-        if len(rows) < least:
-            raise ValueError(
-                f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
-            )
-        return rows
-
-
-def _rolled_out(A: Array, x: Array, driven: Array) -> Array:
-    """Return the states that follow x, one for each row that drives them."""
-    states = np.empty((len(driven), len(A)))
-    for k, row in enumerate(driven):
-        x = states[k] = A @ x + row
-    return states
-
-
-@contextlib.contextmanager
-def _progress(fits: int, verbose: int) -> Iterator[Callable[[], object]]:
-    """Yield a callback, called after each fit, which draws a bar if ``verbose``."""
-    if not verbose:
-        yield lambda: None
-        return
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        yield lambda: None
-        return
-    with tqdm(total=fits, desc="horizon='cv'", unit="fit", leave=False) as bar:
-        yield bar.update
-
-
-def _warn_if_no_better(errors: dict[str, Array]) -> None:
-    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
-    names = {"no change": "no change", "mean": "the mean", "one period ago": "what was one period ago"}
-    for name, trivial in names.items():
-        if name in means and "model" in means and means[name] < means["model"]:
-            _advice.say(
-                f"forecasting {trivial} is better on the rows held out: an error of {means[name]:.3g}, the "
-                f"model's is {means['model']:.3g}. See forecast_error_.",
-                4,
-            )
+def _say(remarks: list[str], stacklevel: int = 3) -> None:
+    """Warn the line that called ``fit``, which is so many frames away."""
+    for remark in remarks:
+        warnings.warn(f"StableLinearModel: {remark}", stacklevel=stacklevel)

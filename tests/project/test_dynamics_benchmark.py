@@ -18,7 +18,7 @@ from benchmarks.dynamics_rivals import (
     trained_alpha_stable,
 )
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._one_step.reduce import reduce
+from spectral_param.dynamics._one_step.fit import reduce
 
 
 def run(monkeypatch, *arguments):

@@ -3,68 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from spectral_param._matrices import Array
 from spectral_param.dynamics._data import (
     Missing,
-    Part,
-    Units,
     as_matrix,
     parts_of,
     recordings_of,
-    triangular_pairs,
 )
-from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._forecast.windows import operations, windows_of
-from spectral_param.dynamics._growth import growth_of_powers
-from spectral_param.dynamics._one_step.fit import bound_of, fit_stable
+from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb
+from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._one_step.fit import bound_of
 from spectral_param.functional._checks import is_finite, whole_number
-
-Start = Literal["measured", "estimated"]
-
-# Horizons on the way from one step to a longer horizon; None stands for whole recordings.
-RUNGS: dict[str, tuple[int, ...]] = {"measured": (5, 12, 30), "estimated": (5, 12, 30, 75, 200, 500)}
-STEPS = 10  # on each of them; the next one continues
-LARGEST_COST = 1e10  # multiplications of a Gauss-Newton matrix; horizons between that cost more are left out
-
-
-@dataclasses.dataclass(frozen=True)
-class ForecastFit:
-    """A stable linear model and the error of its forecasts over windows of the data.
-
-    Attributes:
-        A: State matrix ``(n, n)``, float64.
-        B: Input matrix ``(n, m)``; None without inputs.
-        error: The objective of :func:`fit_forecast`, in squared units of the data.
-        initial_error: The objective at the first A and B, after clipping to the bound.
-        bound: The radius that was required.
-        reached: The largest modulus of an eigenvalue of A.
-        horizon: Steps of a window; None for whole recordings.
-        start: ``"measured"`` or ``"estimated"``.
-    """
-
-    A: Array
-    B: Array | None
-    error: float
-    initial_error: float
-    bound: float
-    reached: float
-    horizon: int | None
-    start: str
-
-    @property
-    def bound_active(self) -> bool:
-        """Whether an eigenvalue lies on the bound, to 1e-6 of it."""
-        return self.reached >= self.bound * (1 - 1e-6)
-
-    @functools.cached_property
-    def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
-        return growth_of_powers(self.A)
 
 
 def fit_forecast(
@@ -170,103 +122,3 @@ def fit_forecast(
         error=fit.error * unit**2,
         initial_error=fit.initial_error * unit**2,
     )
-
-
-# From short horizons to long ones -----------------------------------------------------------------
-
-Model = tuple[Array, Array]  # A, B
-
-
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """What is minimised at every horizon; parts are in units of their size."""
-
-    start: str
-    radius: float
-    ridge: float
-    ridge_u: float
-    towards: Array
-
-    def of(self, parts: list[Part], horizon: int | None) -> Problem:
-        """Return the problem of this horizon."""
-        windows = windows_of(parts, horizon)
-        return Problem(
-            windows, self.start == "estimated", self.radius, self.ridge, self.ridge_u, self.towards
-        )
-
-
-def rungs_below(horizon: int | None, start: str, parts: list[Part]) -> list[int]:
-    """Return the horizons on the way to this one that are worth their cost."""
-    longest = max(len(U) for _, U in parts)
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    if n * (n + m) > LARGEST_SOLVE:
-        return []
-    goal = longest if horizon is None else min(horizon, longest)
-    return [
-        h for h in RUNGS[start] if h < goal and sum(map(operations, windows_of(parts, h))) <= LARGEST_COST
-    ]
-
-
-def continued(
-    parts: list[Part], horizons: list[int], objective: Objective, models: list[Model], gain: float
-) -> list[Model]:
-    """Return the models, and that of the last of these horizons, each horizon from the model before."""
-    model = models[-1]
-    for horizon in horizons:
-        model = descend(objective.of(parts, horizon), *model, STEPS, gain)[0][1:]
-    return [*models, model]
-
-
-def climb(
-    parts: list[Part],
-    horizon: int | None,
-    objective: Objective,
-    max_iter: int = 3 * STEPS,
-    initial: Model | None = None,
-) -> ForecastFit:
-    """Return the fit of this horizon, after fits of shorter ones unless there is a first model."""
-    first = _one_step(parts, objective.radius) if initial is None else initial
-    last = objective.of(parts, horizon)
-    models = [first]
-    if initial is None:
-        below = rungs_below(horizon, objective.start, parts)
-        models = continued(parts, below, objective, models, 1e-5)
-    begin = min(models, key=lambda model: last.error(*model))
-    (error, A, B), initial_error = descend(last, *begin, max_iter)
-    return ForecastFit(
-        A,
-        B if B.shape[1] else None,
-        error,
-        initial_error if initial is not None else last.error(*first),
-        objective.radius,
-        spectral_radius(A),
-        horizon,
-        objective.start,
-    )
-
-
-def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
-    """Return the fit for the user's units; B has the offset as its last column."""
-    A, B, c = units.restored(fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B)
-    # Rounding in badly scaled units may move an eigenvalue across the bound.
-    while (reached := spectral_radius(A)) > fit.bound * (1 + 1e-12):
-        A = A * (fit.bound / reached)
-    if offset:
-        B = np.hstack([B, c[:, None]])
-    return dataclasses.replace(fit, A=A, B=B if B.shape[1] else None, reached=reached)
-
-
-def spectral_radius(A: Array) -> float:
-    """Return the largest modulus of LAPACK's eigenvalues."""
-    return float(np.abs(np.linalg.eigvals(A)).max())
-
-
-def _one_step(parts: list[Part], radius: float) -> Model:
-    """Return A and B of fit_stable, with a ridge that changes nothing but dependent columns."""
-    X, Y, U = triangular_pairs(parts)
-    n, m = X.shape[1], U.shape[1]
-    # Columns of length one, so that one ridge fits all.
-    sizes, sizes_u = (np.where(s > 0, s, 1) for s in (np.linalg.norm(M, axis=0) for M in (X, U)))
-    fit = fit_stable(X / sizes, Y / sizes, U / sizes_u if m else None, radius=radius, ridge=1e-10)
-    A = sizes[:, None] * fit.A / sizes
-    return A, sizes[:, None] * fit.B / sizes_u if m else np.zeros((n, 0))

@@ -26,6 +26,7 @@ decomposition" (SIAM J. Appl. Dyn. Syst. 2018).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -201,94 +202,67 @@ def by_sensitivities(A: Array, V: Array, estimated: bool) -> Array:
     return total
 
 
-# Errors on rows held out -----------------------------------------------------------------------------
-#
-# The error of forecasts of 1 to H steps on rows that were held out.
-#
-# .. math:: e_k = \Big( \sum_w ‖\hat x_{w,k} - x_{w,k}‖^2 \Big/ \sum_w ‖x_{w,k} - \bar x‖^2 \Big)^{1/2}
-#
-# A forecast w begins at a measured row and ends after H steps, or at the last row of its recording. x̄ is the
-# mean of the rows of the fit, so that 1 is the error of forecasting the mean. States are in their units.
-
-_STARTS = 100  # of forecasts in a recording, about
+# The objective ---------------------------------------------------------------------------------------
 
 
-class Squares(NamedTuple):
-    """Sums of squares per lead: of the errors, ``(models, H)``, and of the distances from the mean."""
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is minimised at every horizon: the errors of the windows, in common units, and a ridge."""
 
-    error: Array
-    total: Array  # (H,)
+    start: str
+    radius: float
+    ridge: float
+    ridge_u: float
+    towards: Array
+    windows: tuple[Windows, ...] = ()
 
-    def plus(self, other: Squares) -> Squares:
-        """Return the sums over both."""
-        return Squares(self.error + other.error, self.total + other.total)
+    def over(self, parts: list[Part], horizon: int | None) -> Objective:
+        """Return the objective for windows of this horizon."""
+        return dataclasses.replace(self, windows=tuple(windows_of(parts, horizon)))
 
-    def times(self, weight: float) -> Squares:
-        """Return both sums times a weight."""
-        return Squares(weight * self.error, weight * self.total)
+    @property
+    def estimated(self) -> bool:
+        """Whether each forecast begins where it fits its window best."""
+        return self.start == "estimated"
 
-    def relative(self) -> Array:
-        """Return e_k of each model, NaN for leads longer than the recordings."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            relative = np.sqrt(self.error / self.total)
-        return np.where(self.total == 0, np.nan, np.where(np.isnan(relative), np.inf, relative))
-
-    def scores(self) -> Array:
-        """Return the mean of e_k of each model over the leads that are known, infinity if there are none."""
-        known = self.total != 0
-        return self.relative()[:, known].mean(axis=1) if known.any() else np.full(len(self.error), np.inf)
-
-
-class Held:
-    """Rows that are held out, and where forecasts of them begin."""
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.Y = np.concatenate([Y for Y, _ in parts])
-        self.U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in parts])
-        starts, left, begin = [], [], 0
-        for Y, _ in parts:
-            of_part = np.arange(0, len(Y) - 1, max(1, len(Y) // _STARTS))
-            starts.append(begin + of_part)
-            left.append(len(Y) - 1 - of_part)
-            begin += len(Y)
-        most = np.concatenate(left)
-        order = np.argsort(-most, kind="stable")  # so that those that go on are the first ones
-        self.starts, self.left = np.concatenate(starts)[order], most[order]
-
-    def squares(
-        self,
-        A: Array,
-        B: Array,
-        lead: int,
-        mean: Array,
-        shown: slice = slice(None),
-        decoder: Array | None = None,
-        target: Array | None = None,
-    ) -> Squares:
-        """Return the squares of the forecasts of models A ``(models, n, n)`` and B ``(models, n, m)``.
-
-        The columns ``shown`` are compared with those of the rows; with a decoder, the forecasts times the
-        decoder with the rows of ``target``.
-        """
-        error, total = np.zeros((len(A), lead)), np.zeros(lead)
-        after = self.Y[:, shown] if target is None else target
-        mean = mean[shown] if target is None else mean
-        some = max(1, 2 * len(self.Y) // len(self.starts))  # models at a time, for little memory
-        steps = min(lead, int(self.left[0]))
-        kept = np.searchsorted(-self.left, -np.arange(steps))  # forecasts whose next row was measured
+    def error(self, A: Array, B: Array) -> float:
+        """Return the objective, infinity where forecasts overflow."""
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, len(A), some):
-                of = slice(first, first + some)
-                At, Bt = A[of].swapaxes(1, 2), B[of].swapaxes(1, 2)
-                x = np.broadcast_to(self.Y[self.starts], (len(At), len(self.starts), self.Y.shape[1]))
-                for k in range(steps):
-                    x = x[:, : kept[k]] @ At
-                    rows = self.starts[: kept[k]] + k
-                    if self.U.shape[1]:
-                        x += self.U[rows] @ Bt
-                    true = after[rows + 1]
-                    seen = x[..., shown] if decoder is None else x @ decoder
-                    error[of, k] = np.square(seen - true).sum(axis=(1, 2))
-                    if not first:
-                        total[k] = _square(true - mean)
-        return Squares(error, total)
+            try:
+                total = sum(forecast_error(A, B, w, self.estimated) for w in self.windows)
+            except np.linalg.LinAlgError:  # powers overflow
+                return np.inf
+        total += self._penalty(A, B)
+        return float(total) if np.isfinite(total) else np.inf
+
+    def least(self, *models: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return the model A, B with the least error."""
+        return min(models, key=lambda model: self.error(*model))
+
+    def _penalty(self, A: Array, B: Array) -> float:
+        A = A - self.towards
+        return 0.5 * (self.ridge * float(np.square(A).sum()) + self.ridge_u * float(np.square(B).sum()))
+
+    def gradient(self, A: Array, B: Array) -> tuple[float, Array]:
+        """Return the objective and its gradient with respect to [A B]."""
+        total = self._penalty(A, B)
+        G = np.hstack([self.ridge * (A - self.towards), self.ridge_u * B])
+        for w in self.windows:
+            found, of_windows = gradient(A, w, forecast(A, B, w, self.estimated))
+            total, G = total + found, G + of_windows
+        return total, G
+
+    def quadratic(self, Q: Array, T: Array, B: Array) -> tuple[Array, Array]:
+        """Return gradient and Gauss-Newton matrix with respect to [T B], for A = Q T Qᵀ and inputs Q B."""
+        n, m = B.shape
+        G = np.hstack([self.ridge * (T - Q.T @ self.towards @ Q), self.ridge_u * B])
+        H = np.zeros((n * (n + m), n * (n + m)))
+        rotated = self.windows[0].Y @ Q  # All windows have the same rows.
+        for w in self.windows:
+            w = w._replace(Y=rotated)
+            V = forecast(T, B, w, self.estimated)
+            G += gradient(T, w, V)[1]
+            H += gauss_newton(T, V, self.estimated)
+            del V
+        H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
+        return G.T.ravel(), H

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import scipy.linalg
 import torch
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._data import as_array, require_finite
+from spectral_param.dynamics._data import Part, as_array, require_finite
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
-from spectral_param.dynamics._one_step.reduce import reduce
-from spectral_param.dynamics._one_step.regions import Disc, HalfPlane, Region
+from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -257,3 +257,147 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
             "Row k of Y belongs to row k of X."
         )
     return X, Y, U, _Kind(given["X"])
+
+
+# The reduction ---------------------------------------------------------------------------------------
+#
+# Least squares with inputs, reduced to the search for a stable A.
+#
+# .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖_F^2 \quad\text{(samples are rows)}
+#
+# Let [U X] = P [R_u S; 0 R] (QR) and Pᵀ Y = [C; D]. The best B for a given A solves R_u Bᵀ = C − S Aᵀ, and
+# the error is then
+#
+# .. math:: e_{LS} + \tfrac12 ‖(A - A_{LS}) R^T‖_F^2, \qquad R A_{LS}^T = D .
+#
+# The search needs only A_LS and R, both n × n, so its cost does not depend on the number of samples.
+#
+# The region is the unit disc or the left half-plane: Y / r in place of Y turns a radius r into 1, and Y − a X
+# in place of Y turns an abscissa a into 0.
+
+
+class Reduction(NamedTuple):
+    """A problem, and what is needed to compute B."""
+
+    problem: Problem
+    R_u: Array  # (m, m)
+    S: Array  # (m, n)
+    C: Array  # (m, n)
+
+    def inputs_for(self, A: Array) -> Array:
+        """Return the best B for this A, ``(n, m)``."""
+        if not self.R_u.size:  # Without inputs. Older versions of scipy refuse empty systems.
+            return self.C.T
+        solved: Array = scipy.linalg.solve_triangular(self.R_u, self.C - self.S @ A.T, check_finite=False)
+        return solved.T
+
+
+def reduce(X: Array, Y: Array, U: Array, ratio: float = 1.0) -> Reduction:
+    """Return the problem and the parts for B; ``ratio`` is the unit of X over that of U, for the message.
+
+    Raises:
+        ValueError: If the columns of [U X] are linearly dependent.
+    """
+    m, n = U.shape[1], X.shape[1]
+    P, R = np.linalg.qr(np.hstack([U, X]))
+    _require_full_rank(R, U, ratio)
+    D = P.T @ Y
+    A = scipy.linalg.solve_triangular(R[m:, m:], D[m:], check_finite=False).T
+    assert A.shape == (n, n)
+    return Reduction(Problem(A, R[m:, m:]), R[:m, :m], R[:m, m:], D[:m])
+
+
+def _require_full_rank(R: Array, U: Array, ratio: float) -> None:
+    """Raise if R, with columns scaled to length one, is singular to working precision."""
+    lengths = np.linalg.norm(R, axis=0)
+    _, s, Vh = np.linalg.svd(R / np.where(lengths > 0, lengths, 1))
+    rank = int((s > len(U) * np.finfo(np.float64).eps * s[0]).sum())
+    if rank == len(s):
+        return
+    m = U.shape[1]
+    direction = Vh[-1] / np.where(lengths > 0, lengths, 1)
+    direction[:m] *= ratio
+    direction /= np.abs(direction).max()
+    # The offset of StableLinearModel is a constant column.
+    names = [f"u[{i}]{' (constant)' if np.ptp(U[:, i]) == 0 else ''}" for i in range(m)]
+    names += [f"x[{i}]" for i in range(len(direction) - m)]
+    largest = np.argsort(-np.abs(direction), kind="stable")
+    terms = [f"{direction[i]:+.3g} {names[i]}" for i in largest[:4] if abs(direction[i]) > 1e-8]
+    more = " + ..." if (np.abs(direction) > 1e-8).sum() > 4 else ""
+    raise ValueError(
+        f"fit_stable: expected linearly independent columns of X and U, got rank {rank} of {len(s)}: "
+        f"{' '.join(terms)}{more} is zero in all samples. Remove a column, project the states "
+        "(StableLinearModel(rank=...)), or pass ridge > 0."
+    )
+
+
+# Inputs that tell A and B apart ----------------------------------------------------------------------
+
+_ENOUGH = 3000  # rows of a recording that are looked at
+_MANY = 100  # inputs of successive rows from which on nothing is looked at
+_SHARE = 0.02  # of the states' squares: transients that tell A and B apart
+_DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
+
+
+def remarks_on_inputs(parts: list[Part]) -> list[str]:
+    """Return what to say where inputs move the states in too few directions to tell A and B apart.
+
+    A sine has two directions, whatever the number of its rows. In n + m directions the states and inputs of a
+    model have to move: the inputs of n + 1 successive rows excite some of them, and states that do not follow
+    from these rows, transients, excite others.
+    """
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    depth = n + 1
+    long = [(Y[-_ENOUGH:], U[-(_ENOUGH - 1) :]) for Y, U in parts if len(U) >= depth][:100]
+    if not m or not long or depth * m > _MANY:
+        return []
+    blocks = []
+    for _, U in long:
+        last = len(U) - depth + 1
+        blocks.append(np.hstack([U[i : i + last] for i in range(depth)]))
+    H = np.vstack(blocks)
+    if len(H) < 3 * H.shape[1]:
+        return []
+    left, s, _ = np.linalg.svd(H, full_matrices=False)
+    found = int((s > _DIRECTIONS * s[0]).sum())
+    if found >= n + m:
+        return []
+    before = np.vstack([Y[depth - 1 : -1] for Y, _ in long])
+    unit = np.where(before.std(axis=0) > 0, before.std(axis=0), 1)
+    rest = before / unit
+    rest = rest - left[:, :found] @ (left[:, :found].T @ rest)
+    # Transients go on from row to row, noise of the measurements does not.
+    x, y = rest[:-1], rest[1:]
+    fitted = x @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
+    if np.square(fitted).sum() > _SHARE * np.square(before / unit).sum():
+        return []
+    return [
+        f"the inputs move the states in {found} directions, where A and B have {n + m}: a sine has two. "
+        "Forecasts with other inputs can be far off. Record with inputs that vary more, as random steps do."
+    ]
+
+
+# Long recordings -------------------------------------------------------------------------------------
+
+_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
+
+
+def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
+
+    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
+    """
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    block = max(_BLOCK, 2 * (2 * n + m))
+    waiting: list[Any] = []
+    count = 0
+    for Y, U in parts:
+        for k in range(0, len(U), block):
+            end = min(k + block, len(U))
+            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
+            count += end - k
+            if count > 2 * block:
+                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
+                count = len(waiting[0])
+    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
+    return R[:, :n], R[:, n + m :], R[:, n : n + m]

@@ -8,33 +8,37 @@ its rows from measured starts:
 2. the best of these with smaller radii, with the least error in the disc, and with a bound on ‖A‖₂; earlier
    rows as instruments;
 3. from the best of these, horizons from short to long, with both starts, each fit from the one before;
-4. several steps are taken only if they are clearly better, and so is any shrinkage. The winner is fitted
-   again to all rows.
+4. several steps are taken only if they are clearly better, and so is any shrinkage. Without inputs, "no
+   change" is taken if the fit is hardly better, and not on every block. The winner is fitted again to all
+   rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part
-from spectral_param.dynamics._forecast.descent import LARGEST_SOLVE, Problem, descend
-from spectral_param.dynamics._forecast.fit import (
+from spectral_param.dynamics._forecast.descent import (
+    LARGEST_SOLVE,
     RUNGS,
     STEPS,
     ForecastFit,
     Model,
-    Objective,
+    continued,
+    descend,
     rungs_below,
     spectral_radius,
 )
-from spectral_param.dynamics._forecast.windows import Held, Squares
+from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._one_step.fit import StableFit
+from spectral_param.dynamics._selection.held import Fold, Squares, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep, outside
 
 _RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])  # in mean squares of a state
@@ -45,6 +49,7 @@ _WORSE = 3.0  # a ladder ends at this multiple of the error of one step
 _BETTER = 0.98  # several steps have to be this much better than one
 _LONG = 1.05  # so much worse than the least a long horizon with an estimated start may seem
 _TIE = 0.01  # what differs by less is equal: then take what shrinks least, and the longest horizon
+_HARDLY = 1.15  # so much worse "no change" may be where no fit is better on every block
 _EQUAL = 0.002  # what differs by less forecasts as well
 _EXACT = 1e-8  # an error of one step that is rounding: nothing is better
 _COARSE = 1e-3  # gain of a step at which a rung ends; what remains is less than the noise of the fit
@@ -85,83 +90,6 @@ class Choice:
     lagged_inputs: bool = False
 
 
-# Rows that are held out ---------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Fold:
-    """Recordings to fit, and recordings to forecast."""
-
-    kept: list[Part]
-    held: list[Part]
-    weight: float
-    where: list[tuple[int, int, int]]  # recording, first row and end of each that is held out
-
-    @functools.cached_property
-    def mean(self) -> Array:
-        """The mean of the rows that are kept."""
-        return sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
-
-    @functools.cached_property
-    def data(self) -> OneStep:
-        """The products of the rows that are kept."""
-        return OneStep(self.kept)
-
-    @functools.cached_property
-    def ahead(self) -> Held:
-        """What is to be forecast."""
-        return Held(self.held)
-
-
-def folds_of(parts: list[Part], lead: int) -> list[Fold]:
-    """Return the folds: blocks of successive rows, or whole recordings if there are at least eight.
-
-    The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
-    together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
-    held out.
-    """
-    if len(parts) >= 8:
-        folds = []
-        for fold in range(4):
-            held = range(fold, len(parts), 4)
-            folds.append(
-                Fold(
-                    [p for i, p in enumerate(parts) if i % 4 != fold],
-                    [parts[i] for i in held],
-                    1.0,
-                    [(i, 0, len(parts[i][0])) for i in held],
-                )
-            )
-        return folds
-    rows = sum(len(Y) for Y, _ in parts)
-    if len(parts) == 1 and rows < 4 * lead:
-        # Blocks in the middle would cut a short recording into pieces.
-        third, sixth = rows // 3, rows // 6
-        some = ((0, third, 1.0), (rows - sixth, rows, 1.0), (rows - third, rows, 1.0))
-        return [fold for fold in (_without(parts, *of) for of in some) if fold.kept and fold.held]
-    count = 4 if rows >= 4 * lead else 3
-    edges = np.linspace(0, rows, count + 1).astype(int)
-    folds = []
-    for fold in range(count):
-        last_of_one = len(parts) == 1 and fold == count - 1
-        folds.append(_without(parts, edges[fold], edges[fold + 1], count - 1.0 if last_of_one else 1.0))
-    return [fold for fold in folds if fold.kept and fold.held]
-
-
-def _without(parts: list[Part], first: int, last: int, weight: float) -> Fold:
-    """Return the fold that holds out these rows of all recordings."""
-    fold = Fold([], [], weight, [])
-    for i, (Y, U) in enumerate(parts):
-        low, high = (min(max(int(edge), 0), len(Y)) for edge in (first, last))
-        for begin, end, to in ((0, low, fold.kept), (low, high, fold.held), (high, len(Y), fold.kept)):
-            if end - begin >= 2:
-                to.append((Y[begin:end], U[begin : end - 1]))
-                if to is fold.held:
-                    fold.where.append((i, begin, end))
-        first, last = first - len(Y), last - len(Y)
-    return fold
-
-
 # The search ---------------------------------------------------------------------------------------
 
 
@@ -189,19 +117,19 @@ def choose(
     towards: Array | None = None,
     starts: Sequence[str] = tuple(RUNGS),
     shown: slice = slice(None),
-    progress: Callable[[], object] = lambda: None,
+    verbose: int = 0,
 ) -> Chosen:
     """Return the fit that forecasts rows held out best.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
-    are forecast: with the inputs, and perhaps with lagged inputs, too. ``progress`` is called after each of
-    the :func:`number_of_fits` fits.
+    are forecast: with the inputs, and perhaps with lagged inputs, too. A bar shows how far it is if
+    ``verbose``.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    found = []
     some = _some(variants[0], lead)
+    searches = []
     for of_all in variants:
         parts = [(of_all[i][0][begin:], of_all[i][1][begin:]) for i, begin in some]
         folds = folds_of(parts, lead)
@@ -211,22 +139,23 @@ def choose(
                 f"{sum(len(Y) for Y, _ in parts)} in {len(parts)} recordings. Pass horizon=1 and ridge > 0, "
                 "or record more."
             )
-        search = _Search(folds, parts, lead, shown, radius, towards, progress)
-        found.append((search, search.one_step()))
-    # Lagged inputs are taken only if they are clearly better.
-    lagged = len(found) > 1 and _error(found[1][1]) < _BETTER * _error(found[0][1])
-    search, one = found[lagged]
-    parts, best = variants[lagged], one
-    several = [] if _error(one) < _EXACT else [rung for start in starts for rung in search.ladder(one, start)]
-    if several:
-        best = search.better(one, several)
-    if best is one:
-        A, B = one.fit(OneStep(parts))
+        searches.append(_Search(folds, parts, lead, shown, radius, towards))
+    with _progress(4 * (len(searches) + sum(len(RUNGS[start]) + 1 for start in starts)), verbose) as progress:
+        ones = [search.one_step(progress) for search in searches]
+        # Lagged inputs are taken only if they are clearly better.
+        lagged = len(ones) > 1 and _error(ones[1]) < _BETTER * _error(ones[0])
+        search, one, parts = searches[lagged], ones[lagged], variants[lagged]
+        several = []
+        if _error(one) >= _EXACT:
+            several = [rung for start in starts for rung in search.ladder(one, start, progress)]
+    best = search.better_than_no_change(search.better(one, several) if several else one)
+    if best.choice.horizon == 1:
+        A, B = best.fit(OneStep(parts))
         horizon: int | None = 1
     else:
         A, B = search.on_all_rows(best, one, parts)
         horizon = best.choice.horizon
-    aim = search.objective(OneStep(parts), best.choice).of(parts, horizon)
+    aim = search.objective(OneStep(parts), best.choice).over(parts, horizon)
     error = aim.error(A, B)
     fit = ForecastFit(A, B, error, error, best.choice.radius, spectral_radius(A), horizon, best.choice.start)
     choice = dataclasses.replace(best.choice, lagged_inputs=bool(lagged))
@@ -248,9 +177,19 @@ def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
     return [(i, len(Y) - max(2, len(Y) * enough // rows)) for i, (Y, _) in enumerate(parts)]
 
 
-def number_of_fits(starts: Sequence[str]) -> int:
-    """Return how often ``progress`` is called at most."""
-    return 4 * (1 + sum(len(RUNGS[start]) + 1 for start in starts))
+@contextlib.contextmanager
+def _progress(fits: int, verbose: int) -> Iterator[Callable[[], object]]:
+    """Yield a callback, called after each fit, which draws a bar if ``verbose``."""
+    if not verbose:
+        yield lambda: None
+        return
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        yield lambda: None
+        return
+    with tqdm(total=fits, desc="horizon='cv'", unit="fit", leave=False) as bar:
+        yield bar.update
 
 
 def _error(candidate: _Candidate) -> float:
@@ -267,7 +206,6 @@ class _Search:
     shown: slice
     radius: float
     towards: Array | None
-    progress: Callable[[], object]
 
     def aims(self, data: OneStep) -> dict[str, Array]:
         """Return the matrices to shrink towards."""
@@ -288,8 +226,18 @@ class _Search:
         ]
         return functools.reduce(Squares.plus, found).scores()
 
+    def better_than_no_change(self, best: _Candidate) -> _Candidate:
+        """Return this fit, or "no change" where it is as good, and no inputs ask for a model."""
+        if self.towards is not None or any(np.ptp(U, axis=0).any() for _, U in self.parts):
+            return best
+        choice = Choice(1, "measured", float(_RIDGES[-1]), "no change", self.radius, "clipped", None, np.inf)
+        still = self.candidate(choice)
+        if _error(still) > _HARDLY * _error(best) or self.always_better(best, still):
+            return best
+        return still
+
     def always_better(self, rung: _Candidate, one: _Candidate) -> bool:
-        """Return whether a fit of several steps is better on every fold, be it by little.
+        """Return whether a fit is better on every fold, be it by little.
 
         Noise of the measured starts is in the errors of both, and may be most of them.
         """
@@ -321,7 +269,7 @@ class _Search:
         fit = self._fit_of(choice)
         return self.scored(choice, fit, [fit(fold.data) for fold in self.folds])
 
-    def one_step(self) -> _Candidate:
+    def one_step(self, progress: Callable[[], object]) -> _Candidate:
         """Return the best fit of one step."""
         best, plain = self.shrunk()
         if _error(plain) < _EXACT:
@@ -339,7 +287,7 @@ class _Search:
         for found in map(self.candidate, others):
             best = min(best, found, key=_error)
         for _ in self.folds:
-            self.progress()
+            progress()
         if _error(best) < (1 - _TIE) * _error(plain):
             return best
         return self.instruments(plain) or plain
@@ -425,7 +373,7 @@ class _Search:
             found.append(None)
         return found
 
-    def ladder(self, one: _Candidate, start: str) -> list[_Candidate]:
+    def ladder(self, one: _Candidate, start: str, progress: Callable[[], object]) -> list[_Candidate]:
         """Return the fits of longer and longer horizons, each from the one before."""
         choice = dataclasses.replace(
             one.choice, start=start, radius=self.radius, method="several steps", norm=None
@@ -435,11 +383,11 @@ class _Search:
         for horizon in self.horizons(start):
             here: list[Model] = []
             for fold, chain in zip(self.folds, chains, strict=True):
-                problem = self.objective(fold.data, choice).of(fold.kept, horizon)
+                aim = self.objective(fold.data, choice).over(fold.kept, horizon)
                 # The fold before may have found a better minimum.
-                begin = _least(problem, [chain[-1], *here[-1:]])
-                here.append(descend(problem, *begin, STEPS, _COARSE)[0][1:])
-                self.progress()
+                begin = aim.least(chain[-1], *here[-1:])
+                here.append(descend(aim, *begin, STEPS, _COARSE)[0][1:])
+                progress()
             for chain, model in zip(chains, here, strict=True):
                 chain.append(model)
             rung = dataclasses.replace(choice, horizon=horizon)
@@ -452,22 +400,15 @@ class _Search:
         """Return the fit of a rung to all rows, from the rungs below and from the fits of the folds."""
         data = OneStep(self.parts)
         objective = self.objective(data, rung.choice)
-        model = one.fit(data)
         horizons = self.horizons(rung.choice.start)
-        for horizon in horizons[: horizons.index(rung.choice.horizon)]:
-            model = descend(objective.of(self.parts, horizon), *model, STEPS, _COARSE)[0][1:]
-        last = objective.of(self.parts, rung.choice.horizon)
-        begin = _least(last, [model, *rung.models])
-        model = descend(last, *begin, 3 * STEPS)[0][1:]
-        if sum(map(len, (Y for Y, _ in parts))) == sum(map(len, (Y for Y, _ in self.parts))):
+        below = horizons[: horizons.index(rung.choice.horizon)]
+        model = continued(self.parts, below, objective, one.fit(data), _COARSE)
+        last = objective.over(self.parts, rung.choice.horizon)
+        model = descend(last, *last.least(model, *rung.models), 3 * STEPS)[0][1:]
+        if sum(len(Y) for Y, _ in parts) == sum(len(Y) for Y, _ in self.parts):
             return model
-        whole = self.objective(OneStep(parts), rung.choice).of(parts, rung.choice.horizon)
+        whole = self.objective(OneStep(parts), rung.choice).over(parts, rung.choice.horizon)
         return descend(whole, *model, _LAST, _COARSE)[0][1:]
-
-
-def _least(problem: Problem, models: list[Model]) -> Model:
-    """Return the model with the least error."""
-    return min(models, key=lambda model: problem.error(*model))
 
 
 # Continuous time ----------------------------------------------------------------------------------

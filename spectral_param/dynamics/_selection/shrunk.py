@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, triangular_pairs
-from spectral_param.dynamics._one_step.fit import fit_stable, with_ridge
+from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._one_step.fit import fit_stable, triangular_pairs, with_ridge
 
 _NORM_STEPS = 200
 _CUT = 1e-13  # of the largest singular value; what is smaller is rounding

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.dynamics_families import moving_texture, oscillators, waves
+from benchmarks.dynamics_families import Problem, moving_texture, oscillators, waves
 from benchmarks.dynamics_forecasts import forecast_error
 from spectral_param.dynamics import StableLinearModel, fit_forecast
 from tests.promises.dynamics.systems import chain
@@ -167,9 +167,35 @@ def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
 
 
 def test_as_many_states_as_rows_are_not_fitted_without_a_ridge():
-    problem = moving_texture(15, 17, 11)
-    still = forecast_error(problem, np.eye(15), None)
+    problem = moving_texture(12, 16, 12)
+    still = forecast_error(problem, np.eye(12), None)
     assert chosen(problem) < 1.05 * still
+
+
+@pytest.mark.parametrize(("rows", "seed"), [(90, 11), (130, 12)])
+def test_a_walk_is_forecast_as_no_change(rows, seed):
+    rng = np.random.default_rng(seed)
+    walk = np.cumsum(rng.standard_normal((rows + 250, 3)) @ rng.standard_normal((3, 3)), axis=0)
+    starts = np.arange(rows, rows + 235, 3)
+    following = np.stack([walk[s + 1 : s + 11] for s in starts])
+    problem = Problem([walk[:rows]], None, walk[starts], following, np.zeros((len(starts), 10, 0)), False)
+    assert chosen(problem) <= 1.02 * forecast_error(problem, np.eye(3), None)
+
+
+def test_of_several_recordings_the_error_is_that_of_a_new_one():
+    """Each turns at a rate of its own: its rows say what its other rows do, and nothing of the next one."""
+    rng = np.random.default_rng(5)
+    recordings = []
+    for angle in rng.uniform(0.1, 0.5, 3):
+        turns = angle * np.arange(60)
+        recordings.append(0.98 ** np.arange(60)[:, None] * np.stack([np.cos(turns), np.sin(turns)], axis=1))
+    claimed = StableLinearModel(horizon="cv", lead=20).fit(recordings).forecast_error_["model"].mean()
+    true = []
+    for i, X in enumerate(recordings):
+        others = [Y for k, Y in enumerate(recordings) if k != i]
+        model = StableLinearModel(horizon="cv", lead=20).fit(others)
+        true.append(np.mean([error_of(model, X, s, 20) for s in range(1, 40, 5)]))
+    assert claimed == pytest.approx(np.mean(true), rel=0.1)
 
 
 def test_slow_waves_are_forecast_no_worse_than_by_one_step():

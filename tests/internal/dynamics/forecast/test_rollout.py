@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._forecast.chart import Chart
+from spectral_param.dynamics._forecast.descent import Chart
 from spectral_param.dynamics._forecast.windows import (
     by_powers,
     by_sensitivities,

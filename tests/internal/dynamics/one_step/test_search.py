@@ -5,10 +5,16 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 
-from spectral_param.dynamics._one_step.reduce import Problem, reduce
-from spectral_param.dynamics._one_step.regions import Disc, HalfPlane
-from spectral_param.dynamics._one_step.schur import Basis, best_in_basis, descend, schur_bases
-from spectral_param.dynamics._one_step.search import _multipliers, search, steps
+from spectral_param.dynamics._one_step.fit import reduce
+from spectral_param.dynamics._one_step.schur import (
+    Basis,
+    Disc,
+    HalfPlane,
+    Problem,
+    best_in_basis,
+    schur_bases,
+)
+from spectral_param.dynamics._one_step.search import _multipliers, descend, search, steps
 
 REGIONS = [Disc(), HalfPlane()]
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._data import triangular_pairs
-from spectral_param.dynamics._forecast.windows import Held, Squares
-from spectral_param.dynamics._selection.choose import choose, folds_of
+from spectral_param.dynamics._one_step.fit import triangular_pairs
+from spectral_param.dynamics._selection.choose import choose
+from spectral_param.dynamics._selection.held import Held, Squares, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep, clipped
 
 
@@ -60,7 +60,7 @@ def test_what_overflows_is_infinitely_bad():
 # The folds ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lengths", [(40,), (30, 9, 21), (50, 2)])
+@pytest.mark.parametrize("lengths", [(40,), (32, 9, 21), (50, 2)])
 def test_blocks_hold_out_each_row_once_and_keep_the_others(lengths):
     parts = parts_of(*lengths)
     rows = {row.tobytes() for Y, _ in parts for row in Y}
@@ -92,11 +92,17 @@ def test_a_short_recording_is_not_cut_into_pieces():
     assert sum(fold.where[0][2] == 42 for fold in folds) == 2
 
 
-def test_of_eight_recordings_whole_ones_are_held_out():
-    parts = parts_of(*range(5, 14))
-    folds = folds_of(parts, 4)
-    assert sorted(len(Y) for fold in folds for Y, _ in fold.held) == list(range(5, 14))
-    assert all(len(fold.kept) + len(fold.held) == 9 for fold in folds)
+@pytest.mark.parametrize("lengths", [range(5, 14), (20, 12, 9), (7, 40, 30, 8, 5)])
+def test_recordings_are_held_out_whole(lengths):
+    folds = folds_of(parts_of(*lengths), 4)
+    assert len(folds) == min(4, len(lengths))
+    assert sorted(len(Y) for fold in folds for Y, _ in fold.held) == sorted(lengths)
+    assert all(len(fold.kept) + len(fold.held) == len(lengths) for fold in folds)
+
+
+def test_a_recording_with_most_of_the_rows_is_held_out_in_blocks():
+    folds = folds_of(parts_of(60, 5, 6, 7), 8)
+    assert max(len(Y) for fold in folds for Y, _ in fold.held) < 30
 
 
 # Fits of one step ---------------------------------------------------------------------------------

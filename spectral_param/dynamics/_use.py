@@ -1,0 +1,314 @@
+"""What a fitted model does: predictions, simulations, what each mode has of a recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from torch import nn
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._data import (
+    Coordinates,
+    Missing,
+    as_array,
+    names_of,
+    recordings_of,
+    require_finite,
+    side_by_side,
+)
+from spectral_param.dynamics._forecast.descent import ForecastFit
+from spectral_param.dynamics._forecast.windows import Windows, forecast
+from spectral_param.dynamics._module import StableLinear
+from spectral_param.dynamics._one_step.fit import StableFit, Time
+from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.functional._checks import whole_number
+
+
+class Fitted(Estimator):
+    """The part of :class:`StableLinearModel` that reads what ``fit`` set, and changes nothing."""
+
+    time: Time
+    delays: int
+    offset: bool
+    dt: float
+    missing: Missing
+    fit_: StableFit | ForecastFit
+    A_: Array
+    B_: Array | None
+    lagged_inputs_: Array | None
+    offset_: Array
+    eigenvalues_: Array
+    n_features_in_: int
+    _coordinates: Coordinates
+    _scale: Array  # of each state: the unit in which an estimated start is the nearest
+    _vectors: Array  # of the eigenvalues, in the coordinates of A_
+
+    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
+        """Return the state that follows each given state or, in continuous time, its derivative.
+
+        Args:
+            X: States ``(N, n)``. With delays or a window, in order of time.
+            U: Inputs ``(N, m)``.
+            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
+                of the measurements. The start is the one that fits the window best.
+
+        Returns:
+            Array ``(N − delays − window + 2, n)``. Each prediction needs delays + window − 1 successive rows
+            of X, and is what follows the last of them.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        self._require_fit("predict")
+        window = whole_number(window, "StableLinearModel.predict: window")
+        if self.time == "continuous" and window > 1:
+            raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
+        rows = self._states(X, "X", "predict", self.delays + window - 1)
+        driven = self._driven(U, len(rows))
+        states = self._coordinates.into(rows)
+        if window > 1:
+            states, driven = self._last(states, driven, window), driven[window - 1 :]
+        return self._coordinates.newest(states @ self.A_.T + driven)
+
+    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
+        """Return the states that follow x0, each computed from the previous one.
+
+        Args:
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
+                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+            steps: Number of states to return.
+            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
+                ignored. The first row acts on the first of x0. In continuous time each row is held for
+                ``dt``.
+
+        Returns:
+            Array ``(steps, n)``, without x0.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        self._require_fit("simulate")
+        steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
+        rows = self._states(x0, "x0", "simulate", self.delays, one=True)
+        before = len(rows) - 1
+        if U is not None:
+            U = as_array(U, "U", "StableLinearModel.simulate")
+            if len(U) < before + steps:
+                between = (
+                    f", {before} between the rows of x0 and {steps} after them" if before else ", one a step"
+                )
+                raise ValueError(
+                    f"StableLinearModel.simulate: expected {before + steps} rows of U{between}, got {len(U)}."
+                )
+            U = U[: before + steps]
+        driven = self._driven(U, before + steps)
+        A, driven = self._of_one_step(driven)
+        states = self._coordinates.into(rows)
+        before -= self.delays - 1
+        x = self._last(states, driven[:before], len(states), A)[0]
+        return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
+
+    def amplitudes(self, X: Any, U: Any = None) -> Array:
+        """Return how much of each mode is in a recording, at its first state.
+
+        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
+        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
+        fit all rows best.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+
+        Returns:
+            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        return self._free(X, U, "amplitudes")[0]
+
+    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
+        """Return a recording as these modes describe it, from its amplitudes.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
+
+        Returns:
+            Array ``(rows − delays + 1, n)``: x*, the response to the inputs, and the sum over these modes.
+
+        Raises:
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
+                such mode.
+        """
+        b, center, forced = self._free(X, U, "reconstruct")
+        number = len(b)
+        chosen = np.ones(number, dtype=bool)
+        if modes is not None:
+            asked = np.atleast_1d(np.asarray(modes))
+            asked = asked if asked.size else asked.astype(int)
+            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
+                raise ValueError(
+                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
+                    f"eigenvalues, got {modes!r}."
+                )
+            chosen[:] = False
+            for i in asked % number:
+                # The two of a pair stand together, the positive frequency first.
+                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
+        steps = np.arange(len(forced))[:, None]
+        powers = self._multipliers()[chosen] ** steps
+        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
+        return self._coordinates.newest(states)
+
+    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
+        """Return the amplitudes, the point at rest, and the response to the inputs."""
+        self._require_fit(method)
+        rows = self._states(X, "X", method, self.delays)
+        if U is not None:
+            U = as_array(U, "U", f"StableLinearModel.{method}")
+            if len(U) == len(rows) - 1:
+                U = np.vstack([U, np.zeros((1, U.shape[1]))])  # The last row acts on no state of X.
+        A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
+        offset = self._of_one_step(self.offset_[None])[1][0]
+        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        rest = np.zeros(len(A))
+        forced = np.vstack([rest, _rolled_out(A, rest, driven[:-1])])
+        states = self._coordinates.into(rows) - center - forced
+        scale = self._scale
+        windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
+        scaled = A / scale[:, None] * scale
+        first = forecast(scaled, np.zeros((len(A), 0)), windows, True)[0, 0] * scale
+        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
+
+    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
+        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
+        A, n = self.A_, len(self.A_)
+        if self.time == "discrete":
+            return A, driven
+        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+        return both[:n, :n], driven @ both[:n, n:].T
+
+    def _multipliers(self) -> Array:
+        """Return the eigenvalues of a step of dt."""
+        return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
+
+    def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
+        """Return the last state of each window of so many successive rows, estimated from the window."""
+        if window == 1:
+            return states
+        A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
+        first = np.arange(len(states) - window + 1)
+        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
+        return forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
+
+    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
+        """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
+
+        Args:
+            X: As for ``fit``.
+            Y: As for ``fit``.
+            U: As for ``fit``.
+
+        Returns:
+            1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
+
+        Raises:
+            ValueError: If the model is not fitted, or ``fit`` would not take the data.
+        """
+        self._require_fit("score")
+        if U is None and self.B_ is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(U=True).set_score_request(U=True)."
+            )
+        after, predicted = [], []
+        for r in recordings_of(
+            "StableLinearModel.score", X, Y, U, missing=self.missing, least=self.delays + 1
+        ):
+            x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
+            predicted.append(self.predict(x, r.u))
+            after.append(y[self.delays - 1 :])
+        Y = np.vstack(after)
+        left = float(np.square(Y - np.vstack(predicted)).sum())
+        total = float(np.square(Y - Y.mean(axis=0)).sum())
+        return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
+
+    def to_module(self) -> nn.Module:
+        """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
+
+        Returns:
+            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
+            With ``lagged_inputs_``, u has as many rows of inputs side by side as there are delays.
+
+        Raises:
+            ValueError: If the model is not fitted.
+        """
+        self._require_fit("to_module")
+        B = self.B_
+        if B is not None and self.lagged_inputs_ is not None:
+            B = np.hstack([self.lagged_inputs_, B])
+        return StableLinear(self.A_, B, self.offset_ if self.offset else None, self.time, self.fit_.bound)
+
+    def _driven(self, U: Any, rows: int) -> Array:
+        """Return B u + c for each state that these rows make."""
+        if (U is None) != (self.B_ is None):
+            raise ValueError(
+                f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
+                f"{'none' if U is None else 'some'}."
+            )
+        states = rows - self.delays + 1
+        c = np.broadcast_to(self.offset_, (states, len(self.A_)))
+        if self.B_ is None:
+            return c
+        U = as_array(U, "U", "StableLinearModel")
+        if U.shape != (rows, self.B_.shape[1]):
+            raise ValueError(
+                f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
+            )
+        require_finite(U, "U", "StableLinearModel", "Fill in what is missing.")
+        driven = c + U[self.delays - 1 :] @ self.B_.T
+        if self.lagged_inputs_ is not None:
+            driven = driven + side_by_side(U[:-1], self.delays - 1) @ self.lagged_inputs_.T
+        return driven
+
+    def _require_fit(self, method: str) -> None:
+        if not hasattr(self, "fit_"):
+            raise not_fitted(
+                f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
+            )
+
+    def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
+        """Return states as rows, at least so many; ``one`` allows a single state of one axis."""
+        caller = f"StableLinearModel.{method}"
+        names = names_of(X)
+        expected = getattr(self, "feature_names_in_", None)
+        if names is not None and expected is not None and list(names) != list(expected):
+            raise ValueError(f"{caller}: expected {name} with columns {list(expected)}, got {list(names)}.")
+        rows = (
+            as_array(X, name, caller, ndim=1)[None] if one and np.ndim(X) == 1 else as_array(X, name, caller)
+        )
+        if rows.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}. {name} "
+                f"has {rows.shape[1]} features, but StableLinearModel is expecting {self.n_features_in_} "
+                "features as input."
+            )
+        require_finite(rows, name, caller, "Fill in what is missing, or begin after it.")
+        if len(rows) < least:
+            raise ValueError(
+                f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
+            )
+        return rows
+
+
+def _rolled_out(A: Array, x: Array, driven: Array) -> Array:
+    """Return the states that follow x, one for each row that drives them."""
+    states = np.empty((len(driven), len(A)))
+    for k, row in enumerate(driven):
+        x = states[k] = A @ x + row
+    return states
