@@ -40,6 +40,9 @@ from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._eigen.tracking import random_rows
 from spectral_param._matrices import Array, to_double
 
+# "auto" follows norms from this size on: a step takes about as long as LAPACK's on one thread, and LAPACK's
+# stalls for milliseconds where OpenBLAS wakes other threads.
+TRACKED_SIZE = 64
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3
 # Most of the Ritz vectors that are left out of what is bounded.
@@ -491,12 +494,12 @@ class NormFollower:
     A cache, as :class:`spectral_param._eigen.follower.Follower` is. A copy knows nothing.
 
     Args:
-        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking where the smaller side is at least 96.
+        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking where the smaller side is at least 64.
     """
 
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
-        self.least_size = LEAST_SIZES[solver]
+        self.least_size = TRACKED_SIZE if solver == "auto" else LEAST_SIZES[solver]
         self._known: tuple[State, Last] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -59,7 +59,7 @@ class SpectralNorm(Bounded):
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
             values lie too close together; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the default, is
-            ``"tracking"`` where the smaller side is at least 96. Kernels of convolutions are never tracked.
+            ``"tracking"`` where the smaller side is at least 64. Kernels of convolutions are never tracked.
 
     Raises:
         ValueError: If an argument is outside its range.

@@ -65,7 +65,6 @@ import functools
 
 import numpy as np
 import torch
-from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import is_on_host, is_plain, solve
@@ -78,10 +77,6 @@ from spectral_param.functional._checks import finfo_eps
 _DOUBLINGS = 64
 # Powers of this size add nothing to the sum of their squares.
 _NEGLIGIBLE = 1e-12
-# Numpy and LAPACK are faster than torch up to this size.
-_SHORT = 64
-_POTRF = {kind: get_lapack_funcs("potrf", dtype=kind) for kind in (np.float32, np.float64)}
-_POTRS = {kind: get_lapack_funcs("potrs", dtype=kind) for kind in (np.float32, np.float64)}
 # Norms of a matrix whose squares neither overflow nor lose digits to underflow.
 _NORMS = (1e-9, 1e15)
 
@@ -199,14 +194,10 @@ def _solve(L: Tensor, B: Tensor) -> Tensor:
 def _known(X: Tensor) -> Tensor:
     """Return :func:`stable` of an ordinary tensor, as one node of the graph."""
     x = X.detach()
-    found = None
-    if x.ndim == 2 and x.shape[-1] <= _SHORT and is_on_host(x) and not x.is_complex():
-        found = _short_forward(x)
-    is_short = found is not None
-    V, *rest = _forward(x) if found is None else found
+    V, *rest = _forward(x)
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return ((_short_backward if is_short else _backward)(G, x, V, *rest),)
+        return (_backward(G, x, V, *rest),)
 
     return node(V.clone(), pull_back, functools.partial(stable_rounded, eps=finfo_eps(x.dtype)), X)
 
@@ -246,47 +237,6 @@ def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
     """Return whether no entry of H overflows, or loses digits to underflow."""
     (_, most), (least, largest) = (torch.linalg.vector_norm(X, dim=(-2, -1)).aminmax() for X in (K, S))
     return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
-
-
-def _short_forward(X: Tensor) -> tuple[Tensor, ...] | None:
-    """Return :func:`_forward` of one small real matrix, or None if S must be divided."""
-    with np.errstate(all="ignore"):  # What overflows goes the long way.
-        x = X.detach().numpy()
-        n = x.shape[1]
-        pair = np.empty_like(x)
-        np.matmul(x[:n], x[n:], out=pair[:n])
-        np.multiply(x[n:], 0.5, out=pair[n:])
-        # Not `not a <= b`: NaN goes the long way. vdot does not warn where it overflows.
-        if not _NORMS[0] ** 2 < np.vdot(pair, pair) < _NORMS[1] ** 2:
-            return None
-        H = pair.T @ pair
-        H.flat[:: n + 1] *= 1 + _enlargement(X)
-        # LAPACK's columns are rows here, and H is symmetric.
-        factor, failed = _POTRF[H.dtype.type](H.T, lower=1, clean=1, overwrite_a=1)
-        F = x[n:].T @ pair[:n]  # The transpose of QᵀS.
-        V, _ = _POTRS[H.dtype.type](factor, F.T, lower=1, overwrite_b=1)
-        found = (torch.from_numpy(array) for array in (V, pair[:n], factor))
-        return None if failed else tuple(found)
-
-
-def _short_backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> Tensor:
-    """Return the gradient of one small real matrix, as the formulas at the top."""
-    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
-        x, v, q = X.detach().numpy(), V.detach().numpy(), Q.numpy()
-        n = x.shape[1]
-        K, S = x[:n], x[n:]
-        T, _ = _POTRS[x.dtype.type](L.numpy(), G.resolve_neg().numpy(), lower=1)
-        half = T @ v.T
-        N = half + half.T
-        g_Q = S @ T.T
-        g_Q -= q @ N
-        g = np.empty_like(x)
-        np.matmul(g_Q, S.T, out=g[:n])
-        np.matmul(K.T, g_Q, out=g[n:])
-        g[n:] += q @ T
-        N *= 0.25
-        g[n:] -= S @ N
-        return torch.from_numpy(g)
 
 
 # The way back: what the maps take to one given matrix, in double precision ----------------------------
