@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import sparse
-from spectral_param.errors import (
-    NotAMatrixError,
-    NotFiniteError,
-    NotProvenError,
-    NotSquareError,
-    UnsupportedDtypeError,
-)
-from spectral_param.functional._checks import check_matrix, is_finite, square_blocks
+from spectral_param.errors import NotFiniteError, NotProvenError
+from spectral_param.functional._checks import is_finite, square_blocks
+from spectral_param.functional._sparse_weights import check_sparse, scaled_, to_scipy
 from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "disc_", "henaff_", "spectral_radius_"]
@@ -251,25 +246,14 @@ def spectral_radius_(
 def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None) -> Any:
     """Scale a sparse tensor in place, or return a scaled copy of a scipy matrix."""
     name = "spectral_radius_"
-    is_tensor = isinstance(weight, Tensor)
     if generator is not None:
         raise ValueError(
             f"{name}: expected no generator with a sparse weight, whose entries are only scaled, got one. "
             "Draw the entries before you call this function."
         )
-    if weight.ndim != 2 or 0 in weight.shape:
-        raise NotAMatrixError(f"{name}: expected one sparse matrix (n, n), got shape {tuple(weight.shape)}.")
-    if weight.shape[0] != weight.shape[1]:
-        raise NotSquareError(
-            f"{name}: expected a square sparse matrix (n, n), got shape {tuple(weight.shape)}. Scale stacked "
-            "gates one by one."
-        )
-    if is_tensor:
-        check_matrix(weight, name)
-    elif weight.dtype.kind not in "biufc":
-        raise UnsupportedDtypeError(f"{name}: expected numbers, got {weight.dtype}. Convert them first.")
+    check_sparse(weight, name)
     try:
-        rho = sparse.spectral_radius(_to_scipy(weight) if is_tensor else weight)
+        rho = sparse.spectral_radius(to_scipy(weight))
     except NotProvenError as error:
         raise NotProvenError(f"{name}: {error}") from None
     if math.isnan(rho):
@@ -280,20 +264,4 @@ def _scale_sparse_(weight: Any, radius: float, generator: torch.Generator | None
             f"0, as those of an acyclic graph. No factor gives it the radius {radius:g}: add an entry that "
             "closes a cycle."
         )
-    if not is_tensor:
-        # Older versions of scipy change some formats when they multiply.
-        return (weight * (radius / rho)).asformat(weight.format)
-    coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
-    with torch.no_grad():
-        weight.mul_(radius / rho)
-        if coalesced:  # mul_ clears the flag.
-            weight._coalesced_(True)
-    return weight
-
-
-def _to_scipy(weight: Tensor) -> Any:
-    """Return a sparse tensor as a scipy matrix in double precision."""
-    entries = weight.detach().to_sparse_coo()
-    # scipy, like torch, adds up entries that stand at the same place.
-    data = entries._values().to(torch.promote_types(entries.dtype, torch.float64)).cpu().numpy()
-    return scipy.sparse.coo_array((data, entries._indices().cpu().numpy()), shape=tuple(entries.shape))
+    return scaled_(weight, radius / rho)

@@ -1215,7 +1215,7 @@ ANALYSES = (
     ),
     Fault(
         "certificate: it is that of the radius 1, whatever was asked for",
-        "spectral_param/analysis/_lyapunov.py",
+        "spectral_param/analysis/_quadratic_form.py",
         'square_matrices(W, "lyapunov_certificate") / radius',
         'square_matrices(W, "lyapunov_certificate")',
         promise("analysis/test_lyapunov.py"),
@@ -1461,6 +1461,39 @@ TESTING = (
     ),
 )
 
+# Diagonal coordinates -----------------------------------------------------------------------------
+
+DIAGONAL = (
+    Fault(
+        "balance: the Hessian of the barrier lacks the mixed products, so that Newton's steps stall early",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "        L -= B.T\n        L *= 4\n",
+        "        L *= 4\n",
+        promise("functional/test_scaled_norm.py"),
+    ),
+    Fault(
+        "pull: the gradient of the barrier has the rows alone",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "_found(2 * (left - right), n",
+        "_found(2 * left, n",
+        promise("functional/test_scaled_norm.py"),
+    ),
+    Fault(
+        "room: the bound of a norm leaves out what rounding adds",
+        "spectral_param/functional/_proven_norm.py",
+        "        room *= 4\n",
+        "        break\n",
+        promise("analysis/test_diagonal_metric.py"),
+    ),
+    Fault(
+        "coordinates: the certificate has the inverse of its coordinates",
+        "spectral_param/functional/_contraction.py",
+        "np.exp(least_norm(W, CONDITION, enough).log)",
+        "np.exp(-least_norm(W, CONDITION, enough).log)",
+        promise("analysis/test_diagonal_metric.py"),
+    ),
+)
+
 # The papers' programs -----------------------------------------------------------------------------
 
 PAPERS = (
@@ -1500,5 +1533,6 @@ FAULTS = (
     *VERBS,
     *ERRORS,
     *TESTING,
+    *DIAGONAL,
     *PAPERS,
 )
