@@ -1492,6 +1492,34 @@ DIAGONAL = (
         "np.exp(-least_norm(W, CONDITION, enough).log)",
         promise("analysis/test_diagonal_metric.py"),
     ),
+    Fault(
+        "half: a weight that is rounded to half precision has no room for it",
+        "spectral_param/_parametrizations/lyapunov_form.py",
+        "return max(finfo_eps(X.dtype), finfo_eps(self.dtype))",
+        "return finfo_eps(X.dtype)",
+        promise("constraints/test_diagonal_metric.py", "rounded"),
+    ),
+    Fault(
+        "transposed: the weight contracts in the inverse of its coordinates",
+        "spectral_param/functional/_diagonal_metric.py",
+        "return d.exp()[..., None, :] * (-d).exp()[..., :, None]",
+        "return d.exp()[..., :, None] * (-d).exp()[..., None, :]",
+        promise("constraints/test_diagonal_metric.py"),
+    ),
+    Fault(
+        "pull-back: the gradient of the coordinates lacks the derivative of tanh",
+        "spectral_param/functional/_diagonal_metric.py",
+        "(P.sum(dim=-2) - P.sum(dim=-1)) * (1 - (d / (np.log(condition) / 2)).square())",
+        "P.sum(dim=-2) - P.sum(dim=-1)",
+        contract("diagonal and gradients"),
+    ),
+    Fault(
+        "squared: in continuous time the coordinates enter once",
+        "spectral_param/functional/_diagonal_metric.py",
+        "(Z - Z.mT - Y.mT @ Y) * (-2 * d).exp()",
+        "(Z - Z.mT - Y.mT @ Y) * (-d).exp()",
+        promise("constraints/test_diagonal_metric.py", "abscissa"),
+    ),
 )
 
 # The papers' programs -----------------------------------------------------------------------------
