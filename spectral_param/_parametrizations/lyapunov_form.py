@@ -160,8 +160,7 @@ class LyapunovForm(Parametrization):
     def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
         if self._is_diagonal():
-            X = as_real(X)
-            return self._placed(self._diagonal_map(to_double(X), self._eps_of(X))).to(X.dtype)
+            return self._diagonal_map(as_real(X))
         if self.growth is None and self.abscissa is None:
             V = lyapunov.stable(X)
         else:
@@ -295,14 +294,19 @@ class LyapunovForm(Parametrization):
         """The attribute that has the bound."""
         return "radius" if self.abscissa is None else "abscissa"
 
-    def _placed(self, V: Tensor) -> Tensor:
-        """Return W of V: rV, or aI + V."""
-        name, value = self._name, getattr(self, self._name)
+    def _number(self) -> float | Tensor:
+        """Return the bound."""
+        value = getattr(self, self._name)
         if isinstance(value, str):
             raise ValueError(
-                f"{name}: expected a number after another parametrization, which has no weight at "
+                f"{self._name}: expected a number after another parametrization, which has no weight at "
                 "registration, got 'present'. Pass a number."
             )
+        return value
+
+    def _placed(self, V: Tensor) -> Tensor:
+        """Return W of V: rV, or aI + V."""
+        name, value = self._name, self._number()
         if isinstance(value, float) and value == (name == "radius"):
             return V
         bound = self._broadcast(V)[..., None, None]
@@ -382,13 +386,18 @@ class LyapunovForm(Parametrization):
         """Return the rounding error of the weight, which may be in half precision where X is not."""
         return max(finfo_eps(X.dtype), finfo_eps(self.dtype))
 
-    def _diagonal_map(self, X: Tensor, eps: float) -> Tensor:
-        """Return V for an original in double precision."""
+    def _diagonal_map(self, X: Tensor) -> Tensor:
+        """Return W."""
+        eps = self._eps_of(X)
         if self.abscissa is None:
-            return contracting(X, self._condition(), eps)
-        shift = broadcast_to_matrices(self.abscissa, X, "abscissa").abs()[..., None, None]
+            rate = self._number()
+            if isinstance(rate, Tensor):
+                rate = self._broadcast(to_double(X[..., :-1, :]))[..., None, None]
+            return contracting(X, rate, self._condition(), eps)
+        exact = to_double(X)
+        shift = torch.as_tensor(self._broadcast(exact[..., : X.shape[-1], :])).abs()[..., None, None]
         function = partial(dissipative_diagonal, condition=self._condition(), eps=eps, shift=shift)
-        return evaluated_again(function, X)
+        return self._placed(evaluated_again(function, exact)).to(X.dtype)
 
     def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:
         """Return the originals of matrices; raise for one outside the set, unless it is projected."""

@@ -30,8 +30,9 @@ Rounding
 --------
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
 because they only scale it. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the
-condition of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term is for C. In continuous time V is
-moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
+condition of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term is for C. H is enlarged by 2n ε₆₄,
+which covers its rounding errors: H⁻¹Kᵀ is a contraction for every H ≥ KᵀK + I/4, because H - I/4 ≤ H². In
+continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
 
 The gradient
 ------------
@@ -42,40 +43,58 @@ log Θ is the column sums of G∘V less the row sums.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param._context import differentiated, full_precision, is_plain
-from spectral_param._matrices import Array, identity_like
+from spectral_param._context import differentiated, is_on_host, is_plain, is_wrapped, precise
+from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, scaled
 
 _EPS = finfo_eps(torch.float64)
+# Numpy and LAPACK are faster than torch up to this size.
+_SHORT = 64
+_POTRF, _POTRS = get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
 # By how much a norm that is found may exceed the least one, relatively.
 SOLVED = 1e-8
 
 
 def log_coordinates(theta: Tensor, condition: float) -> Tensor:  # (..., n) -> (..., n)
     """Return log Θ, for a Θ of at most this condition."""
-    c = np.log(condition) / 2
+    c = _half_log(condition)
     return c * torch.tanh(theta / c)
 
 
-def contracting(X: Tensor, condition: float, eps: float) -> Tensor:  # (..., n + 1, n) -> (..., n, n)
-    """Return V with ‖ΘVΘ⁻¹‖ ≤ 1 for [K; θ], real and in double precision, also of V rounded to ``eps``."""
+def _half_log(condition: float) -> float:
+    return math.log(condition) / 2
+
+
+def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
+    """Return W with ‖ΘWΘ⁻¹‖ ≤ ``rate`` for a real [K; θ], in its dtype, and also when rounded to ``eps``.
+
+    Args:
+        X: ``(..., n + 1, n)``.
+        rate: r, or ``(..., 1, 1)`` in double precision.
+        condition: The bound of cond Θ.
+        eps: At least the rounding error of the dtype.
+    """
     if is_plain(X):
-        return _Contracting.apply(X, condition, eps)  # type: ignore[no-untyped-call]
-    return contracting_reference(X, condition, eps)
+        return _Contracting.apply(X, rate, condition, eps)  # type: ignore[no-untyped-call]
+    return contracting_reference(X, rate, condition, eps)
 
 
-def contracting_reference(X: Tensor, condition: float, eps: float) -> Tensor:
+def contracting_reference(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
     """Return the same by PyTorch's operations alone."""
-    d = log_coordinates(X[..., -1, :], condition)
-    return lyapunov.contraction(X[..., :-1, :]) * _ratios(d) / _room(X, eps)
+    exact = to_double(X)
+    d = log_coordinates(exact[..., -1, :], condition)
+    W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _room(X, eps))
+    return W.to(X.dtype)
 
 
 def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tensor:
@@ -102,42 +121,109 @@ def _room(X: Tensor, eps: float) -> float:
 
 
 class _Contracting(torch.autograd.Function):
-    """X -> V for ordinary tensors, as one node of the graph."""
+    """X -> W for ordinary tensors, as one node of the graph.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call.
+    """
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, condition: float, eps: float) -> Tensor:
-        K, theta = X[..., :-1, :], X[..., -1, :]
+    def forward(ctx: Any, X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
+        ctx.arguments = rate, condition, eps
+        ctx.short = None
+        scale = rate / _room(X, eps)
+        if X.ndim == 2 and X.shape[1] <= _SHORT and is_on_host(X) and isinstance(scale, float):
+            x = X.detach().numpy()
+            ctx.short = _short_value(x.astype(np.float64), scale, condition)
+            if ctx.short is not None:
+                ctx.save_for_backward(X)
+                return torch.from_numpy(ctx.short[1].astype(x.dtype))
+        W, *rest = _value(to_double(X), scale, condition)
+        ctx.save_for_backward(X, W, *rest)
+        return W.to(X.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None, None]:
+        X, *found = ctx.saved_tensors
+        rate, condition, eps = ctx.arguments
+        if torch.is_grad_enabled() or is_wrapped(G):  # Derivatives of higher order, and many at once.
+            function = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
+            with precise(X):
+                (g_X,) = differentiated(function, [X], [G], [True])
+            return g_X, None, None, None
+        if ctx.short is not None:
+            return _short_pull_back(G.resolve_neg().numpy(), condition, *ctx.short), None, None, None
+        return _pull_back(to_double(X), to_double(G), condition, *found).to(X.dtype), None, None, None
+
+
+def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Tensor, ...]:
+    """Return W, C, Θ_j/Θ_i times ``scale``, and a Cholesky factor of H/s² and s, all in double precision."""
+    K, theta = X[..., :-1, :], X[..., -1, :]
+    if is_on_host(K) and bool((K.square().sum(dim=(-2, -1)) <= K.shape[-1]).all()):
+        # Triangular solves lose what √cond H loses, which is at most 2√n.
+        H = K.mT @ K
+        H.diagonal(dim1=-2, dim2=-1).add_(0.25).mul_(1 + 2 * K.shape[-1] * _EPS)
+        L, size = torch.linalg.cholesky_ex(H).L, X.new_ones(())
+        C = torch.cholesky_solve(K.mT, L)
+    else:
         C, size, L = lyapunov.contraction_factors(K)
-        ratios = _ratios(log_coordinates(theta, condition)) / _room(X, eps)
-        V = C * ratios
-        ctx.arguments = condition, eps
-        ctx.save_for_backward(X, V, C, ratios, L, size)
-        return V
+    ratios = _ratios(log_coordinates(theta, condition)) * scale
+    return C * ratios, C, ratios, L, size
 
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None]:
-        X, V, C, ratios, L, size = ctx.saved_tensors
-        condition, eps = ctx.arguments
-        if torch.is_grad_enabled():  # Derivatives of higher order.
-            function = functools.partial(contracting_reference, condition=condition, eps=eps)
-            (g_X,) = differentiated(function, [X], [G], [True])
-            return g_X, None, None
-        K, theta = X[..., :-1, :], X[..., -1, :]
-        T = torch.cholesky_solve(G * ratios, L) / size.square()
-        half = T @ C.mT
-        g_K = T.mT - K @ (half + half.mT)
-        P = G * V
-        d = log_coordinates(theta, condition)
-        g_theta = (P.sum(dim=-2) - P.sum(dim=-1)) * (1 - (d / (np.log(condition) / 2)).square())
-        return torch.cat([g_K, g_theta[..., None, :]], dim=-2), None, None
+
+def _pull_back(
+    X: Tensor, G: Tensor, condition: float, W: Tensor, C: Tensor, ratios: Tensor, L: Tensor, size: Tensor
+) -> Tensor:
+    """Return the gradient, as the formulas at the top."""
+    K = X[..., :-1, :]
+    T = torch.cholesky_solve(G * ratios, L) / size.square()
+    half = T @ C.mT
+    P = G * W
+    c = _half_log(condition)
+    slope = 1 - torch.tanh(X[..., -1:, :] / c).square()
+    g_theta = (P.sum(dim=-2, keepdim=True) - P.sum(dim=-1)[..., None, :]) * slope
+    return torch.cat([T.mT - K @ (half + half.mT), g_theta], dim=-2)
+
+
+def _short_value(x: Array, scale: float, condition: float) -> tuple[Array, ...] | None:
+    """Return x and :func:`_value` of one small matrix by numpy, or None if K is large."""
+    n = x.shape[1]
+    K = x[:n]
+    if not np.vdot(K, K) <= n:  # NaN goes the long way.
+        return None
+    H = K.T @ K
+    diagonal = H.reshape(-1)[:: n + 1]
+    diagonal += 0.25
+    diagonal *= 1 + 2 * n * _EPS
+    # LAPACK's columns are rows here, and H is symmetric.
+    F, _ = _POTRF(H.T, lower=1, clean=1, overwrite_a=1)
+    C, _ = _POTRS(F, K.T, lower=1)
+    c = _half_log(condition)
+    theta = np.exp(c * np.tanh(x[n] / c))
+    ratios = theta * (scale / theta)[:, None]
+    return x, C * ratios, C, ratios, F
+
+
+def _short_pull_back(
+    G: Array, condition: float, x: Array, W: Array, C: Array, ratios: Array, F: Array
+) -> Tensor:
+    """Return :func:`_pull_back` of one small matrix by numpy, in the dtype of G."""
+    n = x.shape[1]
+    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+        T, _ = _POTRS(F, G * ratios, lower=1)
+        half = T @ C.T
+        P = G * W
+        result = np.empty(x.shape, G.dtype)
+        result[:n] = T.T - x[:n] @ (half + half.T)
+        slope = 1 - np.tanh(x[n] / _half_log(condition)) ** 2
+        result[n] = (P.sum(axis=0) - P.sum(axis=1)) * slope
+    return torch.from_numpy(result)
 
 
 # The way back: one given matrix, in double precision --------------------------------------------------
 
 
 def contracting_inverse(V: Array, condition: float, eps: float) -> tuple[Tensor, float]:  # -> (n + 1, n)
-    """Return [K; θ] of V, of a multiple of V if ‖ΘVΘ⁻¹‖ > 1 for all Θ; and that norm, the least or at most 1."""
+    """Return [K; θ] of V, scaled down if ‖ΘVΘ⁻¹‖ > 1 for all Θ; and that norm, the least or at most 1."""
     d = least_norm(V, condition, enough=1.0).log
     A = torch.from_numpy(scaled(V, np.exp(d)))
     norm = float(torch.linalg.matrix_norm(A, 2))
@@ -165,5 +251,5 @@ def dissipative_inverse(V: Array, condition: float, eps: float, shift: float) ->
 
 def _row(d: Array, condition: float) -> Tensor:  # (n,) -> (1, n)
     """Return θ."""
-    c = np.log(condition) / 2
+    c = _half_log(condition)
     return torch.from_numpy(c * np.arctanh(d / c))[None]
