@@ -41,25 +41,36 @@ class ContractionCertificate(NamedTuple):
     condition: Tensor
 
 
-def contraction_certificate(W: Any, enough: float, name: str, leak: float = 1.0) -> ContractionCertificate:
+class Matrices(NamedTuple):
+    """The matrices of a weight in double precision: arrays, or one scipy sparse array in CSR format."""
+
+    each: list[Any]
+    batch: torch.Size
+    device: torch.device
+
+
+def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCertificate:
     """Return coordinates in which ‖W‖ is least, or at most ``enough``.
 
     Args:
         W: Dense or sparse, as for :func:`spectral_param.analysis.lyapunov_certificate`.
         enough: The norm at which the search stops.
         name: The caller's, for messages.
-        leak: a of the network (1 - a)h + aφ(Wh + …), whose rate and radius are wanted.
     """
+    matrices = matrices_of(W, name)
+    return certificate(matrices, [coordinates(matrix, enough) for matrix in matrices.each])
+
+
+def matrices_of(W: Any, name: str) -> Matrices:
+    """Return the matrices of a weight, tensor or array, dense or sparse."""
     if is_sparse(W):
-        return _stacked([_of_one(_as_csr(W, name), enough, leak)], ())
+        return Matrices([_as_csr(W, name)], torch.Size(), torch.device("cpu"))
     if isinstance(W, np.ndarray):
         W = torch.from_numpy(W.copy())
     if isinstance(W, Tensor):
         check_real(W, name, _REAL)
     V = to_double(square_blocks(W, name).detach())
-    found = [_of_one(matrix, enough, leak) for matrix in V.reshape(-1, *V.shape[-2:]).cpu().numpy()]
-    certificate = _stacked(found, V.shape[:-2])
-    return ContractionCertificate(*(t.to(V.device) for t in certificate))
+    return Matrices(list(V.reshape(-1, *V.shape[-2:]).cpu().numpy()), V.shape[:-2], V.device)
 
 
 def _as_csr(W: Any, name: str) -> Any:
@@ -78,25 +89,40 @@ def _as_csr(W: Any, name: str) -> Any:
     return matrix
 
 
-def _of_one(W: Any, enough: float, leak: float) -> tuple[Array, float, float]:
-    """Return Θ, the rate and the radius of an array or a sparse array."""
-    n = W.shape[0]
-    if not np.isfinite(W.data if scipy.sparse.issparse(W) else W).all():
-        return np.full(n, np.nan), np.nan, np.nan
-    scaling = np.exp(least_norm(W, CONDITION, enough).log)
-    rate = (1 - leak) + leak * norm_bound(scaled(W, scaling))
-    if leak != 1:
-        identity = scipy.sparse.eye_array(n, format="csr") if scipy.sparse.issparse(W) else np.eye(n)
-        W = (1 - leak) * identity + leak * W
-    if scipy.sparse.issparse(W):
-        return scaling, rate, sparse.spectral_radius(W)
-    return scaling, rate, float(np.abs(np.linalg.eigvals(W)).max())
+def is_finite_matrix(W: Any) -> bool:
+    """Return whether all entries of an array or a sparse array are finite."""
+    return bool(np.isfinite(W.data if scipy.sparse.issparse(W) else W).all())
 
 
-def _stacked(found: list[tuple[Array, float, float]], batch: tuple[int, ...]) -> ContractionCertificate:
-    scaling = torch.from_numpy(np.stack([each[0] for each in found])).reshape(*batch, -1)
-    rate, radius = (
-        torch.tensor([each[i] for each in found], dtype=torch.float64, device="cpu").reshape(batch)
-        for i in (1, 2)
-    )
+def coordinates(W: Any, enough: float = 0.0) -> Array:
+    """Return the diagonal of Θ for one matrix; NaN where it is not finite."""
+    if not is_finite_matrix(W):
+        return np.full(W.shape[0], np.nan)
+    return np.exp(least_norm(W, CONDITION, enough).log)
+
+
+def certificate(matrices: Matrices, scalings: list[Array], leak: float = 1.0) -> ContractionCertificate:
+    """Return what these coordinates prove.
+
+    Args:
+        matrices: The matrices.
+        scalings: The diagonal of Θ for each.
+        leak: a of the network (1 - a)h + aφ(Wh + …), whose rate and radius are wanted.
+    """
+    pairs = zip(matrices.each, scalings, strict=True)
+    numbers = torch.tensor([_proven(W, theta, leak) for W, theta in pairs], dtype=torch.float64, device="cpu")
+    rate, radius = (column.reshape(matrices.batch).to(matrices.device) for column in numbers.unbind(-1))
+    scaling = torch.from_numpy(np.stack(scalings)).reshape(*matrices.batch, -1).to(matrices.device)
     return ContractionCertificate(scaling, rate, radius, scaling.amax(dim=-1) / scaling.amin(dim=-1))
+
+
+def _proven(W: Any, theta: Array, leak: float) -> tuple[float, float]:
+    """Return the rate and the radius."""
+    if not is_finite_matrix(W):
+        return np.nan, np.nan
+    rate = (1 - leak) + leak * norm_bound(scaled(W, theta))
+    is_sparse = scipy.sparse.issparse(W)
+    if leak != 1:
+        identity = scipy.sparse.eye_array(W.shape[0], format="csr") if is_sparse else np.eye(W.shape[0])
+        W = (1 - leak) * identity + leak * W
+    return rate, sparse.spectral_radius(W) if is_sparse else float(np.abs(np.linalg.eigvals(W)).max())

@@ -1,6 +1,7 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
+from spectral_param.nn._contracting_rnn import ContractingRNN
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._models import (
     ENRNN,
@@ -25,6 +26,7 @@ __all__ = [
     "URNN",
     "BlockRNN",
     "BlockRNNCell",
+    "ContractingRNN",
     "ExpRNN",
     "GORUCell",
     "ModReLU",
