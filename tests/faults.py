@@ -1493,7 +1493,7 @@ DIAGONAL = (
         promise("analysis/test_diagonal_metric.py"),
     ),
     Fault(
-        "half: a weight that is rounded to half precision has no room for it",
+        "rounded: a weight that is rounded to half precision has no room for it",
         "spectral_param/_parametrizations/lyapunov_form.py",
         "return max(finfo_eps(X.dtype), finfo_eps(self.dtype))",
         "return finfo_eps(X.dtype)",
@@ -1509,8 +1509,8 @@ DIAGONAL = (
     Fault(
         "pull-back: the gradient of the coordinates lacks the derivative of tanh",
         "spectral_param/functional/_diagonal_metric.py",
-        "(P.sum(dim=-2) - P.sum(dim=-1)) * (1 - (d / (np.log(condition) / 2)).square())",
-        "P.sum(dim=-2) - P.sum(dim=-1)",
+        "(P.sum(axis=0) - P.sum(axis=1)) * slope",
+        "P.sum(axis=0) - P.sum(axis=1)",
         contract("diagonal and gradients"),
     ),
     Fault(
@@ -1519,6 +1519,62 @@ DIAGONAL = (
         "(Z - Z.mT - Y.mT @ Y) * (-2 * d).exp()",
         "(Z - Z.mT - Y.mT @ Y) * (-d).exp()",
         promise("constraints/test_diagonal_metric.py", "abscissa"),
+    ),
+    Fault(
+        "leak: a leaky reservoir is scaled as one without a leak",
+        "spectral_param/init.py",
+        "reciprocal() * ((rate - (1 - leak)) / leak)",
+        "reciprocal() * rate",
+        promise("test_echo_state.py", "meet"),
+    ),
+    Fault(
+        "scaled: the certificate of a reservoir is that of the weight before",
+        "spectral_param/init.py",
+        "return W, certificate(matrices_of(W, name), scalings, leak)",
+        "return W, certificate(matrices, scalings, leak)",
+        promise("test_echo_state.py"),
+    ),
+    Fault(
+        "forgets: the recurrent matrix has the bound of the linear map",
+        "spectral_param/nn/_contracting_rnn.py",
+        'LyapunovForm(rate, growth=growth, metric="diagonal")',
+        "LyapunovForm(rate, growth=growth)",
+        promise("nn/test_contracting_rnn.py"),
+    ),
+    Fault(
+        "subclasses: a module counts as what its class is derived from",
+        "spectral_param/analysis/_lipschitz.py",
+        "        if kind is nn.Sequential:",
+        "        if isinstance(module, nn.Sequential):",
+        promise("analysis/test_lipschitz.py", "refused"),
+    ),
+    Fault(
+        "identity: a residual block has the constant of its function",
+        "spectral_param/analysis/_lipschitz.py",
+        "return (1 + self.of(function",
+        "return (self.of(function",
+        promise("analysis/test_lipschitz.py", "attack"),
+    ),
+    Fault(
+        "overlap: windows of max pooling that overlap count as one",
+        "spectral_param/analysis/_layer_constants.py",
+        "math.ceil(k / (s // math.gcd(s, d)))",
+        "1",
+        promise("analysis/test_lipschitz.py", "max_pooling"),
+    ),
+    Fault(
+        "grid: the norm of a convolution is that on the grid of frequencies",
+        "spectral_param/analysis/_layer_constants.py",
+        "/ leader.cosine * (1 + _SAME + rounding)",
+        "* (1 + _SAME + rounding)",
+        promise("analysis/test_lipschitz.py", "linear_layer or attack"),
+    ),
+    Fault(
+        "margin: two logits move as one",
+        "spectral_param/analysis/_lipschitz.py",
+        "return margin / (math.sqrt(2) * lipschitz)",
+        "return margin / lipschitz",
+        promise("analysis/test_lipschitz.py", "radi"),
     ),
 )
 

@@ -8,6 +8,7 @@ it. A :class:`ValueError` says what to pass in place of what is no tensor or arr
 from spectral_param.analysis._displacement import displacement
 from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from spectral_param.analysis._lipschitz import certified_radius, lipschitz
 from spectral_param.analysis._lyapunov import lyapunov_certificate
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis._plot import (
@@ -46,6 +47,7 @@ __all__ = [
     "LyapunovCertificate",
     "Recorder",
     "TransientGrowth",
+    "certified_radius",
     "departure_from_normality",
     "displacement",
     "eigenvalues",
@@ -54,6 +56,7 @@ __all__ = [
     "gradient_norm_bounds",
     "gradient_norms",
     "kreiss_constant",
+    "lipschitz",
     "loss_gradient_norms",
     "lower_schur",
     "lyapunov_certificate",

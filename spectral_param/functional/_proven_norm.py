@@ -27,15 +27,15 @@ _EPS = float(np.finfo(np.float64).eps)
 _DENSE = 512
 
 
-def norm_bound(A: Any) -> float:  # (n, n)
-    """Return a number that is at least ‖A‖, and exceeds it by about (n + 3)² ε/2, relatively.
+def norm_bound(A: Any) -> float:  # (m, n)
+    """Return a number that is at least ‖A‖, and exceeds it by about (n + 3)² ε, relatively.
 
-    A is real, finite and float64: an array or a scipy sparse array.
+    n is the larger side. A is real, finite and float64: an array or a scipy sparse array.
     """
     unit = power_of_two(A.data if sparse.issparse(A) else A)
     A = A / unit
-    n = A.shape[0]
-    gram = A.T @ A
+    n = max(A.shape)
+    gram = A.T @ A if A.shape[0] >= A.shape[1] else A @ A.T
     square = _estimate(gram)
     gram = gram.toarray() if sparse.issparse(gram) else gram
     if square == 0:

@@ -15,6 +15,7 @@ from spectral_param.nn._models import (
     SpectralRNN,
 )
 from spectral_param.nn._modrelu import ModReLU
+from spectral_param.nn._residual import Residual
 from spectral_param.nn._sequence_layer import SequenceLayer
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ExpRNN",
     "GORUCell",
     "ModReLU",
+    "Residual",
     "ScoRNN",
     "ScuRNN",
     "SequenceLayer",
