@@ -1553,7 +1553,7 @@ DIAGONAL = (
         "spectral_param/analysis/_lipschitz.py",
         "return (1 + self.of(function",
         "return (self.of(function",
-        promise("analysis/test_lipschitz.py", "attack"),
+        promise("analysis/test_lipschitz.py", "residual"),
     ),
     Fault(
         "overlap: windows of max pooling that overlap count as one",
@@ -1563,7 +1563,7 @@ DIAGONAL = (
         promise("analysis/test_lipschitz.py", "max_pooling"),
     ),
     Fault(
-        "grid: the norm of a convolution is that on the grid of frequencies",
+        "frequencies: the norm of a convolution is that on the grid of frequencies",
         "spectral_param/analysis/_layer_constants.py",
         "/ leader.cosine * (1 + _SAME + rounding)",
         "* (1 + _SAME + rounding)",

@@ -379,3 +379,11 @@ def test_the_residual_adds_its_input() -> None:
     torch.testing.assert_close(block(x), x + block.function(x))
     with refused("function"):
         sp.nn.Residual(torch.relu)
+
+
+def test_a_residual_block_has_one_more_than_its_function() -> None:
+    layer = nn.Linear(4, 4).double()
+    with torch.no_grad():
+        layer.weight.copy_(0.5 * torch.eye(4))
+    block = sp.nn.Residual(layer).eval()
+    assert abs(lipschitz(block) - jacobian_norm(block, (4,))) <= 1e-12
