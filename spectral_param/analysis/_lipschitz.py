@@ -50,7 +50,7 @@ def lipschitz(model: nn.Module, constants: Mapping[str, float] | None = None) ->
     Example:
         >>> layers = [torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)]
         >>> model = torch.nn.Sequential(*layers).eval()
-        >>> model = spectral_param.constrain(model, "*.weight", spectral_param.SpectralNorm(1.0))
+        >>> model = spectral_param.constrain(model, "*.weight", spectral_param.ScaledCayley())
         >>> round(spectral_param.analysis.lipschitz(model), 5)
         1.0
         >>> model = torch.nn.Sequential(model, torch.nn.LayerNorm(4)).eval()
