@@ -138,7 +138,10 @@ class _Contracting(torch.autograd.Function):
                 ctx.save_for_backward(X)
                 return torch.from_numpy(ctx.short[1].astype(x.dtype))
         W, *rest = _value(to_double(X), scale, condition)
-        ctx.save_for_backward(X, W, *rest)
+        found = [W, *rest]
+        if rest[-1].ndim == 0:  # H is well conditioned, and a gradient needs no more digits than X.
+            found = [t.to(X.dtype) for t in found]
+        ctx.save_for_backward(X, *found)
         return W.to(X.dtype, copy=True)
 
     @staticmethod
@@ -152,7 +155,8 @@ class _Contracting(torch.autograd.Function):
             return g_X, None, None, None
         if ctx.short is not None:
             return _short_pull_back(G.resolve_neg().numpy(), condition, *ctx.short), None, None, None
-        return _pull_back(to_double(X), to_double(G), condition, *found).to(X.dtype), None, None, None
+        kind = found[0].dtype
+        return _pull_back(X.to(kind), G.to(kind), condition, *found).to(X.dtype), None, None, None
 
 
 def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Tensor, ...]:
