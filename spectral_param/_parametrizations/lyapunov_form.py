@@ -37,14 +37,13 @@ from spectral_param.functional._checks import (
     is_finite,
 )
 from spectral_param.functional._diagonal_metric import (
-    SOLVED,
     contracting,
     contracting_inverse,
     dissipative_inverse,
     log_coordinates,
 )
 from spectral_param.functional._diagonal_metric import dissipative as dissipative_diagonal
-from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
+from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
 from spectral_param.functional._scaled_norm import CONDITION
 
 Metric = Literal["full", "diagonal"]
@@ -418,7 +417,7 @@ class LyapunovForm(Parametrization):
                 V = (matrix - bound * identity_like(matrix)).numpy()
                 X, mu = dissipative_inverse(V, self._condition(), eps, abs(bound))
                 beyond, size = mu / max(1.0, float(matrix.abs().max())), bound + mu
-            if not project and not beyond <= 10 * len(matrix) * eps + SOLVED:
+            if not project and not beyond <= 10 * len(matrix) * eps + 10 * precision(len(matrix)):
                 name = "norm" if self.abscissa is None else "abscissa"
                 raise InManifoldError(
                     f"LyapunovForm: expected a weight whose least {name} in diagonal coordinates is at most "

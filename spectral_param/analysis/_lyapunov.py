@@ -51,7 +51,7 @@ def lyapunov_certificate(
             with ``"diagonal"`` real; then also one sparse matrix ``(n, n)``, of scipy or torch, with n up to
             5000.
         radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
-            search stops at it, with a Θ of smaller condition. The default is the least rate, to 1e-6, or 5e-4
+            search stops at it, with a Θ of smaller condition. The default is the least rate, to 1e-6, or 1e-4
             for n > 512, relatively.
         metric: ``"full"`` or ``"diagonal"``.
 

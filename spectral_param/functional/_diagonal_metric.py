@@ -61,8 +61,6 @@ _EPS = finfo_eps(torch.float64)
 # Numpy and LAPACK are faster than torch up to this size.
 _SHORT = 64
 _POTRF, _POTRS = get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
-# By how much a norm that is found may exceed the least one, relatively.
-SOLVED = 1e-8
 
 
 def log_coordinates(theta: Tensor, condition: float) -> Tensor:  # (..., n) -> (..., n)

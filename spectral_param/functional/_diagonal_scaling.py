@@ -64,7 +64,7 @@ from spectral_param._scale import power_of_two
 _GROWTH, _FIRST = 10.0, 1.0
 # t/n of the last one. u, relative to the size of W, is then within about n/t of the least.
 _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
-# Newton's decrement at which t grows, and of the last t; the largest number of steps for one t.
+# Newton's decrement at which t grows; the largest number of steps for one t.
 _CLOSE, _STEPS = 0.5, 60
 # Sweeps of Osborne's balancing, for a start.
 _SWEEPS = 100
@@ -115,6 +115,11 @@ def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Sca
     size = float(np.linalg.norm(A))
     d, u = _minimized(_Abscissa(W), d, 1.001 * size, math.log(condition) / 2, enough / unit)
     return Scaling(d, unit * u)
+
+
+def precision(n: int) -> float:
+    """Return by how much a norm of :func:`least_norm` may exceed the least one, relatively."""
+    return 0.5 / (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
 
 def scaled(W: Any, theta: Array) -> Any:

@@ -23,9 +23,9 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
 
     A network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts at
     this rate in the norm ‖Θ·‖, if it is below 1. The number lies between the spectral radius and the norm,
-    and is at most the spectral radius of |W|. Source: Buehner and Young, "A tighter bound for the echo state
-    property", IEEE Transactions on Neural Networks 17 (2006). In robust control it is the upper bound of the
-    structured singular value for repeated real scalings ("D-scaling").
+    and is at most the spectral radius of :math:`|W|`. Source: Buehner and Young, "A tighter bound for the
+    echo state property", IEEE Transactions on Neural Networks 17 (2006). In robust control it is the upper
+    bound of the structured singular value for repeated real scalings ("D-scaling").
 
     :func:`spectral_param.analysis.lyapunov_certificate` with ``metric="diagonal"`` returns Θ as well, and
     takes sparse matrices.
