@@ -276,7 +276,8 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
         leak: a, 0 < a ≤ 1. The default is 1, no leak.
 
     Returns:
-        The tensor, or the scaled copy, and the certificate: Θ, the proven rate, ρ((1 - a)I + aW) and cond Θ.
+        The tensor, or the scaled copy, and the certificate with Θ, the proven rate, ρ((1 - a)I + aW) and cond
+        Θ.
 
     Raises:
         NotSquareError: If W is not square.
