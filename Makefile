@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly kernels mutations random-mutations bench results lint types docs wheel bounds newest clean help
+.PHONY: demo test nightly kernels mutations random-mutations bench results lint types docs wheel bounds peers newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -66,6 +66,10 @@ BOUNDS := tests/promises tests/internal/eigen tests/examples/test_scripts.py
 bounds: TORCH := $(shell grep '^torch' constraints.txt)
 bounds:  ## test with the oldest numpy and scipy that are supported (TORCH="torch==2.6.*": with the oldest torch, too)
 	.ci/versions $(PYTHON) '$(TORCH)' 'numpy==1.26.*' 'scipy==1.12.*' -- $(BOUNDS)
+
+# `-c constraints.txt` holds torch at the version that was tested, whatever the peers ask for.
+peers:  ## test beside other packages: geotorch, scikit-learn, safetensors, accelerate, orthogonium, PyTorch's own lists
+	.ci/versions $(PYTHON) -c constraints.txt --group peers -- tests/peers tests/promises/dynamics/test_scikit_learn.py
 
 newest:  ## test with the newest torch, numpy and scipy that the package index has
 	.ci/versions $(PYTHON) --upgrade torch numpy scipy -- $(TEST_ARGS)

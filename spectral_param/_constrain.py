@@ -201,6 +201,8 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
     present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
     for i, link in enumerate(links):
         if isinstance(link, Parametrization):
+            if present or i:
+                link._check_acts_after()
             link.check_after([*present, *links[:i]])
     if present:
         later = links
@@ -287,12 +289,9 @@ def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], Non
                 )
         # A cell of spectral_param.nn starts its own matrix itself.
         starts = [links for name, links in chains.items() if name not in getattr(self, "_starts_itself", ())]
-        for links in starts:
-            if links[0]._is_empty:  # The reset reads the weight, and the originals have no values.
-                links[0].restart(*originals_of(links))
-        reset(self)
-        for links in starts:
+        for links in starts:  # First: the reset reads the weight, and originals may have no values.
             links[0].restart(*originals_of(links))
+        reset(self)
 
     return renew
 

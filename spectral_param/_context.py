@@ -10,7 +10,7 @@ import contextlib
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -143,15 +143,6 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return torch.promote_types(a, b)
 
 
-def applied_to_copies(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
-    """Return ``function.apply`` for tensors that are copies.
-
-    torch's own method first looks in the arguments for tensors that a transform of torch.func has left
-    behind, which takes as long as copying a small matrix. A copy is none.
-    """
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
-
-
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
     device = like.device.type
@@ -263,107 +254,3 @@ def _overrides() -> dict[str, _Override]:
 
 
 _OVERRIDES = _overrides()
-
-
-class _Matmul(torch.autograd.Function):
-    """(A, X) -> AX. PyTorch's own backward pass is subject to the autocast under which it is called."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(A: Tensor, X: Tensor) -> Tensor:
-        return A @ X
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        A, X = ctx.saved_tensors
-        g_A = matmul(G, X.mH) if ctx.needs_input_grad[0] else None
-        g_X = matmul(A.mH, G) if ctx.needs_input_grad[1] else None
-        return g_A, g_X
-
-    @staticmethod
-    @not_nested
-    @full_precision
-    def jvp(ctx: Any, dA: Tensor | None, dX: Tensor | None) -> Tensor | None:
-        A, X = ctx.saved_tensors
-        left = None if dA is None else dA @ X
-        right = None if dX is None else A @ dX
-        return left + right if left is not None and right is not None else left if right is None else right
-
-
-@full_precision
-def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (..., k, m)
-    """Return AX, with derivatives, in the precision of its factors whatever autocast says."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or not torch.is_grad_enabled():
-        # torch.compile rejects autograd Functions with a jvp, torch.jit.trace rejects all of them. Without a
-        # graph no Function is needed.
-        return A @ X
-    batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
-    A, X = A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:])
-    return _Matmul.apply(A, X)  # type: ignore[no-untyped-call]
-
-
-def differentiated(
-    function: Callable[..., Tensor | tuple[Tensor, ...]],
-    inputs: Sequence[Any],
-    grads: Sequence[Tensor | None],
-    needed: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of a function of ``inputs``, for the gradients ``grads`` of its results.
-
-    For the backward pass of an autograd Function: the function is evaluated again, with a graph of the
-    gradients if grad mode is on. A gradient that is not ``needed`` is None.
-    """
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Aliases, so that autograd.grad finds only the paths through this call: the inputs may depend on each
-        # other.
-        aliases: list[Any] = [
-            None if t is None else t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
-            for t, wanted in zip(inputs, needed, strict=True)
-        ]
-        results = function(*aliases)
-    results = (results,) if isinstance(results, Tensor) else results
-    used = [(result, g) for result, g in zip(results, grads, strict=True) if g is not None]
-    found = iter(
-        torch.autograd.grad(
-            [result for result, _ in used],
-            [t for t, wanted in zip(aliases, needed, strict=True) if wanted],
-            [g for _, g in used],
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-    )
-    return tuple(next(found) if wanted else None for wanted in needed)
-
-
-class _EvaluatedAgain(torch.autograd.Function):
-    """X -> function(X). The backward pass evaluates the function again, and differentiates it."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-        ctx.function = function
-        ctx.save_for_backward(X)
-        return function(X)
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *differentiated(ctx.function, ctx.saved_tensors, [G], [True])
-
-
-def evaluated_again(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    """Return function(X), with a backward pass in the precision of X whatever autocast says.
-
-    For functions of torch's operations, whose own backward passes multiply as autocast and TensorFloat-32
-    allow. It takes the time of one more evaluation.
-    """
-    if not (torch.is_grad_enabled() and X.requires_grad and is_plain(X)):
-        return function(X)
-    return _EvaluatedAgain.apply(function, X)  # type: ignore[no-untyped-call]

@@ -37,7 +37,7 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
             for link in later:
                 assert X is not None
                 if isinstance(link, Parametrization):
-                    yield from link.parts(*link.read_matrix(X))
+                    yield from link.parts(X)
                 else:
                     yield link, (X,)
                 X = link(X)

@@ -398,15 +398,16 @@ def _assert_derivatives(check: Callable[..., bool], what: str, *args: Any, **kwa
 
 
 def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A module restored from a ``state_dict`` has the same weight and trains on to the same bits."""
+    """A module restored from a ``state_dict`` has the same weight, and trains on as the module itself."""
     module = holder(case, case.member(shape, dtype))
     _train(module, shape, dtype, steps=3)
     restored = holder(case, case.member(shape, dtype))
     restored.load_state_dict(module.state_dict())
-    assert torch.equal(restored.weight, module.weight), "expected the same weight after loading"
+    atol = tolerance(dtype, shape[-1])
+    _assert_close(restored.weight, module.weight, atol, "after loading")
     for each in (module, restored):
         _train(each, shape, dtype, steps=3)
-    assert torch.equal(restored.weight, module.weight), "expected the same weight after resuming"
+    _assert_close(restored.weight, module.weight, 10 * atol, "after resuming")
 
 
 def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -496,7 +497,7 @@ def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     edited = module.weight.detach()
     fresh = copy.deepcopy(_list_of(module)[0])
     expected = fresh(*(t.detach().clone() for t in originals(module)))
-    assert torch.equal(edited, expected), "expected an edit through .data to be seen"
+    _assert_close(edited, expected, tolerance(dtype, shape[-1]), "after an edit through .data")
 
 
 def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:

@@ -146,6 +146,9 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
 
 def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tensor]:  # (n, n)
     """Compute :func:`leading_eigentriple` safely, and all moduli in descending order, up to a factor."""
+    if leaves_its_device(T):
+        triple, is_regular, moduli = dominant_eigentriple_and_moduli(T.cpu())
+        return moved(triple, T.device), is_regular, moduli
     triple, moduli = _safe(T.detach(), "modulus")
     return *_regular_instead(T.detach(), triple, "modulus"), moduli
 

@@ -31,11 +31,10 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import (
-    applied_to_copies,
     full_precision,
     is_compiled,
     is_on_host,
-    is_wrapped,
+    is_traced,
     not_nested,
     solve,
 )
@@ -51,6 +50,7 @@ from spectral_param._eigen.dense import (
     physical_conj,
 )
 from spectral_param._matrices import identity_like, to_double
+from spectral_param._node import node
 from spectral_param._scale import power_of_two_scale
 
 
@@ -191,45 +191,24 @@ def eigentriple(
     return Eigentriple(*_Eigen.apply(T, height, known, regular))  # type: ignore[no-untyped-call]
 
 
-def leading_value(T: Tensor, height: Height = "modulus") -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue, differentiable in every mode and to every order."""
-    return height_of(eigentriple(T, height).eigenvalue, height)
+def unseen_value(T: Tensor, height: Height = "modulus") -> Tensor:
+    """Return |λ| or Re λ of the leading eigenvalue of a T whose values may not be looked at.
+
+    In transforms of torch.func it is differentiable in every mode and to every order.
+    """
+    return recorded_value(T, height) if is_traced(T) else height_of(eigentriple(T, height).eigenvalue, height)
 
 
 # The short path: an ordinary tensor whose triple is known -----------------------------------------
 
 
-class _Value(torch.autograd.Function):
-    """T, λ, u, v -> |λ| or Re λ, for ordinary tensors. A first derivative costs one outer product.
-
-    There is no ``setup_context``: with it, PyTorch binds the signature in each call, which takes as long as
-    the decomposition of an 8 x 8 matrix.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, height: Height, regular: bool
-    ) -> Tensor:
-        ctx.height, ctx.regular = height, regular
-        ctx.save_for_backward(T, eigenvalue, u, v)
-        # The real part of a complex number is a view of it.
-        value: Tensor = height_of(eigenvalue, height)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        T, eigenvalue, u, v = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            eigenvalue, u, v = eigentriple(T, ctx.height, Eigentriple(eigenvalue, u, v), ctx.regular)
-        gradient = _value_gradient(T, Eigentriple(eigenvalue, u, v), g, ctx.height, ctx.regular)
-        return gradient, None, None, None, None, None
-
-
-def _value_gradient(T: Tensor, triple: Eigentriple, g: Tensor, height: Height, regular: bool) -> Tensor:
+def _value_gradient(
+    triple: Eigentriple, g: Tensor, height: Height, is_real: bool, regular: bool = False
+) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
     eigenvalue, u, v = triple
     g_eigenvalue = g * torch.sgn(eigenvalue) if height == "modulus" else g.to(u.dtype)
-    return _eigenvalue_gradient(g_eigenvalue, u, v, not T.is_complex(), regular)
+    return _eigenvalue_gradient(g_eigenvalue, u, v, is_real, regular)
 
 
 def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regular: bool = False) -> Tensor:
@@ -237,59 +216,57 @@ def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regu
 
     ``regular`` is that of :func:`eigentriple`.
     """
-    return _Value.apply(T, *triple, height, regular)  # type: ignore[no-untyped-call]
+    triple, is_real = Eigentriple(*(x.detach() for x in triple)), not T.is_complex()
+
+    def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        return (_value_gradient(triple, g, height, is_real, regular),)
+
+    def reference(T: Tensor) -> Tensor:
+        value: Tensor = height_of(eigentriple(T, height, triple, regular).eigenvalue, height)
+        return value
+
+    # The real part of a complex number is a view of it.
+    return node(height_of(triple.eigenvalue, height).clone(), pull_back, reference, T)
 
 
-class _Divided(torch.autograd.Function):
-    r"""T, λ, u, v -> W = r T / (|λ| + ε) for ordinary tensors, as one node. λ is simple and not zero.
+def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Tensor:
+    r"""Return W = r T / |λ| for an ordinary T, whose λ is simple and not zero, and r, one for each matrix.
 
-    With f = r / (|λ| + ε), the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
+    With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 
-    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ| + ε}\, \mathrm{Re}\langle T, G\rangle.
+    .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ|}\, \mathrm{Re}\langle T, G\rangle.
     """
+    eigenvalue, u, v = triple
+    X = T.detach()
+    one = X.ndim == 2 and is_on_host(X)
+    # Python numbers are faster than tensors.
+    divisor = abs(eigenvalue.item()) / float(radius) if one else _to_matrices(eigenvalue.abs() / radius, X)
 
-    @staticmethod
-    def forward(
-        ctx: Any, T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, radius: Tensor | float, eps: float
-    ) -> Tensor:
-        ctx.radius, ctx.eps = radius, eps
-        ctx.save_for_backward(T, eigenvalue, u, v)
-        if T.ndim == 2 and is_on_host(T):  # Python numbers are faster than tensors.
-            return T / ((abs(eigenvalue.item()) + eps) / float(radius))
-        return T / _to_matrices(_shifted(eigenvalue, eps) / radius, T)
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        T, eigenvalue, u, v = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            eigenvalue, u, v = eigentriple(T, "modulus", Eigentriple(eigenvalue, u, v), regular=True)
-        elif T.ndim == 2 and T.shape[-1] <= SHORT_SIZE and is_on_host(T) and not is_wrapped(G):
-            gradient = _small(T, eigenvalue, u, v, G, float(ctx.radius), float(ctx.eps))
-            return gradient, None, None, None, None, None
-        shifted = _shifted(eigenvalue, ctx.eps)
-        f = ctx.radius / shifted
-        g = -(physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / shifted
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        if one and X.shape[-1] <= SHORT_SIZE:
+            return (_small(X, eigenvalue, u, v, G, float(radius)),)
+        size = eigenvalue.abs()
+        f = radius / size
+        g = -(physical_conj(X) * G).real.sum(dim=(-2, -1)) * f / size
         weight = g * torch.sgn(eigenvalue) / (u.conj_physical() * v).sum(dim=-1)
-        is_real = not T.is_complex()
-        g_T = _outer(weight[..., None] * v, u, is_real, base=_to_matrices(f, G) * G)
-        return g_T, None, None, None, None, None
+        base = _to_matrices(f, G) * G
+        return (_outer(weight[..., None] * v, u, real=not X.is_complex(), base=base),)
+
+    def reference(T: Tensor) -> Tensor:
+        size = eigentriple(T, "modulus", triple, regular=True).eigenvalue.abs()
+        return T / _to_matrices(size / radius, T)
+
+    return node(X / divisor, pull_back, reference, T)
 
 
-def _shifted(eigenvalue: Tensor, eps: float) -> Tensor:
-    """Return |λ| + ε."""
-    return eigenvalue.abs() + eps if eps else eigenvalue.abs()
-
-
-def _small(
-    T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float, eps: float
-) -> Tensor:
-    """Return g_T of :class:`_Divided` for one small matrix, in numpy, which takes half the time."""
+def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:
+    """Return g_T of :func:`divided_by_modulus` for one small matrix, in numpy, which takes half the time."""
     with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
         matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
         right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
         size = abs(value)
-        f = radius / (size + eps)
-        g = -np.vdot(matrix, gradient).real * f / (size + eps)
+        f = radius / size
+        g = -np.vdot(matrix, gradient).real * f / size
         w = left * (g * value / size / np.vdot(right, left))
         result = f * gradient
         if T.is_complex():
@@ -303,10 +280,6 @@ def _small(
 
 def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
     return x if T.ndim == 2 else x[..., None, None]
-
-
-# (T, λ, u, v, r, ε) -> r T / (|λ| + ε) for T, a copy of an original. r is a number, or one for each matrix.
-divided_by_modulus = applied_to_copies(_Divided)
 
 
 # Recorded graphs ----------------------------------------------------------------------------------
@@ -331,7 +304,7 @@ def recorded_value(T: Tensor, height: Height = "modulus") -> Tensor:
 def value_and_gradient(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Tensor, Tensor]:
     """Return |λ| or Re λ and its gradient with respect to T, both without a graph."""
     value = height_of(triple.eigenvalue, height).clone()
-    return value, _value_gradient(T, triple, torch.ones_like(value), height, regular=False)
+    return value, _value_gradient(triple, torch.ones_like(value), height, not T.is_complex())
 
 
 @torch.library.custom_op("spectral_param::leading_value", mutates_args=())

@@ -21,7 +21,7 @@ is filtered are chosen by what the last step found.
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
 Cholesky factorisation proves the largest Ritz value. If it is not the largest eigenvalue, LAPACK finds that.
 
-All random numbers come from generators seeded by the step's number, which is part of the state.
+All random numbers come from generators seeded by the step's number.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import proof
-from spectral_param._eigen.follower import DIGEST, Layout, Tracker
+from spectral_param._eigen.follower import LEAST_SIZES, Solver
 from spectral_param._eigen.singular import Pair, leading_pair
-from spectral_param._eigen.tracking import MOST, random_rows
+from spectral_param._eigen.tracking import random_rows
 from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
@@ -95,21 +95,11 @@ class State(NamedTuple):
     outside: list[float]
     second: list[float]
 
-    def numbers(self) -> list[float]:
-        """Return all but the block."""
-        return [self.step, self.degree, self.is_stale, *self.edges, *self.outside, *self.second]
 
-
-def state_of(block: Tensor, numbers: list[float]) -> State:
-    """Return the state with these numbers, which may have been averaged or lost in the meantime."""
-    step, degree, is_stale, *rest = numbers
-    count = len(block)
-    edges, outside, second = (rest[i * count : (i + 1) * count] for i in range(3))
-    # An edge is the square of a σ that is followed.
-    possible = all(0 <= x < math.inf for x in numbers) and step < MOST
-    if not (possible and all(not a or _is_ordinary(a) for a in edges)):
-        return _lost(State(block, 0, 0, False, [], [], []), count)
-    return State(block, int(step), min(int(degree), DEGREES), is_stale > 0, edges, outside, second)
+def initial_state(T: Tensor) -> State:  # (b, m, n)
+    """Return a state in which nothing is known of matrices like T."""
+    block = T.new_zeros(len(T), min(COLUMNS, T.shape[-1]), T.shape[-1]).mT  # Read by columns.
+    return _lost(State(block, 0, 0, False, [], [], []), len(T))
 
 
 def _lost(state: State, count: int) -> State:
@@ -162,10 +152,6 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
         found = _ritz(T, V, S, edges)
         if found is None:
             return None, None, lost
-        if not all(ritz.is_orthonormal for ritz in found):  # The buffers were averaged or rounded.
-            V = start = _orthonormal(V)
-            degree, is_stale = 0, False
-            continue
         audits = [_audit(ritz, a, degree, T) for ritz, a in zip(found, edges, strict=True)]
         worn = max(_worn(audit.upper, ritz.theta[0], T) for audit, ritz in zip(audits, found, strict=True))
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
@@ -219,7 +205,7 @@ def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
         if not 0 < b**2 < sigma**2 - 0.1 * (sigma**2 - a):
             return None, state
     found = _ritz(T, V, None, state.edges)
-    if found is None or not all(ritz.is_orthonormal for ritz in found):
+    if found is None:
         return None, state
     upper, second = [], []
     for (theta, _, defect, *_), b in zip(found, outside, strict=True):
@@ -279,7 +265,6 @@ class _Ritz(NamedTuple):
     defect: Array  # EᴴE for the Ritz vectors, (k, k)
     along: Array  # The parts of p(G) Z along the Ritz vectors, (k, p)
     outside: Array  # The Gram matrix of the other part, (p, p)
-    is_orthonormal: bool
 
     def rest(self, cut: int) -> Array:
         """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
@@ -470,7 +455,6 @@ def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edges: list[float]) -> list[_R
                 q.conj().T @ (unit**2 * grams[:k, :k]) @ q,
                 q.conj().T @ small[:, 2 * k :],
                 grams[k:, k:],
-                bool(abs(small[:, :k] - np.eye(k)).max() <= 64 * torch.finfo(T.dtype).eps),
             )
         )
     return found
@@ -501,81 +485,46 @@ def _refreshed(V: Tensor, found: list[_Ritz], S: Tensor) -> Tensor:
     return _beside(_turned(V, found, V.shape[-1] - count), S[..., :count])
 
 
-class NormFollower(Tracker[Norm]):
+class NormFollower:
     """The norms of matrices that change little from read to read.
 
-    With b matrices the buffers are:
-
-    - ``block``: :attr:`State.block`.
-    - ``numbers``: the other fields of :class:`State`, ``(3 + 3b,)``.
-    - ``vector``, ``sizes``: v; σ and its bound.
+    A cache, as :class:`spectral_param._eigen.follower.Follower` is. A copy knows nothing.
 
     Args:
-        solver: As for :class:`Tracker`.
+        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking where the smaller side is at least 96.
     """
 
-    names = ("block", "numbers", "vector", "sizes", "digest")
-    covered = ("vector", "sizes", "block", "numbers")
-    block: Tensor | None
-    vector: Tensor | None
-    sizes: Tensor | None
+    def __init__(self, solver: Solver) -> None:
+        self.solver: Solver = solver
+        self.least_size = LEAST_SIZES[solver]
+        self._known: tuple[State, Last] | None = None
 
-    def layout(self, T: Tensor) -> Layout:
-        """Return shape and dtype of each buffer."""
-        n, count = T.shape[-1], T.shape[:-2].numel()
-        block = (count, n, min(COLUMNS, n)), T.dtype
-        return block, ((3 + 3 * count,), None), ((count, n), T.dtype), ((2, count), None), DIGEST
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NormFollower, (self.solver,)
 
-    def begin(self, T: Tensor) -> None:
-        """Forget everything, and allocate buffers; the columns of the block are read as a whole."""
-        super().begin(T)
-        self._store_by_columns()
+    def forget(self) -> None:
+        """Forget the last matrices, as for others that have nothing to do with them."""
+        self._known = None
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self._store_by_columns()
+    def follow(self, T: Tensor) -> Norm:
+        """Return the norm of each matrix.
 
-    def _store_by_columns(self) -> None:
-        if self.block is not None and not self.block.mT.is_contiguous():
-            self.block = self.block.mT.contiguous().mT
+        Args:
+            T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
+                The caller does not change them any more.
+        """
+        if T.shape[-1] < self.least_size:
+            pair = leading_pair(T)
+            return Norm(pair, pair.value)
+        matrices, shape = T.reshape(-1, *T.shape[-2:]), T.shape[:-2]
+        state, last = self._known or (None, None)
+        if state is None or last is None or _kind(last[0]) != _kind(matrices):
+            state, last = initial_state(matrices), None
+        found, state = follow(matrices, state, last)
+        self._known = state, (matrices, found)
+        (sigma, v), bound = found
+        return Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
 
-    def dense(self, T: Tensor) -> Norm:
-        """Return the norms by LAPACK."""
-        pair = leading_pair(T)
-        return Norm(pair, pair.value)
 
-    def tracked(self, T: Tensor) -> Norm:
-        """Return the norms, followed from the state in the buffers."""
-        block, numbers, shape, last = self.block, self.numbers, T.shape[:-2], None
-        assert block is not None
-        assert numbers is not None
-        state, versions = self._host
-        if versions != (numbers._version, block._version):
-            state = state_of(block, numbers.tolist())
-        elif self._last is not None and self._last[0].shape == T.shape:
-            last = self._last
-        matrices = T if len(shape) == 1 else T.reshape(-1, *T.shape[-2:])
-        found, state = follow(matrices, state._replace(block=block), last)
-        with torch.no_grad():
-            if state.block is not block:
-                block.copy_(state.block)
-            written = torch.tensor(state.numbers(), dtype=torch.float64, device="cpu")
-            numbers.copy_(written, non_blocking=True)
-        vars(self)["_host"] = state._replace(block=block), (numbers._version, block._version)
-        if len(shape) != 1:
-            (sigma, v), bound = found
-            found = Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
-        return found
-
-    def packed(self, norm: Norm) -> dict[str, Tensor]:
-        """Return v, and σ and its bound as one tensor."""
-        (sigma, v), bound = norm
-        return {"vector": v.reshape(-1, v.shape[-1]), "sizes": torch.stack([sigma, bound]).reshape(2, -1)}
-
-    def unpacked(self, T: Tensor) -> Norm:
-        """Return the norms in the buffers."""
-        assert self.vector is not None
-        assert self.sizes is not None
-        shape = T.shape[:-2]
-        sigma, bound = self.sizes.cpu().clone().reshape(2, *shape)
-        return Norm(Pair(sigma, self.vector.clone().reshape(*shape, -1)), bound)
+def _kind(T: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return T.shape, T.dtype, T.device

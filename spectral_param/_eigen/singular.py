@@ -30,6 +30,7 @@ from torch import Tensor
 from spectral_param._context import full_precision, is_plain, not_nested, solve
 from spectral_param._eigen.dense import inner, physical_conj
 from spectral_param._matrices import decomposed, identity_like, to_double
+from spectral_param._node import node
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -183,38 +184,36 @@ def norm(T: Tensor, known: Pair | None = None) -> Tensor:
     """Return σ, differentiable; ``known`` is the pair, if that is known."""
     if known is None and is_plain(T):
         known = leading_pair(T)
-    pair = (None, None) if known is None else (known.value.to(T.real.dtype).to(T.device), known.vector)
-    return _Leading.apply(T, *pair)[0]  # type: ignore[no-untyped-call]
+    if known is None:
+        return _Leading.apply(T, None, None)[0]  # type: ignore[no-untyped-call]
+    sigma, v, X = known.value.to(T.real.dtype, copy=True).to(T.device), known.vector, T.detach()
 
+    def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        return (_outer(g[..., None] * _left(X, sigma, v), v),)
 
-class _Divided(torch.autograd.Function):
-    r"""T, σ, v -> W = f T for f = c/σ and ordinary tensors, as one node. c is constant.
+    def reference(T: Tensor) -> Tensor:
+        return _Leading.apply(T, sigma, v)[0]  # type: ignore[no-untyped-call]
 
-    With the gradient G of W,
-
-    .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, T: Tensor, sigma: Tensor, v: Tensor, f: Tensor) -> Tensor:
-        ctx.save_for_backward(T, sigma, v, f)
-        return T * f[..., None, None]
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        T, sigma, v, f = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            c = f * sigma
-            sigma, v = _Leading.apply(T, sigma, v)  # type: ignore[no-untyped-call]
-            f = c / sigma
-        g = (physical_conj(T) * G).real.sum(dim=(-2, -1)) * f / sigma
-        u = g[..., None] * _left(T, sigma, v)
-        outer = u[..., :, None], physical_conj(v)[..., None, :]
-        return torch.addcmul(f[..., None, None] * G, *outer, value=-1), None, None, None
+    return node(sigma.clone(), pull_back, reference, T)
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
-    """Return c T/σ as a differentiable function of T, an ordinary tensor, for c on the host and σ > 0."""
+    r"""Return W = f T, f = c/σ, as a function of T, an ordinary tensor, for c on the host and σ > 0.
+
+    c is constant. With the gradient G of W,
+
+    .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
+    """
     sigma, f = (x.to(T.real.dtype).to(T.device, non_blocking=True) for x in (pair.value, c / pair.value))
-    return _Divided.apply(T, sigma, pair.vector, f)  # type: ignore[no-untyped-call]
+    X, v = T.detach(), pair.vector
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        g = (physical_conj(X) * G).real.sum(dim=(-2, -1)) * f / sigma
+        u = g[..., None] * _left(X, sigma, v)
+        outer = u[..., :, None], physical_conj(v)[..., None, :]
+        return (torch.addcmul(f[..., None, None] * G, *outer, value=-1),)
+
+    def reference(T: Tensor) -> Tensor:
+        return T * (f * sigma / _Leading.apply(T, sigma, v)[0])[..., None, None]  # type: ignore[no-untyped-call]
+
+    return node(X * f[..., None, None], pull_back, reference, T)

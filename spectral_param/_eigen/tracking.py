@@ -15,8 +15,8 @@ that the cost of the next attempt is estimated. If they are close together, the 
 T^(2^q), which costs q large products. If that would cost too much as well, the next steps use LAPACK without
 an attempt.
 
-All random numbers come from generators seeded by the step's number, which is part of the state: the same
-state and the same T give the same bits, in any process.
+All random numbers come from generators seeded by the step's number, so that the same T in the same order give
+the same bits.
 
 The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank it
 is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step moves T by a
@@ -68,8 +68,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,18 +76,8 @@ from torch import Tensor
 
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
-from spectral_param._eigen.dense import (
-    Eigentriple,
-    dominant_eigentriple_and_moduli,
-    leaves_its_device,
-    moved,
-)
+from spectral_param._eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
 from spectral_param._matrices import Array
-
-R = TypeVar("R")
-# A computation that needs numbers on the host: it yields a tensor and is sent the same on the host. So the
-# computations for many matrices wait for their device together; see :func:`together`.
-Steps = Generator[Tensor, Tensor, R]
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
 # columns costs hardly more than one with a single vector, because both read T once.
@@ -103,8 +92,6 @@ MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
-# What no number of a state reaches, the number of steps included. A generator's seed is below 2**63.
-MOST = 2.0**53
 # The audit: δ in rounding errors of λ, and the largest number of products.
 AUDIT_DELTA = 1000.0
 AUDIT_PRODUCTS = 300
@@ -140,24 +127,6 @@ class State:
     regular: bool = False
 
 
-# All fields of a state but the blocks.
-NUMBERS = ("separation", "step", "warm", "effort", "failures", "wait", "regular")
-
-
-def to_numbers(state: State) -> list[float]:
-    """Return all fields of a state but its blocks."""
-    return [float(getattr(state, name)) for name in NUMBERS]
-
-
-def from_numbers(right: Tensor, left: Tensor, numbers: list[float]) -> State:
-    """Return the state of blocks and :func:`to_numbers`; an initial one if a number is no such number."""
-    if not all(0 <= x < MOST for x in numbers):
-        return State(right, left)
-    separation, step, warm, effort, failures, wait, regular = numbers
-    failures, wait = min(int(failures), LONGEST_WAIT), min(int(wait), LONGEST_WAIT)
-    return State(right, left, separation, int(step), warm > 0.5, effort, failures, wait, regular > 0.5)
-
-
 def initial_state(T: Tensor) -> State:
     """Return an initial state for matrices like T ``(n, n)``."""
     n = T.shape[-1]
@@ -170,38 +139,6 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
 
     A state of another size, dtype or device is ignored; None is an initial state.
     """
-    return together([steps(T, state)])[0]
-
-
-def together(runs: list[Steps[R]]) -> list[R]:
-    """Return the results of all runs. What they ask for at a time comes to the host in one transfer."""
-    results: dict[int, R] = {}
-    sent: dict[int, Any] = dict.fromkeys(range(len(runs)))
-    while sent:
-        asked: dict[int, Tensor] = {}
-        for i, answer in sent.items():
-            try:
-                asked[i] = runs[i].send(answer)
-            except StopIteration as end:
-                results[i] = end.value
-        sent = dict(zip(asked, _on_host(list(asked.values())), strict=True))
-    return [results[i] for i in range(len(runs))]
-
-
-def _on_host(tensors: list[Tensor]) -> list[Tensor]:
-    """Return the tensors on the host, from a device in one transfer."""
-    if not tensors or is_on_host(tensors[0]):
-        return tensors
-    if len(tensors) == 1:
-        return [tensors[0].cpu()]
-    packed = torch.cat([t.contiguous().flatten().view(torch.uint8) for t in tensors]).cpu()
-    parts = packed.split([t.numel() * t.element_size() for t in tensors])
-    # Copies, because a number must not begin at any byte.
-    return [part.clone().view(t.dtype).view(t.shape) for part, t in zip(parts, tensors, strict=True)]
-
-
-def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
-    """Run :func:`track`."""
     T = T.detach().resolve_conj()
     kind = (T.dtype, T.device, len(T))
     if state is None or (state.right.dtype, state.right.device, len(state.right)) != kind:
@@ -209,14 +146,10 @@ def steps(T: Tensor, state: State | None) -> Steps[tuple[Eigentriple, State]]:
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        found, state = yield from _attempt(T, state, *plan)
+        found, state = _attempt(T, state, *plan)
         if found is not None:
             return found, state
-    if leaves_its_device(T):
-        triple, regular, moduli = dominant_eigentriple_and_moduli((yield T))
-        triple = moved(triple, T.device)
-    else:
-        triple, regular, moduli = dominant_eigentriple_and_moduli(T)
+    triple, regular, moduli = dominant_eigentriple_and_moduli(T)
     columns = state.right.shape[-1]
     known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
     outside = float(moduli[columns] / moduli[0]) if known else 1.0
@@ -257,8 +190,7 @@ def _largest_entry(T: Tensor) -> Tensor:
 
 def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
-    # A block that is the whole space leaves nothing outside, whatever a checkpoint says of the separation.
-    if state.wait > 0 or not state.separation < 1 or state.right.shape[-1] == len(state.right):
+    if state.wait > 0 or not state.separation < 1:
         return None
     # An effort below 1, learnt from warm blocks, is too small for random ones.
     effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
@@ -274,7 +206,7 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> Steps[tuple[Eigentriple | None, State]]:
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
     """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
@@ -293,7 +225,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> Steps[tupl
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
             numbers.append(power.log2_scale)
-        compressions, (entry, *log2_scale) = yield from _compressed(right, left, images, numbers)
+        compressions, (entry, *log2_scale) = _compressed(right, left, images, numbers)
         compression = compressions[0]
         if not 0 < entry < math.inf:
             return None, state
@@ -306,8 +238,8 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> Steps[tupl
             break
         shortfall = ritz.shortfall
         if shortfall <= 0:
-            audit = _audit(power, right, left, ritz, compressions[-1], sum(log2_scale), generator)
-            shortfall = max(shortfall, (yield from audit))
+            log2 = sum(log2_scale)
+            shortfall = max(shortfall, _audit(power, right, left, ritz, compressions[-1], log2, generator))
             failed_audits += shortfall > 0
         effort = _effort(state, shortfall) if round_ == 0 else effort
         if shortfall <= 0:
@@ -418,8 +350,8 @@ class _Compression(NamedTuple):
 
 def _compressed(
     right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
-) -> Steps[tuple[list[_Compression], list[float]]]:
-    """Return compressions of T and of its power, and real numbers, in one transfer from the device."""
+) -> tuple[list[_Compression], list[float]]:
+    """Return compressions of T and of its power, and real numbers, in one copy from the device."""
     # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
     overlap = left @ right.mT
     small = []
@@ -429,7 +361,7 @@ def _compressed(
     entries = (torch.view_as_real(stacked) if stacked.is_complex() else stacked).flatten()
     # Powers of two have exponents that single precision holds exactly.
     packed = torch.cat([entries, torch.stack(numbers).to(entries.dtype)])
-    received = (yield packed).double().numpy()
+    received = packed.cpu().double().numpy()
     found, rest = np.split(received, [entries.numel()])
     parts = (found.view(np.complex128) if stacked.is_complex() else found).reshape(-1, 6, *overlap.shape)
     # Without a conjugate of the rows of R, those of right and right_defect have come.
@@ -645,7 +577,7 @@ def _audit(
     compression: _Compression,
     log2_scale: float,
     generator: torch.Generator,
-) -> Steps[float]:
+) -> float:
     """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
     # By the audit at the top of this file. The compression is that of P.
     P = power.matrix
@@ -662,7 +594,7 @@ def _audit(
     same = abs(math.log(inside.leader) - log_leader) <= delta
     if not (limit > 0 and same):
         return math.inf
-    M = yield from _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
+    M = _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
     # (1) is proportional to the product of two residuals.
     return 0.5 * math.log(M / limit)
 
@@ -677,7 +609,7 @@ def _bounded_resolvent(
     delta: float,
     root: float,
     generator: torch.Generator,
-) -> Steps[float]:
+) -> float:
     """Return M of (3) from the powers of A on random vectors, as soon as it is at most ``limit``."""
     # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
     first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
@@ -697,7 +629,7 @@ def _bounded_resolvent(
         powers.append(z)
         if products >= first and (products - first) % max(1, first // 3) == 0:
             every = torch.stack(powers)
-            gram = (yield torch.bmm(every.conj(), every.mT)).abs().double()
+            gram = torch.bmm(every.conj(), every.mT).cpu().abs().double()
             # The largest row sum of the Gram matrix is an upper bound on the squared norm.
             bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / proof.TAU).tolist()
             powers = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import abc
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -18,12 +16,12 @@ from spectral_param._context import HALF, full_precision, has_no_values, plain, 
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory
-from spectral_param.errors import InManifoldError
+from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix, finfo_eps
 
 
-class Parametrization(nn.Module, abc.ABC):
-    """Abstract constraint: ``forward(right_inverse(W)) == W`` for every W in its set.
+class Parametrization(nn.Module):
+    """Base class of constraints: ``forward(right_inverse(W)) == W`` for every W in its set.
 
     The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
     instance for each weight, with :func:`spectral_param.constrain` or
@@ -57,10 +55,8 @@ class Parametrization(nn.Module, abc.ABC):
 
     _like: Tensor
     _like_real: Tensor
-    #: Names of attributes, numbers or tensors, that the state_dict has. No conversion rounds them.
-    _saved: tuple[str, ...] = ()
-    #: What they exceed. A checkpoint with other ones does not load.
-    _least = -math.inf
+    #: The attribute that has the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
+    _bound = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,21 +72,19 @@ class Parametrization(nn.Module, abc.ABC):
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
         self._is_after = False
-        self._is_empty = False  # Whether to_empty has given the originals memory, but no values.
         self._use = ""  # The weight that the constraint belongs to, for a message.
         self._memory = Memory()
 
     # A subclass defines -------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def constrain(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` for originals shaped as by :meth:`unconstrain`.
 
         A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
         is recorded and in transforms of torch.func, where no value may be looked at.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals that :meth:`constrain` maps to W. They share no memory with W.
 
@@ -100,21 +94,22 @@ class Parametrization(nn.Module, abc.ABC):
             project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
                 raising :class:`~spectral_param.errors.InManifoldError`.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return new originals, initialized as in the constraint's paper.
 
         Args:
             like: Matrices ``(..., m, n)`` of the shape, dtype and device of the weight.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight, without those of frozen originals.
 
         Called only if at least one original is trained.
         """
+        raise NotImplementedError
 
     def find(self, *originals: Tensor) -> Any:
         """Return what the weight needs that no differentiable operation computes, or None.
@@ -129,16 +124,9 @@ class Parametrization(nn.Module, abc.ABC):
         """
         return None
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the originals that the entries of X encode, for a constraint after another one in a chain.
-
-        By default the matrix is the only original. A constraint with more originals takes them from the
-        entries of the matrix. So every constraint works after every parametrization.
-
-        Args:
-            X: Matrices ``(..., m, n)``.
-        """
-        return (X,)
+    #: Whether the constraint can act after another parametrization, on the weight that it returns. By default
+    #: it can. One whose originals are not one matrix of the weight's shape cannot.
+    acts_after = True
 
     #: Whether a weight can be assigned if the constraint acts after another one.
     assignable_after = False
@@ -152,14 +140,6 @@ class Parametrization(nn.Module, abc.ABC):
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
         return [(self, originals)]
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return a function h -> h Wᵀ on rows ``(batch, n)``, or None.
-
-        None, the default, means that no function is faster than a product with W. A recurrence uses the
-        function, because W acts in every time step.
-        """
-        return None
 
     # PyTorch and users call ---------------------------------------------------------------------------
 
@@ -185,13 +165,12 @@ class Parametrization(nn.Module, abc.ABC):
         """
         if self._shape is None and len(originals) == 1:
             if not self._is_after:
+                self._check_acts_after()
                 self._is_after = True
             check_matrix(originals[0], type(self).__name__)
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout
-        if self._is_empty:
-            self._warn_of_empty(originals)
         context = plain(*originals)
         if context is not None:
             return self._memory.read(self, originals, context)
@@ -229,14 +208,14 @@ class Parametrization(nn.Module, abc.ABC):
         is_first = self._shape is None
         if is_first:
             self._layout = layout
-            self._like, self._like_real = W.detach().new_empty(0), W.detach().real.new_empty(0)
+            self._become_like(W)
         if has_no_values(W):
             originals = self._start_without_values(W)
         elif self._from_paper:
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
-        self._shape, self._from_paper, self._is_after, self._is_empty = W.shape, False, False, False
+        self._shape, self._from_paper, self._is_after = W.shape, False, False
         self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
@@ -288,7 +267,6 @@ class Parametrization(nn.Module, abc.ABC):
         """
         for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)
-        self._is_empty = False
 
     def _start_again(self, method: str) -> tuple[Tensor, ...]:
         """Return the originals of the paper's start, for a method that needs a registered constraint."""
@@ -301,10 +279,6 @@ class Parametrization(nn.Module, abc.ABC):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
         return as_tuple(self.start(self._split(at_least_float32(self._like.new_zeros(self._shape)))))
 
-    def read_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return :meth:`from_matrix` of the weight that the parametrization before this one returns."""
-        return self.from_matrix(self._split(at_least_float32(X)))
-
     # Implementation -----------------------------------------------------------------------------------
 
     @full_precision
@@ -315,7 +289,7 @@ class Parametrization(nn.Module, abc.ABC):
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the originals as :meth:`constrain` gets them."""
         if self._is_after and len(originals) == 1:
-            return self.read_matrix(originals[0])
+            return (self._split(at_least_float32(originals[0])),)
         for t in originals:
             if t.dtype in HALF:
                 return tuple(map(at_least_float32, originals))
@@ -351,11 +325,16 @@ class Parametrization(nn.Module, abc.ABC):
         return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == self._bound:
+            value = self._as_bound(value)
         # numpy's numbers decide about dtypes where Python's do not.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
-            # The memory compares the number of edits, and lists the attributes that may change without one.
-            vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _editable=None)
+            vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
+
+    def _as_bound(self, value: Any) -> Any:
+        """Return a value of the attribute ``_bound`` as it is kept."""
+        return value
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""
@@ -372,24 +351,38 @@ class Parametrization(nn.Module, abc.ABC):
         self._apply(empty)  # The buffers.
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
+    def _become_like(self, W: Tensor) -> None:
+        """Take the dtype and the device of a weight, and give them to nested constraints."""
+        W = W.detach()
+        for part in self.modules():
+            if isinstance(part, Parametrization):
+                # Not setattr: the weight does not depend on these buffers.
+                part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Parametrization:
-        was_meta = self._like.is_meta
+        if self._like.is_meta:
+            try:
+                fn(self._like)
+            except NotImplementedError:
+                # Module.to moves no tensor from the meta device, not even one without entries. A loader that
+                # has put originals with values in the place of those on the meta device may call it.
+                self._become_like(torch.empty_like(self._like, device="cpu"))
+        if self._like.is_complex():
+            self._check_stays_complex(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if was_meta and not self._like.is_meta:
-            self._is_empty = True
         return self
 
-    def _warn_of_empty(self, originals: tuple[Tensor, ...]) -> None:
-        """Warn if no one has written to the originals since ``to_empty``."""
-        self._is_empty = False
-        if any(t._version == 0 for t in originals):
-            warnings.warn(
-                f"{type(self).__name__}: expected originals with values, got what was in the memory that "
-                "to_empty took. The layer's reset_parameters reaches them only if spectral_param.constrain "
-                "has registered the constraint. Otherwise call "
-                "links[0].restart(*links.parameters(recurse=False)) with links = "
-                "layer.parametrizations.weight, or load a checkpoint.",
-                stacklevel=2,
+    def _check_stays_complex(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Raise if a conversion drops imaginary parts. PyTorch asks here before it converts the originals."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own warning of the same.
+            dtype = fn(self._like).dtype
+        if not dtype.is_complex:
+            raise UnsupportedDtypeError(
+                f"{type(self).__name__}: expected a conversion that keeps the complex weight complex, got "
+                f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
+                "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
+                "For a real weight remove the constraint, convert, and constrain again."
             )
 
     def _assign_after(self, W: Tensor) -> Tensor:
@@ -407,6 +400,15 @@ class Parametrization(nn.Module, abc.ABC):
         )
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
+
+    def _check_acts_after(self) -> None:
+        if not self.acts_after:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: expected to be the first parametrization of a weight, got another one before it: "
+                f"the originals of {name} are not one matrix of the weight's shape. Register {name} alone, "
+                "or ScaledCayley, SkewExponential or SpectralRadiusNorm, for instance, after the other one."
+            )
 
     def _check_one_square(self) -> None:
         """Raise if the weight is not one square matrix, with which rows can be multiplied."""
@@ -457,60 +459,16 @@ class Parametrization(nn.Module, abc.ABC):
                 "Convert it first with .to(), or convert the module."
             )
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in self._saved:
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                destination[prefix + name] = torch.as_tensor(value, dtype=torch.float64).clone()
-
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        metadata, _, missing, unexpected, errors = args
-        self._is_empty = False
+        metadata, _, _, unexpected, _ = args
+        # Earlier versions saved what was tracked.
+        unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.
             self._like, self._like_real = (
                 torch.empty_like(t, device="cpu") for t in (self._like, self._like_real)
             )
-        for name in self._saved:
-            key = prefix + name
-            if key not in state_dict:
-                missing.append(key)
-                continue
-            if key in unexpected:
-                unexpected.remove(key)
-            if self._may_be_saved(state_dict[key]):
-                setattr(self, name, as_attribute(state_dict[key]))
-                continue
-            kind = "finite numbers" if self._least < 0 else "finite numbers > 0"
-            errors.append(
-                f"{key}: expected {kind}, one or one for each matrix, got {state_dict[key]}. To keep the "
-                "bound of the module, load the checkpoint without this key, with strict=False."
-            )
-
-    def _may_be_saved(self, values: Any) -> bool:
-        """Return whether a saved bound has numbers as it must have, for the matrices of the weight."""
-        if not isinstance(values, Tensor) or not bool((values.isfinite() & (values > self._least)).all()):
-            return False
-        if self._shape is None:
-            return True
-        return values.shape in ((), self._split(torch.empty(self._shape, device="meta")).shape[:-2])
-
-    def _take_present(self, size: Tensor) -> None:
-        """Make what the present matrices have (radii, abscissas, norms) the bound, which is saved."""
-        (name,) = self._saved
-        if not self._may_be_saved(size):
-            kind = "finite" if self._least < 0 else "positive finite"
-            what = "norm" if name == "norm" else f"spectral {name}"
-            raise ValueError(
-                f"{name}: expected a weight of {kind} {what} with 'present', got {readable(size)}. Pass a "
-                "number."
-            )
-        setattr(self, name, as_attribute(size))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_editable": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
         return deep_copy(self, memo)
@@ -525,12 +483,6 @@ _FUNCTIONAL_CALL = (
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
     return (originals,) if isinstance(originals, Tensor) else tuple(originals)
-
-
-def as_attribute(values: Tensor) -> float | Tensor:
-    """Return a number, or a tensor in float64 on the host, which converting the module does not round."""
-    values = values.detach().double().cpu()
-    return values.clone() if values.ndim > 0 else values.item()
 
 
 def readable(values: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,8 @@ class BlockTriangular(Parametrization):
     below the diagonal, and those without a coupling, to zero.
     """
 
+    acts_after = False
+
     def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
         super().__init__()
         self.sizes = block_sizes(blocks)
@@ -155,14 +157,6 @@ class BlockTriangular(Parametrization):
                 nn.init.xavier_uniform_(matrix)
         return *itertools.chain.from_iterable(found), *couplings
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return :meth:`Parametrization.from_matrix` of each diagonal block, and the couplings."""
-        self._check_size(X)
-        found = [block.from_matrix(self._part(X, i, i)) for i, block in enumerate(self._adapted())]
-        if not self._counts:
-            self._counts = tuple(map(len, found))
-        return *itertools.chain.from_iterable(found), *self._couplings(X)
-
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the sum over the blocks and couplings that are trained."""
         own, couplings = self._divide(originals)
@@ -174,13 +168,6 @@ class BlockTriangular(Parametrization):
         own, _ = self._divide(originals)
         pairs = zip(self._adapted(), own, strict=True)
         return list(itertools.chain.from_iterable(block.parts(*each) for block, each in pairs))
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return the function of the only block; None if there are more."""
-        block = self.blocks[0]
-        if len(self.blocks) > 1 or self.gates > 1 or not isinstance(block, Parametrization):
-            return None
-        return block.fast_operator(*originals)
 
     def extra_repr(self) -> str:
         """Return the sizes and couplings, for ``repr``."""

@@ -32,7 +32,7 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     kind: Any = type(constraint)
     clone = kind.__new__(kind)
     memo[id(constraint)] = clone
-    clone.__dict__.update(copy.deepcopy(constraint.__getstate__(), memo))
+    clone.__dict__.update(copy.deepcopy(vars(constraint), memo))
     if not any(isinstance(copied, parametrize.ParametrizationList) for copied in memo.values()):
         clone.__dict__["_use"] = ""  # A copy of the constraint alone may be registered.
     return clone

@@ -44,10 +44,6 @@ class Foreign:
         """Return the originals of ``like``."""
         return self.unconstrain(like, eps=0.0, project=True)
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the matrix as the only original."""
-        return (X,)
-
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return the module and its originals."""
         return [(self.module, originals)]

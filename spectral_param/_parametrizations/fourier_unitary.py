@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import HALF, is_on_host
+from spectral_param._context import HALF
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -50,6 +50,8 @@ class FourierUnitary(Parametrization):
 
     permutation: Tensor
 
+    acts_after = False
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("permutation", None)
@@ -58,12 +60,6 @@ class FourierUnitary(Parametrization):
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         return fourier_operator(v, phases, permutation(self.permutation))(identity_like(v)).mT
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        v = originals[0]
-        pays = v.shape[-1] >= 512 and is_on_host(v) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., m, n)``, which does not form W.
@@ -103,13 +99,6 @@ class FourierUnitary(Parametrization):
         # Uniform real and imaginary parts.
         v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
         return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first two rows as vectors, the real parts of the next three as phases."""
-        if self.permutation is None:
-            self.start(X)
-        rows = torch.arange(5, device=X.device) % X.shape[-1]
-        return X.index_select(-2, rows[:2]), X.index_select(-2, rows[2:]).real
 
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
         """Return 7n for each matrix, the number of trained parameters, as in the paper.

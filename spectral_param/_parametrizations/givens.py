@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, promoted
+from spectral_param._context import promoted
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -74,6 +74,8 @@ class Givens(Parametrization):
 
     signs: Tensor | None
 
+    acts_after = False
+
     def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
         super().__init__()
         check_choice(order, "order", ORDERS)
@@ -90,14 +92,6 @@ class Givens(Parametrization):
         """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
         theta, phi, d = self._rotations(*[as_real(t) for t in originals])
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        diagonal = originals[2] if len(originals) == 3 else self.signs
-        n = 0 if diagonal is None else diagonal.shape[-1]
-        few = self.order == "fft" or (self.layers is not None and self.layers <= 8)
-        pays = n >= 1024 and few and is_on_host(originals[0]) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
@@ -139,18 +133,6 @@ class Givens(Parametrization):
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
         return self._originals(like, *self._random(like))
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the entries below the diagonal as θ (imaginary parts as φ), and the diagonal as ω."""
-        n = X.shape[-1]
-        count = num_rotations(n, self._num_layers(n), self.order)
-        rows, columns = torch.tril_indices(n, n, -1, device=X.device)
-        below = X[..., rows[:count], columns[:count]]
-        if not X.is_complex():
-            if self.signs is None:
-                self.signs = torch.ones_like(X[..., 0])
-            return (below,)
-        return below.real, below.imag, X.diagonal(dim1=-2, dim2=-1).real
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return one for each rotation of a real weight; two, and n for D, for a complex one.

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
@@ -91,6 +90,11 @@ class Householder(Parametrization):
         self.reflections = reflections
         self.register_buffer("signs", None)
 
+    @property
+    def acts_after(self) -> bool:  # type: ignore[override]
+        """Whether all columns of a weight are vectors."""
+        return self.reflections is None
+
     def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
@@ -99,15 +103,6 @@ class Householder(Parametrization):
         else:
             W = householder(vectors.tril(), tau)
         return W if d is None else W * d[..., None, :]
-
-    def fast_operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return :meth:`operator` for the sizes at which it is faster (measured on a CPU), else None."""
-        vectors = originals[0]
-        n, k = vectors.shape[-2:]
-        if self.reflections is None:
-            return None
-        pays = n >= 512 and 4 * k <= n and is_on_host(vectors) and self.gates == 1
-        return self.operator(*originals) if pays else None
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function h -> h Wᵀ on rows ``(..., n)``, which does not form W.
@@ -200,15 +195,6 @@ class Householder(Parametrization):
         if angles is None:
             return matrices * (k * (2 * n - k - 1) // 2)
         return matrices * k * ((2 * n - k - 1) * is_trained(vectors) + is_trained(angles))
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the first k columns as vectors, and for a complex X the angles of :meth:`start`."""
-        n = X.shape[-1]
-        count = self.count(n)
-        self._check_reflections(X)
-        if not X.is_complex():
-            return (X[..., :count],)
-        return X[..., :count], torch.full_like(X[..., 0, :count].real, 0 if count == n else math.pi)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

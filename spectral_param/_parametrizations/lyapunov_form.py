@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import evaluated_again
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._parametrizations.base import (
-    Parametrization,
-    as_attribute,
-    as_real,
-    readable,
-    real_entries,
-)
-from spectral_param._parametrizations.spectral_radius import (
-    bounds,
-    broadcast_to_matrices,
-    rounding_tolerance,
-)
+from spectral_param._parametrizations.base import as_real, readable, real_entries
+from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.spectral_radius import rounding_tolerance
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import (
@@ -47,7 +35,6 @@ from spectral_param.functional._diagonal_scaling import least_abscissa, least_no
 from spectral_param.functional._scaled_norm import CONDITION
 
 Metric = Literal["full", "diagonal"]
-Bound = float | Tensor | Literal["present"]
 
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
@@ -67,7 +54,7 @@ class Certificate(NamedTuple):
     growth: Tensor
 
 
-class LyapunovForm(Parametrization):
+class LyapunovForm(Bounded):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
     Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
@@ -131,6 +118,8 @@ class LyapunovForm(Parametrization):
     networks" (2020).
     """
 
+    acts_after = False
+
     def __init__(
         self,
         radius: Bound | None = None,
@@ -150,9 +139,9 @@ class LyapunovForm(Parametrization):
         self.radius: Bound | None = None
         self.abscissa: Bound | None = None
         if abscissa is None:
-            self.radius = self._checked("radius", 1.0 if radius is None else radius)
+            self._set_bound("radius", 1.0 if radius is None else radius)
         else:
-            self.abscissa = self._checked("abscissa", abscissa)
+            self._set_bound("abscissa", abscissa)
         self.growth = None if growth is None else float(growth)
         self.metric = metric
 
@@ -195,23 +184,13 @@ class LyapunovForm(Parametrization):
 
         The disc has the radius 0.95 r; in continuous time 1, and it touches a - 0.05 from the left.
         """
-        if isinstance(getattr(self, self._name), str):
-            setattr(self, self._name, 1.0 if self.abscissa is None else 0.0)
+        self._start_bound()
         W = init.disc_(torch.empty_like(like))
         W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
         if self._is_diagonal():
             return self._diagonal_inverses(W, finfo_eps(W.dtype), project=True)
-        bound = self._broadcast(W)
+        bound = self._bound_for(W)
         return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return X in all places, but I for S and Θ."""
-        if self._is_diagonal():
-            return (torch.cat([X] * (self._rows(1) - 1) + [torch.zeros_like(X[..., :1, :])], dim=-2),)
-        blocks = [X] * self._blocks()
-        if self.abscissa is None and self.growth is None:
-            blocks[1] = identity_like(X).expand_as(X)
-        return (torch.cat(blocks, dim=-2),)
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
@@ -248,27 +227,10 @@ class LyapunovForm(Parametrization):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        bound = f"radius={self.radius!r}" if self.abscissa is None else f"abscissa={self.abscissa!r}"
         metric = "" if self.metric == "full" else f", metric={self.metric!r}"
-        return f"{bound}, growth={self.growth}{metric}"
+        return f"{self._shown()}, growth={self.growth}{metric}"
 
     # Implementation -----------------------------------------------------------------------------------
-
-    def _checked(self, name: str, value: Any) -> Bound:
-        """Return a bound as an attribute."""
-        values = bounds(value, name, present=1.0)
-        if isinstance(value, str):
-            self._saved = (name,)
-            self._least = 0.0 if name == "radius" else -math.inf
-            return "present"
-        allowed = values.isfinite() & ((values > 0) | (name != "radius"))
-        if isinstance(value, nn.Parameter) or not bool(allowed.all()):
-            kind = "positive " if name == "radius" else ""
-            raise ValueError(
-                f"{name}: expected a finite {kind}number or a tensor of such numbers, not a Parameter, got "
-                f"{value!r}. The bound is not trained."
-            )
-        return as_attribute(values)
 
     def _blocks(self) -> int:
         """Return the number of blocks of n rows in the original."""
@@ -281,52 +243,31 @@ class LyapunovForm(Parametrization):
     def _map(self, X: Tensor, eps: float) -> Tensor:
         """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
         if self.abscissa is not None:
-            function: Callable[[Tensor], Tensor] = partial(lyapunov.dissipative, growth=self.growth, eps=eps)
-        elif self.growth is not None:
-            function = partial(lyapunov.stable_with_growth, growth=self.growth, eps=eps)
-        else:
-            function = partial(lyapunov.stable_rounded, eps=eps)
-        return evaluated_again(function, X)
-
-    @property
-    def _name(self) -> str:
-        """The attribute that has the bound."""
-        return "radius" if self.abscissa is None else "abscissa"
-
-    def _number(self) -> float | Tensor:
-        """Return the bound."""
-        value = getattr(self, self._name)
-        if isinstance(value, str):
-            raise ValueError(
-                f"{self._name}: expected a number after another parametrization, which has no weight at "
-                "registration, got 'present'. Pass a number."
-            )
-        return value
+            return lyapunov.dissipative(X, self.growth, eps)
+        if self.growth is not None:
+            return lyapunov.stable_with_growth(X, self.growth, eps)
+        return lyapunov.stable_rounded(X, eps)
 
     def _placed(self, V: Tensor) -> Tensor:
         """Return W of V: rV, or aI + V."""
-        name, value = self._name, self._number()
+        name, value = self._bound, getattr(self, self._bound)
         if isinstance(value, float) and value == (name == "radius"):
             return V
-        bound = self._broadcast(V)[..., None, None]
+        bound = self._bound_for(V)[..., None, None]
         if name == "radius":
             return V * bound
         return V + bound * identity_like(V)
-
-    def _broadcast(self, W: Tensor) -> Tensor:
-        """Return the bound as a tensor."""
-        return broadcast_to_matrices(getattr(self, self._name), W, self._name)
 
     def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
-        if self._saved and (project or isinstance(getattr(self, self._name), str)):
+        if self._takes_present(project):
             self._take_present(size)
-        bound = self._broadcast(W)
+        bound = self._bound_for(W)
         if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
             raise InManifoldError(
-                f"LyapunovForm: expected a weight of spectral {self._name} <= {readable(bound)}, got "
+                f"LyapunovForm: expected a weight of spectral {self._bound} <= {readable(bound)}, got "
                 f"{readable(size)}. Remove the parametrization, set the weight and register a new instance, "
                 "which moves it into the set."
             )
@@ -387,27 +328,25 @@ class LyapunovForm(Parametrization):
 
     def _diagonal_map(self, X: Tensor) -> Tensor:
         """Return W."""
-        eps = self._eps_of(X)
+        exact = to_double(X)
         if self.abscissa is None:
             rate = self._number()
-            if isinstance(rate, Tensor):
-                rate = self._broadcast(to_double(X[..., :-1, :]))[..., None, None]
-            return contracting(X, rate, self._condition(), eps)
-        exact = to_double(X)
-        shift = torch.as_tensor(self._broadcast(exact[..., : X.shape[-1], :])).abs()[..., None, None]
-        function = partial(dissipative_diagonal, condition=self._condition(), eps=eps, shift=shift)
-        return self._placed(evaluated_again(function, exact)).to(X.dtype)
+            rates = self._bound_for(X, exact)[..., None, None] if rate is None else rate
+            return contracting(X, rates, self._condition(), self._eps_of(X))
+        shift = self._bound_for(X, exact).abs()[..., None, None]
+        V = dissipative_diagonal(exact, self._condition(), self._eps_of(X), shift)
+        return self._placed(V).to(X.dtype)
 
     def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:
         """Return the originals of matrices; raise for one outside the set, unless it is projected."""
         check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
         exact = to_double(W.detach().cpu())
         matrices = exact.reshape(-1, *W.shape[-2:])
-        if self._saved and (project or isinstance(getattr(self, self._name), str)):
+        if self._takes_present(project):
             least = least_norm if self.abscissa is None else least_abscissa
             sizes = [least(matrix.numpy(), self._condition()).size for matrix in matrices]
             self._take_present(torch.tensor(sizes, dtype=torch.float64).reshape(W.shape[:-2]))
-        limits = self._broadcast(exact).expand(W.shape[:-2]).reshape(-1).tolist()
+        limits = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
         found = []
         for matrix, bound in zip(matrices, limits, strict=True):
             if self.abscissa is None:

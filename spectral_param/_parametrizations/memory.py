@@ -3,7 +3,8 @@
 A constraint is evaluated once after each change of what its weight depends on:
 
 - the originals, which the optimizer trains;
-- the buffers and attributes of the constraint and of those nested in it, here called its *state*.
+- the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
+  attribute counts as changed if it is set. What may be edited in place must be a buffer.
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
@@ -12,21 +13,19 @@ The state is copied before :meth:`Parametrization.find` reads it, for the same r
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import functools
 import operator
-import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import HALF, differentiated, is_on_host
-from spectral_param._eigen.follower import Tracker
+from spectral_param._context import HALF, is_on_host
+from spectral_param._node import Map, PullBack, attach, differentiated, pull_back_of
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -50,7 +49,13 @@ class State(NamedTuple):
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
-    attributes: list[Any]  # Those that can be edited in place.
+
+
+class _Graph:
+    """The graph of an evaluation, for as long as a read is to be pulled back through it."""
+
+    def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
+        self.weight, self.copies = weight, copies
 
 
 class _Read(NamedTuple):
@@ -60,7 +65,9 @@ class _Read(NamedTuple):
     originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
     state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
-    weight: Tensor  # A copy, without the graph.
+    weight: Tensor  # Without the graph.
+    pull_back: PullBack | None  # If the weight is one node.
+    graph: Callable[[], _Graph | None]  # If not. Those who have read the weight keep it alive.
 
 
 class Memory:
@@ -85,49 +92,19 @@ class Memory:
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is not None and last.marks == marks and _is_current(last, constraint, originals):
-            W = _read_again(last, constraint, originals)
-        elif torch.is_inference_mode_enabled():
-            # Tensors made in inference mode could not be saved for a later backward pass.
-            with torch.inference_mode(False), torch.no_grad(), context:
-                W = self._read_first(constraint, originals, marks)
+            graph = last.graph()
         else:
-            with context:
-                W = self._read_first(constraint, originals, marks)
+            W, last, graph = _evaluated(constraint, originals, marks, context)
+            self.last = last
+            if last is None:
+                self.outputs[id(W)] = W
+                return W
+        W = last.weight.clone()
+        if torch.is_grad_enabled() and any(map(_requires_grad, originals)):
+            reference = functools.partial(_evaluated_again, constraint, last)
+            pull_back = last.pull_back or functools.partial(_through, [graph], reference, last.originals)
+            W = attach(Map(W, pull_back, reference), *originals)
         self.outputs[id(W)] = W
-        return W
-
-    def _read_first(self, constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]) -> Tensor:
-        # Clones with a graph, through which the gradient reaches the originals.
-        copies = exact = tuple(map(torch.clone, originals))
-        values = seen = tuple(map(torch.detach, copies))
-        for t in copies:
-            if constraint._is_after or t.dtype in HALF:
-                exact = constraint._exact(copies)
-                seen = tuple(map(torch.detach, exact))
-                break
-        state = before = state_of(constraint)
-        if before is not None and (before.buffers or before.attributes):
-            state = _copy_of(before)
-        found = constraint.find(*seen)
-        if state is not None and before is not None and before.buffers:
-            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
-            state = state._replace(marks=list(map(_mark, before.buffers)))
-        constrain: Callable[..., Tensor] = constraint.constrain
-        W = constrain(*exact) if found is None else constrain(*exact, found=found)
-        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
-            W = constraint._as_weight(W, copies[0].dtype)
-        storage, kept = W.untyped_storage()._cdata, None
-        for value in values:
-            if value.untyped_storage()._cdata == storage:
-                kept, W = W.detach(), W.clone()  # Edits of the weight must not reach the copies.
-        if kept is None:
-            kept = W.detach().clone()
-        like = constraint._buffers["_like"]
-        if like.dtype != W.dtype or like.device != W.device:
-            # Other originals have taken the place of the registered ones, as load_state_dict(assign=True)
-            # does. Not setattr: the weight does not depend on these buffers.
-            constraint._buffers.update(_like=kept.new_empty(0), _like_real=kept.real.new_empty(0))
-        self.last = None if state is None else _Read(marks, values, state, found, kept)
         return W
 
     def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
@@ -153,17 +130,12 @@ def _mark(t: Tensor) -> _Mark:
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
     """Return whether originals of the same marks, and the state, still have the values of the last read."""
     asked: list[Tensor] = []
-    if len(originals) != len(last.originals):
+    if not _are_same(originals, last.originals, asked):
         return False
-    for a, b in zip(originals, last.originals, strict=True):
-        if not _same(a, b, asked):
-            return False
     state, before = state_of(constraint), last.state
     if state is None or state.structure != before.structure:
         return False
-    if state.buffers and not _same(state.buffers, before.buffers, asked):
-        return False
-    if state.attributes and not _same(state.attributes, before.attributes, asked):
+    if (state.buffers or before.buffers) and not _are_same(state.buffers, before.buffers, asked):
         return False
     return not asked or _all(asked)
 
@@ -173,9 +145,9 @@ def _is_kept(state: State, before: State) -> bool:
     asked: list[Tensor] = []
     if state.structure != before.structure:
         return False
-    if state.marks != before.marks and not _same(state.buffers, before.buffers, asked):
+    if state.marks != before.marks and not _are_same(state.buffers, before.buffers, asked):
         return False
-    return _same(state.attributes, before.attributes, asked) and (not asked or _all(asked))
+    return not asked or _all(asked)
 
 
 def _all(asked: list[Tensor]) -> bool:
@@ -183,39 +155,98 @@ def _all(asked: list[Tensor]) -> bool:
     return bool(torch.stack(asked).all())
 
 
-def _read_again(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the weight of the last read, with a new graph if one is wanted."""
-    if not (torch.is_grad_enabled() and any(map(_requires_grad, originals))):
-        return last.weight.clone()
-    if _top_hooks(False) is not None:
-        # Hooks save the tensors of the graph, as in torch.utils.checkpoint: the second forward pass of a
-        # segment must have the same graph as the first one.
-        return constraint._evaluate(*map(torch.clone, originals), found=last.found)
-    return _ReadAgain.apply(constraint, last, *originals)  # type: ignore[no-untyped-call]
+def _evaluated(
+    constraint: Any,
+    originals: tuple[Tensor, ...],
+    marks: tuple[_Mark, ...],
+    context: AbstractContextManager[object],
+) -> tuple[Tensor, _Read | None, _Graph | None]:
+    """Evaluate the constraint.
+
+    Returns:
+        The weight; the read, or None if the weight depends on more than can be seen; and the graph, if one is
+        wanted.
+    """
+    with contextlib.ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            # Tensors made in inference mode could not be saved for a later backward pass.
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        if _top_hooks(False) is not None:
+            # Hooks, as those of torch.utils.checkpoint, see what a read saves, the first one and a second one
+            # alike: the originals.
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+        stack.enter_context(context)
+        # Clones with a graph, for weights that depend on more than can be seen.
+        copies = exact = tuple(map(torch.clone, originals))
+        values = seen = tuple(map(torch.detach, copies))
+        for t in copies:
+            if constraint._is_after or t.dtype in HALF:
+                exact = constraint._exact(copies)
+                seen = tuple(map(torch.detach, exact))
+                break
+        state = state_of(constraint)
+        buffers = [] if state is None else state.buffers
+        if state is not None and buffers:
+            state = state._replace(buffers=[buffer.detach().clone() for buffer in buffers])
+        found = constraint.find(*seen)
+        if state is not None and buffers:
+            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
+            state = state._replace(marks=list(map(_mark, buffers)))
+        constrain: Callable[..., Tensor] = constraint.constrain
+        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+        if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
+            W = constraint._as_weight(W, copies[0].dtype)
+    kept = W.detach()
+    like = constraint._buffers["_like"]
+    if like.dtype != W.dtype or like.device != W.device:
+        # load_state_dict(assign=True) has put other originals in the place of the registered ones.
+        constraint._become_like(kept)
+    if state is None:
+        return W.clone(), None, None  # Edits of the weight must not reach the copies.
+    graph, pull_back = None, pull_back_of(W, copies)
+    owner: Callable[[], _Graph | None] = _nothing
+    if pull_back is None and W.requires_grad:
+        graph = _Graph(W, copies)
+        owner = weakref.ref(graph)
+    return W, _Read(marks, values, state, found, kept, pull_back, owner), graph
 
 
-class _ReadAgain(torch.autograd.Function):
-    """The weight of the last read. The backward pass evaluates the constraint, but not what was found."""
+def _as_it_is(t: Tensor) -> Tensor:
+    return t
 
-    @staticmethod
-    def forward(ctx: Any, constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
-        ctx.constraint, ctx.last = constraint, last
-        ctx.save_for_backward(*originals)
-        return last.weight.clone()
 
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        last: _Read = ctx.last
-        state, before = state_of(ctx.constraint), last.state
-        if state is None or not _is_kept(state, before):
-            raise RuntimeError(
-                f"{type(ctx.constraint).__name__}: expected the attributes and buffers of the read in its "
-                "backward pass, got others: one has been changed since. Change it after backward(), or read "
-                "the weight again after the change."
-            )
-        evaluate = functools.partial(ctx.constraint._evaluate, found=last.found)
-        originals = ctx.saved_tensors if torch.is_grad_enabled() else last.originals
-        return None, None, *differentiated(evaluate, originals, [G], ctx.needs_input_grad[2:])
+def _nothing() -> None:
+    return None
+
+
+def _through(
+    held: list[_Graph | None],
+    reference: Callable[..., Tensor],
+    values: tuple[Tensor, ...],
+    G: Tensor,
+    needed: tuple[bool, ...],
+) -> Sequence[Tensor | None]:
+    """Pull a gradient back through the graph, if it is still held, and else through that of the reference."""
+    graph, held[0] = held[0], None  # As autograd, which frees what it has gone through.
+    if graph is None:
+        return differentiated(reference, values, [G], needed)
+    wanted = [t for t, is_needed in zip(graph.copies, needed, strict=True) if is_needed]
+    found = iter(torch.autograd.grad(graph.weight, wanted, G, retain_graph=True, allow_unused=True))
+    return tuple(next(found) if is_needed else None for is_needed in needed)
+
+
+def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
+    """Return the weight of a read once more, with the graph, and what was found then."""
+    state, before = state_of(constraint), last.state
+    if state is None or not _is_kept(state, before):
+        raise RuntimeError(
+            f"{type(constraint).__name__}: expected the attributes and buffers of the read in its backward "
+            "pass, got others: one has been changed since. Change it after backward(), or read the weight "
+            "again after the change."
+        )
+    W: Tensor = constraint._evaluate(*originals, found=last.found)
+    return W
 
 
 # The state ----------------------------------------------------------------------------------------
@@ -232,7 +263,6 @@ def state_of(constraint: nn.Module) -> State | None:
     edits: list[tuple[int, bool]] = []
     marks: list[_Mark] = []
     buffers: list[Tensor] = []
-    attributes: list[Any] = []
     for part in parts:  # The list grows in the loop.
         content = vars(part)
         for parameter in content["_parameters"].values():
@@ -243,76 +273,31 @@ def state_of(constraint: nn.Module) -> State | None:
                 if buffer is not None and buffer.numel():
                     marks.append(_mark(buffer))
                     buffers.append(buffer)
-            if content["_editable"] is None:  # An attribute has been set.
-                content["_editable"] = [v for name, v in content.items() if _is_editable(name, v)]
+            if content["_by_training"] is None:  # An attribute has been set.
                 content["_by_training"] = part.depends_on_training
-            attributes += content["_editable"]
             edits.append((content["_edits"], content["training"] and content["_by_training"]))
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         for child in content["_modules"].values():
-            # A weight does not depend on how its leading eigenvalue or its norm is tracked.
-            if child is not None and not isinstance(child, Tracker):
+            if child is not None:
                 parts.append(child)
-    return State((parts, edits), marks, buffers, attributes)
+    return State((parts, edits), marks, buffers)
 
 
-def _copy_of(state: State) -> State | None:
-    """Return the state with copies of its values, or None if one cannot be copied."""
-    try:
-        return state._replace(buffers=_copied(state.buffers), attributes=_copied(state.attributes))
-    except (TypeError, RuntimeError):  # What deepcopy raises for a lock, a generator, a foreign handle.
-        return None
+def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[Tensor]) -> bool:
+    """Return whether tensors are equal in each entry.
 
-
-# The attributes of each module, which constraints have, too.
-_OF_MODULES = frozenset(vars(nn.Module()))
-_OURS = frozenset({"_memory", "_edits", "_editable", "_by_training"})
-_FIXED = (int, float, complex, str, bytes, type(None), slice, torch.dtype, torch.device)
-
-
-def _is_editable(name: str, value: Any) -> bool:
-    """Return whether an attribute may change without being set."""
-    return name not in _OF_MODULES and name not in _OURS and not _is_fixed(value)
-
-
-def _is_fixed(value: Any) -> bool:
-    return isinstance(value, _FIXED) or (isinstance(value, tuple) and all(map(_is_fixed, value)))
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if type(value) is list else copy.deepcopy(value)
-
-
-def _same(a: Any, b: Any, asked: list[Tensor]) -> bool:
-    """Return whether two values are equal, in each entry of tensors and arrays.
-
-    For tensors on a device, their comparison is appended to ``asked`` instead of waited for. What has no
-    equality differs from its copy, so a weight that depends on it is evaluated at every read: sparse tensors,
-    objects that do not define it, and objects with arrays, whose comparison is an array.
+    For tensors on a device, the comparison is appended to ``asked`` instead of waited for. A sparse tensor
+    has no such comparison and counts as changed.
     """
-    if isinstance(a, Tensor):
-        if not (isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device):
-            return False
-        if a.layout != torch.strided:
+    if len(tensors) != len(others):
+        return False
+    for a, b in zip(tensors, others, strict=True):
+        if a.dtype != b.dtype or a.device != b.device or a.layout != torch.strided:
             return False
         if is_on_host(a) or a.shape != b.shape:
-            return torch.equal(a, b)
-        asked.append((a == b).all())
-        return True
-    if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(_same(x, y, asked) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_same(a[key], b[key], asked) for key in a)
-    try:
-        if isinstance(a, np.ndarray):
-            return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # As scipy, that such a comparison is slow.
-            return bool(a == b)
-    except (TypeError, ValueError, RuntimeError):
-        return False
+            if not torch.equal(a, b):
+                return False
+        else:
+            asked.append((a == b).all())
+    return True

@@ -14,7 +14,7 @@ from spectral_param._matrices import Array, decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.decoded import sign_array, signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.errors import InManifoldError, UnsupportedDtypeError
+from spectral_param.errors import InManifoldError
 from spectral_param.functional._cayley import (
     Inverse,
     ShortInverse,
@@ -118,13 +118,6 @@ class ScaledCayley(Parametrization):
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""
         if theta is not None:
-            if not T.is_complex():
-                raise UnsupportedDtypeError(
-                    f"ScaledCayley: expected complex originals of a complex weight, got {T.dtype}: a "
-                    "conversion has dropped the imaginary parts. Convert back, for example by "
-                    ".to(torch.complex64). For a real weight then remove the parametrization, convert the "
-                    "weight and register a new instance."
-                )
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
         if self.signs is None:
@@ -184,10 +177,6 @@ class ScaledCayley(Parametrization):
         if theta is None:
             return matrices * (m * n - n * (n + 1) // 2)
         return matrices * ((2 * m - n) * n * is_trained(T) + n * is_trained(theta))
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return X as T, and for a complex X its real diagonal as θ, because A does not depend on it."""
-        return (X, X.diagonal(dim1=-2, dim2=-1).real) if X.is_complex() else (X,)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

@@ -114,6 +114,8 @@ class SchurForm(Parametrization):
     pairs: Tensor | None
     negative: Tensor | None
 
+    acts_after = False
+
     def __init__(
         self,
         P: nn.Module | None = None,
@@ -208,17 +210,6 @@ class SchurForm(Parametrization):
             gamma = gamma.clamp(*self._interval())
         own = (torch.zeros_like(like), gamma, theta, torch.zeros_like(gamma))
         return *own[: self._count], *P_originals
-
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the lower triangle as T, the upper one for P, and the three diagonals as γ, θ, log s."""
-        if self.pairs is None:
-            self.pairs = paper_pairs(X[..., 0]).to(X.dtype)
-            if self._interval()[0] > 0:
-                self.negative = torch.zeros_like(self.pairs)
-        edge = torch.zeros_like(X[..., :1, 0])
-        theta, log_shear = (torch.cat([X.diagonal(k, -2, -1), edge], dim=-1) for k in (1, -1))
-        own = (X, X.diagonal(dim1=-2, dim2=-1), theta, log_shear)
-        return *own[: self._count], *adapted(self.P).from_matrix(X.mT)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return n² for each matrix, n(n-1)/2 of them for P, without those of frozen originals."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import matmul
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, as_tuple, is_trained
 from spectral_param._parametrizations.foreign import count_free
@@ -65,6 +64,8 @@ class SingularValues(Parametrization):
     """
 
     shapes = "tall"
+
+    acts_after = False
 
     def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
         super().__init__()
@@ -139,11 +140,6 @@ class SingularValues(Parametrization):
         f = torch.zeros_like(like[..., 0, :].real)
         return *as_tuple(self.left.start(like)), *as_tuple(self.right.start(square)), f
 
-    def from_matrix(self, X: Tensor) -> tuple[Tensor, ...]:
-        """Return the lower triangle for U, the upper one for V, and the diagonal for f."""
-        left, right = self.left.from_matrix(X), self.right.from_matrix(X[..., : X.shape[-1], :].mT)
-        return *left, *right, X.diagonal(dim1=-2, dim2=-1).real
-
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the free parameters of U and V, plus n, but at most the number of entries of W."""
         left, right, f = _factors(originals)
@@ -164,7 +160,7 @@ class SingularValues(Parametrization):
 
 
 def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-    return matmul(U * sigma[..., None, :], V.mH)
+    return (U * sigma[..., None, :]) @ V.mH
 
 
 def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import matmul
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
@@ -79,7 +78,7 @@ class SkewExponential(Parametrization):
             return tangent_exponential(base, T)
         T = T.tril(-1)
         E = skew_exponential(T - T.mT)
-        return E if base is None else matmul(base, E)
+        return E if base is None else base @ E
 
     def _exact_base(self, like: Tensor) -> Tensor | None:
         return None if self.base is None else orthogonal(as_real(self.base).to(like.device, like.dtype))

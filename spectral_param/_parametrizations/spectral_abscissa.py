@@ -9,25 +9,21 @@ from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.dense import is_degenerate
-from spectral_param._eigen.derivative import known_value
-from spectral_param._eigen.follower import Follower, Leader
+from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
+from spectral_param._eigen.derivative import known_value, unseen_value
+from spectral_param._eigen.follower import Leader
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
+from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.sign_pattern import SignPattern
-from spectral_param._parametrizations.spectral_radius import (
-    bounds,
-    broadcast_to_matrices,
-    rounding_tolerance,
-    warn_degenerate,
-)
+from spectral_param._parametrizations.spectral_radius import rounding_tolerance, warn_degenerate
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_choice
 
 Mode = Literal["equal", "at_most"]
 
 
-class SpectralAbscissa(Parametrization):
+class SpectralAbscissa(Bounded):
     r"""Shifts a matrix so that its rightmost eigenvalue has a given real part: :math:`W = T - (α(T) - a) I`.
 
     :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the asymptotic growth rate of :math:`\dot x = T x`. The system
@@ -65,32 +61,23 @@ class SpectralAbscissa(Parametrization):
 
     assignable_after = True
 
-    def __init__(self, abscissa: float | Tensor | Literal["present"] = 0.0, mode: Mode = "equal") -> None:
+    abscissa: Bound
+
+    def __init__(self, abscissa: Bound = 0.0, mode: Mode = "equal") -> None:
         super().__init__()
         check_choice(mode, "mode", get_args(Mode))
-        values = bounds(abscissa, "abscissa", present=0.0)
-        if isinstance(abscissa, nn.Parameter) or not bool(values.isfinite().all()):
-            raise ValueError(
-                f"abscissa: expected a finite number or a tensor of finite numbers, not a Parameter, got "
-                f"{abscissa!r}. For stable dynamics take a negative number."
-            )
-        self.abscissa: float | Tensor | str = abscissa if isinstance(abscissa, str) else as_attribute(values)
-        if isinstance(abscissa, str):
-            self._saved = ("abscissa",)
+        self._set_bound("abscissa", abscissa)
         self.mode = mode
-        self.rightmost = Follower("dense", "real")
         self._warned = False
 
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
-        leader = self.rightmost.follow(T)
-        if isinstance(self.abscissa, str):  # After another parametrization.
+        leader = Leader(*leading_eigentriple(T, "real"))
+        if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(leader.triple.eigenvalue.real)
         if not leader.regular and not self._warned:
             triple = leader.triple
-            active = self._active(
-                triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, T, "abscissa")
-            )
+            active = self._active(triple.eigenvalue.real - self._bound_for(T))
             if bool((active & is_degenerate(triple.right, triple.left)).any()):
                 self._warned = True
                 warn_degenerate(
@@ -102,10 +89,10 @@ class SpectralAbscissa(Parametrization):
     def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
         if found is None:
-            alpha = self.rightmost.recorded(T)
+            alpha = unseen_value(T, "real")
         else:
             alpha = known_value(T, found.triple, "real", found.regular)
-        shift = alpha - broadcast_to_matrices(self.abscissa, T, "abscissa")
+        shift = alpha - self._bound_for(T)
         shift = torch.where(self._active(shift.detach()), shift, 0)
         return T - shift[..., None, None] * identity_like(T)
 
@@ -132,9 +119,9 @@ class SpectralAbscissa(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, shifted if W is outside the set."""
         triple = dominant_eigentriple(W, "real")
-        if self._saved and (project or isinstance(self.abscissa, str)):
+        if self._takes_present(project):
             self._take_present(triple.eigenvalue.real)
-        shift = triple.eigenvalue.real - broadcast_to_matrices(self.abscissa, W, "abscissa")
+        shift = triple.eigenvalue.real - self._bound_for(W)
         outside = shift > rounding_tolerance(W, triple, eps)
         if self.mode == "equal":
             outside |= -shift > rounding_tolerance(W, triple, eps)
@@ -147,17 +134,14 @@ class SpectralAbscissa(Parametrization):
                 "instead, or remove the parametrization, set the weight and register a new instance, which "
                 "projects it."
             )
-        self.rightmost.begin(W)
         self._warned = False
         return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
         T = init.disc_(torch.empty_like(like))
-        if isinstance(self.abscissa, str):
-            self.abscissa = 0.0
-        shift = broadcast_to_matrices(self.abscissa, T, "abscissa") - 1
-        self.rightmost.begin(T)
+        self._start_bound()
+        shift = self._bound_for(T) - 1
         return T + shift[..., None, None] * identity_like(T)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
@@ -166,4 +150,4 @@ class SpectralAbscissa(Parametrization):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        return f"abscissa={self.abscissa!r}, mode={self.mode!r}"
+        return f"{self._shown()}, mode={self.mode!r}"

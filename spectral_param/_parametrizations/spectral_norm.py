@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
@@ -13,8 +13,9 @@ from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
-from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
-from spectral_param._parametrizations.spectral_radius import bounds, broadcast_to_matrices, warn_degenerate
+from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.spectral_radius import warn_degenerate
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_choice, check_finite, finfo_eps
@@ -32,7 +33,7 @@ class _Found(NamedTuple):
     regular: bool  # Whether no norm is zero, extreme or NaN.
 
 
-class SpectralNorm(Parametrization):
+class SpectralNorm(Bounded):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
@@ -90,27 +91,14 @@ class SpectralNorm(Parametrization):
 
     def __init__(
         self,
-        norm: float | Tensor | Literal["present"] = 1.0,
+        norm: Bound = 1.0,
         mode: Mode = "at_most",
         solver: Solver = "auto",
     ) -> None:
         super().__init__()
         check_choice(mode, "mode", get_args(Mode))
         check_choice(solver, "solver", get_args(Solver))
-        if isinstance(norm, nn.Parameter):
-            raise ValueError(
-                "norm: expected a number or a tensor, got a Parameter. The bound is not trained: pass "
-                "norm.detach()."
-            )
-        values = bounds(norm, "norm", present=1.0)
-        if not bool(((values > 0) & values.isfinite()).all()):
-            raise ValueError(
-                f"norm: expected finite positive numbers, got {norm!r}. For a weight of zeros, which has the "
-                "norm 0, take no constraint."
-            )
-        self.norm: float | Tensor | str = norm if isinstance(norm, str) else as_attribute(values)
-        if isinstance(norm, str):
-            self._saved, self._least = ("norm",), 0.0
+        self._set_bound("norm", norm)
         self.mode = mode
         self.solver = solver
         self.tracking = NormFollower(solver)
@@ -127,7 +115,7 @@ class SpectralNorm(Parametrization):
         else:
             found = self.tracking.follow(symbol.tall(T))
             sigma = found.pair.value
-        if isinstance(self.norm, str):  # After another parametrization.
+        if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(found.bound)
         low, high = ORDINARY
         regular = all(low < each < high for each in sigma.reshape(-1).tolist())
@@ -146,7 +134,7 @@ class SpectralNorm(Parametrization):
         active = self._active(bound, T)
         if not bool(active.any()):
             return T
-        c = torch.as_tensor(self.norm, dtype=torch.float64) * (pair.value / bound)
+        c = self._bound_for(T, bound) * (pair.value / bound)
         if leader is not None:
             sigma = symbol.norm_at(self._kernel(T), leader)
             W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
@@ -170,25 +158,25 @@ class SpectralNorm(Parametrization):
         scale = scale[..., 0, 0]
         size = (sigma * scale).detach()
         active = self._active(size / cosine, T) & ~_is_zero(size, T)
-        divisor = torch.where(active, sigma, 1) / (cosine * broadcast_to_matrices(self.norm, T, "norm"))
+        divisor = torch.where(active, sigma, 1) / (cosine * self._bound_for(T))
         return torch.where(active[..., None, None], S / divisor[..., None, None], T)
 
     def _active(self, bound: Tensor, T: Tensor) -> Tensor:
         """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
-        c = torch.as_tensor(self.norm, dtype=bound.dtype).to(bound.device)
+        c = self._bound_for(T, bound)
         return ~(bound <= c * (1 + _ROUNDINGS * finfo_eps(T.dtype)))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, scaled if W is outside the set."""
         check_finite(W, "SpectralNorm")
         bound = self._bound_of(W)
-        if self._saved and (project or isinstance(self.norm, str)):
+        if self._takes_present(project):
             self._take_present(bound)
-        c = broadcast_to_matrices(self.norm, W, "norm").double().cpu()
+        c = self._bound_for(W, bound).double()
         tolerance = 10 * max(W.shape[-2:]) * eps * c
-        if not self._is_convolution() and self.tracking.tracks(min(W.shape[-2:])):
+        if not self._is_convolution() and min(W.shape[-2:]) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             tolerance = tolerance + 2 * followed_tolerance(W.dtype) * c
         outside = bound > c + tolerance
@@ -201,7 +189,7 @@ class SpectralNorm(Parametrization):
                 f"{readable(bound)}. Assign weight * ({readable(c)} / norm) instead, or remove the "
                 "parametrization, set the weight and register a new instance, which projects it."
             )
-        self.tracking.begin(symbol.tall(W))
+        self.tracking.forget()
         self._warned = False
         factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
         return W * factor[..., None, None]
@@ -209,11 +197,10 @@ class SpectralNorm(Parametrization):
     def start(self, like: Tensor) -> Tensor:
         """Return Gaussian entries, scaled to the norm."""
         T = torch.randn_like(like)
-        if isinstance(self.norm, str):
-            self.norm = 1.0
+        self._start_bound()
         bound = self._bound_of(T)
-        self.tracking.begin(symbol.tall(T))
-        c = broadcast_to_matrices(self.norm, T, "norm")
+        self.tracking.forget()
+        c = self._bound_for(T)
         return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
@@ -222,7 +209,7 @@ class SpectralNorm(Parametrization):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        return f"norm={self.norm!r}, mode={self.mode!r}, solver={self.solver!r}"
+        return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
     def _bound_of(self, T: Tensor) -> Tensor:
         """Return the norms, or bounds of them for a convolution, by LAPACK."""

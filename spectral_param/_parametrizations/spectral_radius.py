@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import has_no_values, is_on_host, is_traced
+from spectral_param._context import is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple
 from spectral_param._eigen.dense import (
     condition_reciprocal,
@@ -22,10 +22,11 @@ from spectral_param._eigen.dense import (
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.follower import Follower, Solver
 from spectral_param._matrices import to_double
-from spectral_param._parametrizations.base import Parametrization, as_attribute, readable, real_entries
+from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import as_numbers, check_choice, finfo_eps, is_finite
+from spectral_param.functional._checks import check_choice, finfo_eps
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -41,8 +42,8 @@ class _Found(NamedTuple):
     size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
 
 
-class SpectralRadiusNorm(Parametrization):
-    r"""Divides a matrix by its spectral radius: :math:`W = r\, T / (ρ(T) + ε)`.
+class SpectralRadiusNorm(Bounded):
+    r"""Divides a matrix by its spectral radius: :math:`W = r\, T / ρ(T)`.
 
     ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
     what a long product of W does. It does not bound a single step or a network with ReLU;
@@ -57,7 +58,8 @@ class SpectralRadiusNorm(Parametrization):
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration, so that a trained network keeps its outputs. The ``state_dict`` has it.
+            registration, so that a trained network keeps its outputs. The ``state_dict`` has a tensor, and
+            what ``"present"`` found.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
             Use weight decay, or :class:`spectral_param.LyapunovForm`, which does not have this problem.
@@ -65,14 +67,12 @@ class SpectralRadiusNorm(Parametrization):
             from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
             default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
             opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
-        eps: ε ≥ 0. The default is 0, as in the authors' experiments. With ε > 0, ρ(W) < r, and the modes
-            ``"at_most"`` and ``"latched"`` scale T if ρ(T) + ε > r.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
             from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
-            where it is faster. The ``state_dict`` has the state of the tracking under ``tracking``: two n ×
-            16 matrices.
+            where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
+            uninterrupted one by rounding.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
@@ -84,8 +84,7 @@ class SpectralRadiusNorm(Parametrization):
         ValueError: If an argument is outside its range.
 
     Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), section 3.1. The gradient is that of Prop. 3.2, except that the factor of its second term
-    is 1/ρ instead of the printed 1/(ρ + ε). For ε = 0 they are equal.
+    (AAAI 2020), section 3.1, with ε = 0 as in the authors' experiments; the gradient is that of Prop. 3.2.
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
@@ -106,13 +105,13 @@ class SpectralRadiusNorm(Parametrization):
     In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
+    radius: Bound
     latched: Tensor | None
 
     def __init__(
         self,
-        radius: float | Tensor | Literal["present"] = 1.0,
+        radius: Bound = 1.0,
         mode: Mode = "equal",
-        eps: float = 0.0,
         solver: Solver = "auto",
         of: Of = "weight",
     ) -> None:
@@ -120,29 +119,8 @@ class SpectralRadiusNorm(Parametrization):
         check_choice(mode, "mode", get_args(Mode))
         check_choice(solver, "solver", get_args(Solver))
         check_choice(of, "of", get_args(Of))
-        if not (is_finite(eps) and eps >= 0):
-            raise ValueError(f"eps: expected a finite number >= 0, got {eps!r}. Take 0, the default.")
-        if isinstance(radius, nn.Parameter):
-            raise ValueError(
-                "radius: expected a number or a tensor, got a Parameter. The radius is not trained: pass "
-                "radius.detach()."
-            )
-        values = bounds(radius, "radius", present=1.0)
-        if isinstance(radius, str) and eps > 0:
-            raise ValueError(
-                "eps: expected 0 with radius='present', because eps > 0 keeps the radius below its "
-                f"bound, got {eps!r}. Leave it out."
-            )
-        if not bool(((values > 0) & values.isfinite()).all()):
-            raise ValueError(
-                f"radius: expected finite positive numbers, got {radius!r}. "
-                "If the state should decay fast, take a small radius instead of 0."
-            )
-        self.radius: float | Tensor | str = radius if isinstance(radius, str) else as_attribute(values)
-        if isinstance(radius, str):
-            self._saved, self._least = ("radius",), 0.0
+        self._set_bound("radius", radius)
         self.mode = mode
-        self.eps = float(eps)
         self.solver = solver
         self.of = of
         self.register_buffer("latched", None)
@@ -160,7 +138,7 @@ class SpectralRadiusNorm(Parametrization):
         if self.mode != "equal" and self._is_slack(T):
             return "slack"
         triple, regular = self.tracking.follow(self._measured(T))
-        if isinstance(self.radius, str):  # After another parametrization.
+        if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if regular and self.mode == "equal":
             return _Found(triple, regular, None)
@@ -192,11 +170,12 @@ class SpectralRadiusNorm(Parametrization):
 
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
-        if T.ndim > 2 or not is_on_host(T) or self.tracking.tracks(T.shape[-1]):
+        if T.ndim > 2 or not is_on_host(T) or T.shape[-1] >= self.tracking.least_size:
             return False
-        if not isinstance(self.radius, float) or (self.mode == "latched" and self._closed(0.0, T)):
+        radius = self.radius if isinstance(self.radius, float) else self._number()
+        if radius is None or (self.mode == "latched" and self._closed(0.0, T)):
             return False
-        return has_radius_below(self._measured(T), self.radius - self.eps)
+        return has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
         """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
@@ -209,7 +188,7 @@ class SpectralRadiusNorm(Parametrization):
     def constrain(  # type: ignore[override]
         self, T: Tensor, found: _Found | Literal["slack"] | None = None
     ) -> Tensor:
-        """Return r T / (ρ(T) + ε), or T where the mode does not scale."""
+        """Return r T / ρ(T), or T where the mode does not scale."""
         if isinstance(found, str):
             return T
         if found is not None and found.regular:
@@ -223,8 +202,7 @@ class SpectralRadiusNorm(Parametrization):
         if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
             self._close_latches(size, T)
         divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
-        shifted = rho if self.eps == 0 else rho + self.eps / scale
-        divisor = torch.where(divided_by, shifted, 1) / broadcast_to_matrices(self.radius, T, "radius")
+        divisor = torch.where(divided_by, rho, 1) / self._bound_for(T)
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def _constrain_regular(self, T: Tensor, found: _Found) -> Tensor:
@@ -232,14 +210,12 @@ class SpectralRadiusNorm(Parametrization):
         active = None if self.mode == "equal" else self._active(found.size, T)
         if active is False:
             return T
-        radius: Any = self.radius
-        if isinstance(radius, Tensor):
-            radius = broadcast_to_matrices(radius, T, "radius")
+        radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
         if self.of == "absolute":
             rho = known_value(self._measured(T), found.triple, regular=True)
-            W = T * (radius / (rho + self.eps))[..., None, None]
+            W = T * (radius / rho)[..., None, None]
         else:
-            W = divided_by_modulus(T, *found.triple, radius, self.eps)
+            W = divided_by_modulus(T, found.triple, radius)
         return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
@@ -257,47 +233,36 @@ class SpectralRadiusNorm(Parametrization):
         warn_degenerate(f"SpectralRadiusNorm: {reason}")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T, a multiple of W: W itself if W is in the set and ε = 0."""
+        """Return T = W, scaled if W is outside the set."""
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]
         A = self._measured(S)
-        followed = project and self.tracking.tracks(W.shape[-1])
+        followed = project and W.shape[-1] >= self.tracking.least_size
         if followed:
             # The first read follows from here, instead of a second decomposition.
-            self.tracking.begin(A)
+            self.tracking.forget()
             triple, _ = self.tracking.follow(A)
         else:
             triple = dominant_eigentriple(A)
-        if "radius" in self._saved and (project or isinstance(self.radius, str)):
+        if self._takes_present(project):
             self._take_present(scale * triple.eigenvalue.abs())
-        radius = broadcast_to_matrices(self.radius, W, "radius")
+        radius = self._bound_for(W)
         size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
         rho = scale * size
         nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
-        # With ε > 0 the set is ρ < r, without its edge, which T reaches only at infinity.
-        edge = radius + tolerance
-        if self.eps > 0:
-            edge = radius - scale * rounding_tolerance(A, triple, finfo_eps(W.dtype))
-        outside = rho > edge
-        if self.mode == "equal" and self.eps == 0:
+        outside = rho > radius + tolerance
+        if self.mode == "equal":
             outside = ((rho - radius).abs() > tolerance) & ~nilpotent
         if not project and bool((outside | rho.isnan()).any()):
             self._raise_outside(rho, radius)
 
-        factor = torch.ones_like(rho)
-        if self.eps > 0:
-            # T = cW is mapped to W for c = ε/(r - ρ). Where ρ ≤ r - ε, T is not scaled, and c = 1.
-            c = self.eps / torch.where(outside, 1, radius - rho)
-            c = c if self.mode == "equal" else c.clamp(min=1)
-            factor = torch.where(nilpotent, factor, c)
         if self.mode == "latched":
             self.latched = outside.to(W.real.dtype)
         if not followed:
-            self.tracking.begin(A)
+            self.tracking.forget()
         self._warned = False
-        moved, kept = S * (radius / size)[..., None, None], W * factor[..., None, None]
-        return torch.where(outside[..., None, None], moved, kept)
+        return torch.where(outside[..., None, None], S * (radius / size)[..., None, None], W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
@@ -306,10 +271,9 @@ class SpectralRadiusNorm(Parametrization):
             T = T / dominant_eigentriple(T.abs()).eigenvalue.abs()[..., None, None]
         if self.mode == "latched":
             self.latched = torch.zeros_like(T.real[..., 0, 0])
-        if isinstance(self.radius, str):
-            self.radius = 1.0
-        self.tracking.begin(self._measured(T))
-        return T * broadcast_to_matrices(self.radius, T, "radius")[..., None, None]
+        self._start_bound()
+        self.tracking.forget()
+        return T * self._bound_for(T)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T; a complex entry counts as two."""
@@ -319,9 +283,9 @@ class SpectralRadiusNorm(Parametrization):
         """Return the arguments, for ``repr``."""
         chosen: str = self.solver
         if self.solver == "auto" and self._shape is not None:
-            chosen = "auto: tracking" if self.tracking.tracks(self._shape[-1]) else "auto: dense"
+            chosen = "auto: tracking" if self._shape[-1] >= self.tracking.least_size else "auto: dense"
         of = "" if self.of == "weight" else f", of={self.of!r}"
-        return f"radius={self.radius!r}, mode={self.mode!r}, eps={self.eps}, solver={chosen!r}{of}"
+        return f"{self._shown()}, mode={self.mode!r}, solver={chosen!r}{of}"
 
     def _measured(self, T: Tensor) -> Tensor:
         """Return the matrix whose spectral radius counts."""
@@ -340,14 +304,10 @@ class SpectralRadiusNorm(Parametrization):
         return above | self._closed(rho, T)
 
     def _exceeds(self, rho: Any, T: Tensor) -> Any:
-        """Return where ρ + ε > r, up to rounding."""
-        radius: Any = self.radius
-        eps: Any = self.eps
-        if isinstance(rho, Tensor):
-            radius = broadcast_to_matrices(radius, T, "radius")
-            # For torch.func's dual numbers, adding a Python number would promote.
-            eps = torch.full_like(rho, eps) if eps else eps
-        return rho + eps > radius * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps)
+        """Return where ρ > r, up to rounding."""
+        number = None if isinstance(rho, Tensor) else self._number()
+        radius: Any = self._bound_for(T) if number is None else number
+        return rho > radius * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps)
 
     def _closed(self, rho: Any, T: Tensor) -> Any:
         """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
@@ -370,7 +330,7 @@ class SpectralRadiusNorm(Parametrization):
             self.latched.fill_(1)
 
     def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
-        relation = "<" if self.eps > 0 else "=" if self.mode == "equal" else "<="
+        relation = "=" if self.mode == "equal" else "<="
         what, call = ("", "") if self.of == "weight" else (" of the absolute values", ".abs()")
         raise InManifoldError(
             f"SpectralRadiusNorm: expected a weight of spectral radius{what} {relation} "
@@ -388,41 +348,6 @@ def warn_degenerate(message: str) -> None:
         level, frame = level + 1, frame.f_back
     message += " in this precision, until T has moved away from such matrices."
     warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
-
-
-def bounds(value: Any, name: str, present: float) -> Tensor:
-    """Return the numbers of an argument in float64 on the host, ``present`` in place of ``"present"``.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    value = present if isinstance(value, str) and value == "present" else value
-    expected = "a number, a tensor or 'present'"
-    return as_numbers(value, name, expected, dtype=torch.float64, device="cpu")
-
-
-def broadcast_to_matrices(value: float | Tensor | str, T: Tensor, name: str) -> Tensor:  # -> () or (...)
-    """Return the argument ``name``, a number or a tensor of one number per matrix, in T's real dtype.
-
-    A tensor is copied. So a read, and its backward pass, have the numbers of the time of the read.
-
-    Raises:
-        ValueError: If the tensor does not broadcast to the matrices.
-    """
-    if not isinstance(value, Tensor):
-        if isinstance(value, str):
-            assert has_no_values(T), "'present' is a number from the first weight with values on"
-            value = 1.0
-        # Created on T's device, because a copy from the host would wait for the device.
-        return T.real.new_full((), value)
-    try:
-        torch.broadcast_to(value, T.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
-            f"{name} for each matrix, got shape {tuple(value.shape)}."
-        ) from None
-    return value.to(T.real.dtype, copy=True).to(T.device, non_blocking=True)
 
 
 def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)

@@ -36,7 +36,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from spectral_param._context import PLAIN_TYPES, autocast_off, differentiated, is_on_host, is_wrapped
+from spectral_param._context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
+from spectral_param._node import differentiated
 from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.analysis._matrices import as_double
 from spectral_param.functional._checks import check_module
-from spectral_param.nn._sequence_layer import check_real
+from spectral_param.nn._sequence_layer import converted
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -81,8 +81,7 @@ class Stepper:
         like = self._call(x[:1].detach(), None)
         parts = [torch.zeros_like(part) for part in _parts(like)]
         if hx is not None:
-            _check_state(_parts(hx), parts, batched, name)
-            parts = [h.detach().to(p.dtype).reshape(p.shape) for h, p in zip(_parts(hx), parts, strict=True)]
+            parts = _states(_parts(hx), parts, batched, name)
         self.is_tuple = isinstance(like, tuple)
         self.shapes = [(len(p), p.shape[2], p.is_complex()) for p in parts]
         self.start = self._pack(parts)
@@ -147,15 +146,15 @@ def _parts(state: State) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def _check_state(given: tuple[Tensor, ...], like: list[Tensor], batched: bool, name: str) -> None:
-    """Raise unless the parts of a state have the right shapes, and are real if the network is."""
+def _states(given: tuple[Tensor, ...], like: list[Tensor], batched: bool, name: str) -> list[Tensor]:
+    """Return the parts of a state in the dtypes of the network; raise unless they have the right shapes."""
     shapes = [tuple(part.shape) for part in given]
     expected = [tuple(part.shape if batched else part[:, 0].shape) for part in like]
     if shapes != expected:
         layout = "(layers, batch, n), also with batch_first" if batched else "(layers, n) for unbatched input"
         raise ValueError(f"{name}: expected hx of shape {expected}, got {shapes}. Reshape it to {layout}.")
-    for part, p in zip(given, like, strict=True):
-        check_real(f"{name}: hx", part, p.dtype)
+    pairs = zip(given, like, strict=True)
+    return [converted(f"{name}: hx", part.detach(), p.dtype).reshape(p.shape) for part, p in pairs]
 
 
 def _as_real(X: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,15 +50,13 @@ from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
 from spectral_param._context import (
-    applied_to_copies,
-    differentiated,
     full_precision,
     is_on_host,
     is_plain,
-    is_wrapped,
     solve,
 )
 from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
+from spectral_param._node import node
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
 # From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
@@ -400,63 +398,27 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
         return torch.from_numpy(K)
 
 
-class _ScaledCayley(torch.autograd.Function):
-    """(T, d, inverse) -> W for ordinary tensors, as one node of the graph.
+def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse, skew: bool = True) -> Tensor:
+    """Return W of ordinary tensors whose inverse is known, as one node of the graph."""
+    X = T.detach()
+    if isinstance(found, ShortInverse):
+        assert isinstance(d, np.ndarray)
+        return node(
+            _short_transform(d, found),
+            lambda G, _: (_short_gradient(d, found, G),),
+            lambda T: _reference(T, torch.from_numpy(d), skew),
+            T,
+        )
+    assert isinstance(d, Tensor)
+    D = d.detach()
+    W = _transform(X, D, found)
 
-    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
-    transform of a small matrix.
-    """
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        g_T = _gradient(X, D, found, G, skew).to(X.dtype) if needed[0] else None
+        g_d = ((_transform(X, D, found) / D[..., None, :]).conj() * G).sum(dim=-2) if needed[1] else None
+        return g_T, g_d
 
-    @staticmethod
-    def forward(ctx: Any, T: Tensor, d: Tensor, found: Inverse, skew: bool) -> Tensor:
-        W = _transform(T, d, found)
-        ctx.found, ctx.skew = found, skew
-        # Nothing but the gradient of phases needs W.
-        ctx.save_for_backward(T, d, W if d.requires_grad else None)
-        return W
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        T, d, W = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Derivatives of higher order.
-            reference = functools.partial(_reference, skew=ctx.skew)
-            g_T, g_d = differentiated(reference, (T, d), [G], ctx.needs_input_grad[:2])
-            return g_T, g_d, None, None
-        g_T = _gradient(T, d, ctx.found, G, ctx.skew).to(T.dtype) if ctx.needs_input_grad[0] else None
-        g_d = ((W / d[..., None, :]).conj() * G).sum(dim=-2) if ctx.needs_input_grad[1] else None
-        return g_T, g_d, None, None
-
-
-class _ShortCayley(torch.autograd.Function):
-    """(T, signs, inverse) -> W for one small real T, as one node of the graph."""
-
-    @staticmethod
-    def forward(ctx: Any, T: Tensor, signs: Array, found: ShortInverse) -> Tensor:
-        ctx.signs, ctx.found = signs, found
-        ctx.save_for_backward(T)
-        return _short_transform(signs, found)
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        (T,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_wrapped(G):
-            return _ShortCayley.long_backward(T, ctx.signs, ctx.found, G), None, None
-        return _short_gradient(ctx.signs, ctx.found, G), None, None
-
-    @staticmethod
-    @full_precision
-    def long_backward(T: Tensor, signs: Array, found: ShortInverse, G: Tensor) -> Tensor | None:
-        """Return the gradient by torch, also of higher order."""
-        d = torch.from_numpy(signs)
-        if torch.is_grad_enabled():
-            return differentiated(functools.partial(_reference, d=d, skew=True), (T,), [G], (True,))[0]
-        return _gradient(T, d, Inverse(torch.from_numpy(found.Z), None), G, skew=True)
-
-
-_transform_copy = applied_to_copies(_ScaledCayley)
-_transform_short_copy = applied_to_copies(_ShortCayley)
+    return node(W, pull_back, functools.partial(_reference, skew=skew), T, d)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Tensor:
@@ -472,7 +434,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Te
     B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
     half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
     twice = 2 * (half + half.mH)
-    if K.ndim == 2 and not is_wrapped(G):
+    if K.ndim == 2:
         # In place: a copy of a large matrix takes a few percent of the time.
         below.addmm_(B, twice, beta=4)
         torch.sub(half, half.mH, out=above)
@@ -517,22 +479,16 @@ def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | No
 
     ``found`` is the :func:`inverse` of an ordinary T, and d an array for a :class:`ShortInverse`.
     """
-    if isinstance(d, np.ndarray):
-        return _transform_short_copy(T, d, found)
     if found is not None:
-        return _transform_copy(T, d, found, True)
+        return _known(T, d, found)
+    assert isinstance(d, Tensor)
     return _scaled_cayley(T, d, skew=True)
 
 
 def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_plain(T, d):
         found = inverse(T.detach(), skew)
-        W: Tensor
-        if isinstance(found, ShortInverse):
-            W = _ShortCayley.apply(T, d.numpy(), found)  # type: ignore[no-untyped-call]
-        else:
-            W = _ScaledCayley.apply(T, d, found, skew)  # type: ignore[no-untyped-call]
-        return W
+        return _known(T, d.numpy() if isinstance(found, ShortInverse) else d, found, skew)
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.
     return _reference(T, d, skew)

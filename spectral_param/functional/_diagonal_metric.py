@@ -44,15 +44,15 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param._context import differentiated, is_on_host, is_plain, is_wrapped, precise
+from spectral_param._context import is_on_host, is_plain
 from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._node import node
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, scaled
@@ -82,9 +82,30 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
         condition: The bound of cond Θ.
         eps: At least the rounding error of the dtype.
     """
-    if is_plain(X):
-        return _Contracting.apply(X, rate, condition, eps)  # type: ignore[no-untyped-call]
-    return contracting_reference(X, rate, condition, eps)
+    if not is_plain(X):
+        return contracting_reference(X, rate, condition, eps)
+    reference = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
+    x, scale = X.detach(), rate / _room(X, eps)
+    if x.ndim == 2 and x.shape[1] <= _SHORT and is_on_host(x) and isinstance(scale, float):
+        short = _short_value(x.numpy().astype(np.float64), scale, condition)
+        if short is not None:
+            W = torch.from_numpy(short[1]).to(x.dtype, copy=True)
+            return node(
+                W,
+                lambda G, _: (_short_pull_back(G.resolve_neg().numpy(), condition, *short),),
+                reference,
+                X,
+            )
+    found = _value(to_double(x), scale, condition)
+    W = found[0].to(x.dtype, copy=True)
+    if found[-1].ndim == 0:  # H is well conditioned, and a gradient needs no more digits than X.
+        found = tuple(t.to(x.dtype) for t in found)
+    kind = found[0].dtype
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        return (_pull_back(x.to(kind), G.to(kind), condition, *found).to(x.dtype),)
+
+    return node(W, pull_back, reference, X)
 
 
 def contracting_reference(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
@@ -116,45 +137,6 @@ def _ratios(d: Tensor) -> Tensor:  # (..., n) -> (..., n, n)
 def _room(X: Tensor, eps: float) -> float:
     n = X.shape[-1]
     return 1 + eps * n**0.5 + 4 * n * _EPS
-
-
-class _Contracting(torch.autograd.Function):
-    """X -> W for ordinary tensors, as one node of the graph.
-
-    Without ``setup_context``, for which PyTorch binds the arguments in each call.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
-        ctx.arguments = rate, condition, eps
-        ctx.short = None
-        scale = rate / _room(X, eps)
-        if X.ndim == 2 and X.shape[1] <= _SHORT and is_on_host(X) and isinstance(scale, float):
-            x = X.detach().numpy()
-            ctx.short = _short_value(x.astype(np.float64), scale, condition)
-            if ctx.short is not None:
-                ctx.save_for_backward(X)
-                return torch.from_numpy(ctx.short[1].astype(x.dtype))
-        W, *rest = _value(to_double(X), scale, condition)
-        found = [W, *rest]
-        if rest[-1].ndim == 0:  # H is well conditioned, and a gradient needs no more digits than X.
-            found = [t.to(X.dtype) for t in found]
-        ctx.save_for_backward(X, *found)
-        return W.to(X.dtype, copy=True)
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None, None]:
-        X, *found = ctx.saved_tensors
-        rate, condition, eps = ctx.arguments
-        if torch.is_grad_enabled() or is_wrapped(G):  # Derivatives of higher order, and many at once.
-            function = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
-            with precise(X):
-                (g_X,) = differentiated(function, [X], [G], [True])
-            return g_X, None, None, None
-        if ctx.short is not None:
-            return _short_pull_back(G.resolve_neg().numpy(), condition, *ctx.short), None, None, None
-        kind = found[0].dtype
-        return _pull_back(X.to(kind), G.to(kind), condition, *found).to(X.dtype), None, None, None
 
 
 def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Tensor, ...]:

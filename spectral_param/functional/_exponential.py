@@ -14,6 +14,7 @@ size, which is eight times the work; that of the products below is twice the wor
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -21,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_traced, matmul
+from spectral_param._context import full_precision, is_on_host, is_plain, is_traced
 from spectral_param._matrices import Array, identity_like
+from spectral_param._node import node
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
 
@@ -76,12 +78,12 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             X = torch.add(X, P, alpha=c)
         if first:
             sums.append(X)
-            X = matmul(powers[3], X)
+            X = powers[3] @ X
     roots = []
     chosen = _choices(s, A)
     for done in range(int(s.max())):
         roots.append(X)
-        squared = matmul(X, X)
+        squared = X @ X
         X = squared if chosen is None else torch.where(done < chosen, squared, X)
     return X, torch.from_numpy(least), _Steps(s, powers, sums, roots)
 
@@ -93,8 +95,8 @@ def _halvings(norm: Array, limit: float) -> Array:
 
 
 def _four_powers(A: Tensor) -> list[Tensor]:
-    A2 = matmul(A, A)
-    return [A, A2, matmul(A2, A), matmul(A2, A2)]
+    A2 = A @ A
+    return [A, A2, A2 @ A, A2 @ A2]
 
 
 def _powers_of_two(exponents: Array, like: Tensor) -> Any:
@@ -132,32 +134,11 @@ def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
     return g_1 * _powers_of_two(-steps.halvings, G)
 
 
-class _Ordinary(torch.autograd.Function):
-    """(A, skew) -> the exponentials of ordinary tensors and the norms that decided, as one node of the graph.
-
-    Without ``setup_context``, for which PyTorch binds the arguments in each call.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
-        E, norm, (s, powers, sums, roots) = _scale_and_square(A, skew)
-        ctx.skew, ctx.halvings = skew, s
-        ctx.save_for_backward(A, *powers, *sums, *roots)
-        ctx.mark_non_differentiable(norm)
-        return E, norm
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        A, *saved = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return _pull_back(_Steps(ctx.halvings, saved[:4], saved[4:7], saved[7:]), G), None
-        # Derivatives of higher order: those of the products.
-        return *differentiated(lambda A: _scale_and_square(A, ctx.skew)[0], [A], [G], [True]), None
-
-
 def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
-    return _Ordinary.apply(A, skew)  # type: ignore[no-untyped-call]
+    """Return the exponentials of ordinary tensors, as one node of the graph, and the norms that decided."""
+    E, norm, steps = _scale_and_square(A.detach(), skew)
+    reference = functools.partial(_scale_and_square, skew=skew)
+    return node(E, lambda G, _: (_pull_back(steps, G),), lambda A: reference(A)[0], A), norm
 
 
 @with_arrays
@@ -258,15 +239,15 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     dtype = T.dtype
     base, T = base.double(), T.double()
     # One Newton-Schulz step: the base is orthonormal to the precision of T's dtype only.
-    base = 1.5 * base - 0.5 * matmul(base, matmul(base.mT, base))
-    C = matmul(base.mT, T)
+    base = 1.5 * base - 0.5 * base @ (base.mT @ base)
+    C = base.mT @ T
     A = (C - C.mT) / 2
-    B = T - matmul(base, C)
+    B = T - base @ C
     size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
     if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
         return _rotated(base, A, B).to(dtype)
     s = torch.where(size > 1, size, 1)
-    above = torch.cat([A, matmul(B.mT, B) / -s], dim=-1)
+    above = torch.cat([A, B.mT @ B / -s], dim=-1)
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
     if is_plain(T) and not is_on_host(T):
@@ -277,10 +258,10 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     else:
         E = exponential(block)
     E = E[..., :n]
-    return (matmul(base, E[..., :n, :]) + matmul(B, E[..., n:, :] / s)).to(dtype)
+    return (base @ E[..., :n, :] + B @ (E[..., n:, :] / s)).to(dtype)
 
 
 def _rotated(base: Tensor, A: Tensor, B: Tensor) -> Tensor:
     """Return the same by the m × m exponential."""
-    half = matmul(B + 0.5 * matmul(base, A), base.mT)
-    return matmul(skew_exponential(half - half.mT), base)
+    half = (B + 0.5 * base @ A) @ base.mT
+    return skew_exponential(half - half.mT) @ base

@@ -67,8 +67,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param._context import matmul, promoted
+from spectral_param._context import promoted
 from spectral_param._matrices import Array
+from spectral_param._node import matmul
 from spectral_param.functional._checks import check_choice, with_arrays
 
 Order = Literal["rectangular", "fft"]

@@ -55,13 +55,12 @@ W this is −1: a reflection.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_traced, matmul, not_nested, solve
+from spectral_param._context import full_precision, is_plain, is_traced, solve
 from spectral_param._matrices import decomposed, identity_like
+from spectral_param._node import matmul, node
 from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
 
 
@@ -92,48 +91,25 @@ def _solve(U: Tensor, tau: Tensor) -> Tensor:
     )
 
 
-class _Accumulate(torch.autograd.Function):
-    """(U, τ) -> X, by the formulas above. Autocast would affect the backward pass of autograd."""
+def _accumulated(U: Tensor, tau: Tensor) -> Tensor:
+    """Return X of ordinary tensors, by the formulas above, as one node of the graph."""
+    vectors, coefficients = U.detach(), tau.detach()
+    X = _solve(vectors, coefficients)
 
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(U: Tensor, tau: Tensor) -> Tensor:
-        return _solve(U, tau)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
-        ctx.save_for_forward(*inputs, output)
-
-    @staticmethod
-    @full_precision
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        U, tau, X = ctx.saved_tensors
-        N = _gram(U)
-        Y = torch.linalg.solve_triangular((tau[..., None] * N).mH, G, upper=False, unitriangular=True)
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        N = _gram(vectors)
+        adjoint = (coefficients[..., None] * N).mH
+        Y = torch.linalg.solve_triangular(adjoint, G, upper=False, unitriangular=True)
         g_U = g_tau = None
-        if ctx.needs_input_grad[0]:
-            DY = tau[..., None].conj() * Y
+        if needed[0]:
+            DY = coefficients[..., None].conj() * Y
             R = (DY @ X.mH).triu(1)
-            g_U = DY.mH - U @ (R + R.mH)
-        if ctx.needs_input_grad[1]:
-            g_tau = (Y * (U.mH - N @ X).conj()).sum(dim=-1)
+            g_U = DY.mH - vectors @ (R + R.mH)
+        if needed[1]:
+            g_tau = (Y * (vectors.mH - N @ X).conj()).sum(dim=-1)
         return g_U, g_tau
 
-    @staticmethod
-    @not_nested
-    @full_precision
-    def jvp(ctx: Any, dU: Tensor | None, dtau: Tensor | None) -> Tensor:
-        U, tau, X = ctx.saved_tensors
-        N = _gram(U)
-        right = torch.zeros_like(X)
-        if dU is not None:
-            dN = (dU.mH @ U + U.mH @ dU).triu(1)
-            right = right + tau[..., None] * (dU.mH - dN @ X)
-        if dtau is not None:
-            right = right + dtau[..., None] * (U.mH - N @ X)
-        return torch.linalg.solve_triangular(tau[..., None] * N, right, upper=True, unitriangular=True)
+    return node(X.clone(), pull_back, _solve, U, tau)
 
 
 @with_arrays
@@ -169,10 +145,9 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
             "Pass a tensor of shape (..., k), or None for reflections."
         )
     if is_traced(U):
-        # torch.compile rejects autograd Functions with a jvp, and assumes wrong strides of the result of
-        # solve_triangular.
+        # torch.compile assumes wrong strides of the result of solve_triangular.
         return U, solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH, check=True)
-    return U, _Accumulate.apply(U, tau)  # type: ignore[no-untyped-call]
+    return U, _accumulated(U, tau) if is_plain(U, tau) else _solve(U, tau)
 
 
 @with_arrays

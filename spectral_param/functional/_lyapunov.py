@@ -62,15 +62,15 @@ The enlargement of H is left out here: it changes the diagonal of N by 2n eps, a
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param._context import differentiated, full_precision, is_on_host, is_plain, is_wrapped, solve
+from spectral_param._context import is_on_host, is_plain, solve
 from spectral_param._matrices import identity_like
+from spectral_param._node import node
 from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
 
@@ -89,7 +89,7 @@ _NORMS = (1e-9, 1e15)
 def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
     if is_plain(X):
-        return _Stable.apply(X)  # type: ignore[no-untyped-call]
+        return _known(X)
     return stable_rounded(X, finfo_eps(X.dtype))
 
 
@@ -203,48 +203,33 @@ def _solve(L: Tensor, B: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L.mH, half, upper=True)
 
 
-class _Stable(torch.autograd.Function):
-    """X -> V for ordinary tensors, as one node of the graph.
+def _known(X: Tensor) -> Tensor:
+    """Return :func:`stable` of an ordinary tensor, as one node of the graph."""
+    x = X.detach()
+    found = None
+    if x.ndim == 2 and x.shape[-1] <= _SHORT and is_on_host(x) and not x.is_complex():
+        found = _short_forward(x)
+    is_short = found is not None
+    V, *rest = _forward(x) if found is None else found
 
-    Without ``setup_context``, for which PyTorch binds the arguments in each call.
-    """
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        return ((_short_backward if is_short else _backward)(G, x, V, *rest),)
 
-    @staticmethod
-    def forward(ctx: Any, X: Tensor) -> Tensor:
-        found = None
-        if X.ndim == 2 and X.shape[-1] <= _SHORT and is_on_host(X) and not X.is_complex():
-            found = _short_forward(X)
-        ctx.is_short = found is not None
-        V, *rest = _forward(X) if found is None else found
-        ctx.save_for_backward(X, V, *rest)
-        return V
+    return node(V.clone(), pull_back, functools.partial(stable_rounded, eps=finfo_eps(x.dtype)), X)
 
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> Tensor | None:
-        if ctx.is_short and not torch.is_grad_enabled() and not is_wrapped(G):
-            return _short_backward(G, *ctx.saved_tensors)
-        return _Stable.long_backward(ctx, G)
 
-    @staticmethod
-    @full_precision
-    def long_backward(ctx: Any, G: Tensor) -> Tensor | None:
-        """Return the gradient by torch, also of higher order."""
-        X, V, Q, L, *divided = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Derivatives of higher order.
-            rounded = functools.partial(stable_rounded, eps=finfo_eps(X.dtype))
-            (g_X,) = differentiated(rounded, [X], [G], [True])
-            return g_X
-        K, S = X.chunk(2, dim=-2)
-        S, *divisors = divided or [S]
-        T = torch.cholesky_solve(G, L)
-        half = T @ V.mH
-        N = half + half.mH
-        g_Q = S @ T.mH - Q @ N
-        g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
-        for divisor in divisors:
-            g_S = g_S / divisor
-        return torch.cat([g_Q @ S.mH, g_S], dim=-2)
+def _backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor, *divided: Tensor) -> Tensor:
+    """Return the gradient by the formulas at the top; ``divided`` are S and its divisors."""
+    K, S = X.chunk(2, dim=-2)
+    S, *divisors = divided or [S]
+    T = torch.cholesky_solve(G, L)
+    half = T @ V.mH
+    N = half + half.mH
+    g_Q = S @ T.mH - Q @ N
+    g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
+    for divisor in divisors:
+        g_S = g_S / divisor
+    return torch.cat([g_Q @ S.mH, g_S], dim=-2)
 
 
 def _forward(X: Tensor) -> tuple[Tensor, ...]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_plain, is_traced
+from spectral_param._context import is_plain
 from spectral_param._eigen import Eigentriple
 from spectral_param._eigen.dense import Height, inner, leading_eigentriple
-from spectral_param._eigen.derivative import eigentriple, known_value, leading_value, recorded_value
+from spectral_param._eigen.derivative import eigentriple, known_value, unseen_value
 from spectral_param.functional._checks import check_square, with_arrays
 
 
@@ -122,9 +122,7 @@ def spectral_abscissa(T: Tensor) -> Tensor:
 
 
 def _value(T: Tensor, height: Height) -> Tensor:
-    if is_traced(T):
-        return recorded_value(T, height)
     if not is_plain(T):
-        return leading_value(T, height)
+        return unseen_value(T, height)
     triple, regular = leading_eigentriple(T, height)
     return known_value(T, triple, height, regular)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -13,7 +12,6 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param._constrain import Init
 from spectral_param._context import autocast_off
-from spectral_param._model import originals_of
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling, block_sizes
 from spectral_param._recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
 from spectral_param._recurrence.dispatch import (
@@ -22,10 +20,10 @@ from spectral_param._recurrence.dispatch import (
     resolve_checkpoints,
     run,
 )
-from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
-from spectral_param.functional._checks import check_bool, chosen_dtype, finfo_eps, whole_number
+from spectral_param._recurrence.sequence import Cell, Result, Rows
+from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell
-from spectral_param.nn._sequence_layer import SequenceLayer, check_real
+from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 InputMap = Literal["linear", "identity"]
 
@@ -157,13 +155,13 @@ class BlockRNNCell(ConstrainedCell):
             State like hx.
 
         Raises:
-            ValueError: If the input or hx is complex and the cell is not, or is of another shape.
+            ValueError: If the input or hx is complex and the cell is not, is of higher precision than the
+                cell, or of another shape.
         """
         self.check_step(input, hx)
         weight = self.weight_hh
-        check_real("input", input, weight.dtype)
-        check_real("hx", hx, weight.dtype)
-        x, h = input.to(weight.dtype), None if hx is None else hx.to(weight.dtype)
+        x = converted("input", input, weight.dtype)
+        h = None if hx is None else converted("hx", hx, weight.dtype)
         with autocast_off(x):  # W in bfloat16 would not be orthogonal, and the state would grow
             z = x if self.weight_ih is None else nn.functional.linear(x, self.weight_ih)
             if h is not None:
@@ -171,23 +169,13 @@ class BlockRNNCell(ConstrainedCell):
             return activate(z, self.bias, self.nonlinearity)
 
     def recurrence(self) -> tuple[Cell, torch.dtype]:
-        """Return the recurrence of a whole sequence, and the dtype of its states.
-
-        Its W is a matrix, or a function h -> h Wᵀ if the constraint has a faster one.
-        """
-        constraint = self._constraint()
-        product = None if constraint is None else self._fast_product(constraint)
-        if constraint is not None and product is not None:
-            W: Recurrent = product
-            dtype = constraint.dtype
-        else:
-            W = weight = self.weight_hh
-            dtype = weight.dtype
+        """Return the recurrence of a whole sequence, and the dtype of its states."""
+        constraint, W = self._constraint(), self.weight_hh
         bias: Tensor | None = self.bias
-        if bias is not None and dtype.is_complex:
-            bias = fitting_bias(bias, torch.empty(0, dtype=dtype, device=bias.device), self.nonlinearity)
+        if bias is not None and W.is_complex():
+            bias = fitting_bias(bias, torch.empty(0, dtype=W.dtype, device=bias.device), self.nonlinearity)
         support = None if constraint is None else constraint.support
-        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), dtype
+        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), W.dtype
 
     def _constraint(self) -> BlockTriangular | None:
         """Return the constraint of W; None if it has been removed or is not the only one."""
@@ -196,17 +184,6 @@ class BlockRNNCell(ConstrainedCell):
             if isinstance(first, BlockTriangular) and not after:
                 return first
         return None
-
-    def _fast_product(self, constraint: BlockTriangular) -> Callable[[Tensor], Tensor] | None:
-        if len(constraint.sizes) > 1:
-            return None
-        originals = originals_of(self._chain())
-        # The function's result has the precision of the originals. In half precision, or after Module.double
-        # has converted only the real originals of a complex weight, W is used, which has the state's dtype.
-        eps = finfo_eps(constraint.dtype)
-        if not all(finfo_eps(t.dtype) == eps <= finfo_eps(torch.float32) for t in originals):
-            return None
-        return constraint.fast_operator(*originals)
 
     def extra_repr(self) -> str:
         """Return sizes and activation, for ``repr``."""
@@ -344,8 +321,7 @@ class BlockRNN(SequenceLayer):
         """Run one layer in one direction; see :class:`spectral_param.nn.SequenceLayer`."""
         assert isinstance(cell, BlockRNNCell)
         recurrence, dtype = cell.recurrence()
-        check_real("input", rows, dtype)
-        check_real("hx", h0, dtype)
+        rows = converted("input", rows, dtype)
+        h0 = None if h0 is None else converted("hx", h0, dtype)
         every = resolve_checkpoints(self.checkpoint_every, len(sizes))
-        h0 = None if h0 is None else h0.to(dtype)
-        return run(recurrence, Rows(rows.to(dtype), h0, sizes, every, return_output))
+        return run(recurrence, Rows(rows, h0, sizes, every, return_output))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,11 +11,14 @@ from torch.nn.utils import parametrize
 
 from spectral_param import init as init_
 from spectral_param._constrain import Init, constrain, let_reset_renew
+from spectral_param._context import HALF
 from spectral_param._model import originals_of
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
+from spectral_param.errors import UnsupportedDtypeError
 
 
-class ConstrainedCell(nn.Module, abc.ABC):
+class ConstrainedCell(nn.Module):
     """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks.
 
     ``pickle`` and ``torch.save`` can save the whole cell. For other parametrized modules they can save only
@@ -43,9 +46,9 @@ class ConstrainedCell(nn.Module, abc.ABC):
         self._start = (blocks, coupling, init)
         _constrain_weight(self, *self._start, device, dtype)
 
-    @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
+        raise NotImplementedError
 
     def check_step(self, input: Tensor, hx: Tensor | None) -> None:
         """Raise unless an input and a state are of the same batch, or of none."""
@@ -83,6 +86,13 @@ class ConstrainedCell(nn.Module, abc.ABC):
         assert isinstance(chain, parametrize.ParametrizationList)
         return chain
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ConstrainedCell:
+        first = self._chain()[0] if parametrize.is_parametrized(self, "weight_hh") else self.weight_hh
+        if isinstance(first, Parametrization | Tensor) and first.dtype.is_complex:
+            fn = _by_precision(fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if not parametrize.is_parametrized(self):
             return super().__reduce_ex__(protocol)
@@ -102,6 +112,34 @@ def _constrain_weight(
     rotations = [init_.henaff_(torch.empty(size, size, dtype=dtype)) for size, _ in blocks]
     module.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
     constrain(module, "weight_hh", BlockTriangular(blocks, coupling), init=init)
+
+
+def _by_precision(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a conversion of a complex network to the precision of ``fn``: real tensors stay real.
+
+    Alone, ``Module.double`` leaves complex tensors in single precision, ``Module.to(torch.float64)`` drops
+    their imaginary parts, and ``Module.to(torch.complex128)`` makes biases and angles complex.
+
+    Raises:
+        UnsupportedDtypeError: If ``fn`` converts to half precision.
+    """
+    dtype = fn(torch.empty(0, dtype=torch.float32)).dtype
+    if dtype in HALF:
+        raise UnsupportedDtypeError(
+            f"dtype: expected the precision of torch.float32 or torch.float64 for a complex network, got "
+            f"{dtype}. Convert the other layers one by one; torch.autocast leaves this network in the "
+            "precision that it has."
+        )
+
+    def convert(t: Tensor) -> Tensor:
+        if not t.is_complex():
+            found = fn(t)
+            return found.real.clone() if found.is_complex() else found
+        if dtype.is_complex:
+            return fn(t)
+        return torch.view_as_complex(fn(torch.view_as_real(t.resolve_conj())))
+
+    return convert
 
 
 def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:

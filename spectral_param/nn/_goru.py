@@ -10,7 +10,7 @@ from spectral_param._parametrizations import ScaledCayley
 from spectral_param._recurrence.goru import goru
 from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell
-from spectral_param.nn._sequence_layer import SequenceLayer, check_real
+from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 
 class GORUCell(ConstrainedCell):
@@ -105,13 +105,12 @@ class GORUCell(ConstrainedCell):
             State like hx.
 
         Raises:
-            ValueError: If the input or hx is complex or of another shape.
+            ValueError: If the input or hx is complex, of higher precision than the cell, or of another
+                shape.
         """
         self.check_step(input, hx)
-        check_real("input", input, self.weight_ih.dtype)
-        check_real("hx", hx, self.weight_ih.dtype)
-        x = input.to(self.weight_ih.dtype)
-        h = x.new_zeros(*x.shape[:-1], self.hidden_size) if hx is None else hx.to(x.dtype)
+        x = converted("input", input, self.weight_ih.dtype)
+        h = x.new_zeros(*x.shape[:-1], self.hidden_size) if hx is None else converted("hx", hx, x.dtype)
         if x.ndim == 1:
             return self.run(x[None], h[None], [1])[1][0]
         return self.run(x, h, [len(x)])[1]
@@ -203,8 +202,6 @@ class GORU(SequenceLayer):
         """Run one layer in one direction."""
         assert isinstance(cell, GORUCell)
         dtype = cell.weight_ih.dtype
-        check_real("input", rows, dtype)
-        check_real("hx", h0, dtype)
-        rows = rows.to(dtype)
-        h0 = rows.new_zeros(sizes[0], self.hidden_size) if h0 is None else h0.to(dtype)
+        rows = converted("input", rows, dtype)
+        h0 = rows.new_zeros(sizes[0], self.hidden_size) if h0 is None else converted("hx", h0, dtype)
         return cell.run(rows, h0, sizes)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import abc
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param._recurrence.sequence import reversal
-from spectral_param.functional._checks import check_bool, check_tensor, is_finite, whole_number
+from spectral_param.functional._checks import check_bool, check_tensor, finfo_eps, is_finite, whole_number
 
 
-class SequenceLayer(nn.Module, abc.ABC):
+class SequenceLayer(nn.Module):
     """Abstract recurrent layer with the interface of :class:`torch.nn.RNN`, around cells of any kind.
 
     A subclass fills ``cells`` with one cell for each entry of :meth:`cell_input_sizes`, and defines
@@ -70,7 +68,6 @@ class SequenceLayer(nn.Module, abc.ABC):
         self.return_output = return_output
         self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
 
-    @abc.abstractmethod
     def run_cell(
         self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
@@ -87,6 +84,7 @@ class SequenceLayer(nn.Module, abc.ABC):
             All states ``(rows, hidden_size)``, or None, and the last state of each sequence
             ``(batch, hidden_size)``.
         """
+        raise NotImplementedError
 
     def cell_input_sizes(self) -> list[int]:
         """Return the number of input features of each cell."""
@@ -112,7 +110,8 @@ class SequenceLayer(nn.Module, abc.ABC):
             ``return_output=False``; and the last states h_n, shaped like hx.
 
         Raises:
-            ValueError: If a shape does not fit or the sequence is empty.
+            ValueError: If a shape does not fit, the sequence is empty, or the input or hx is complex for a
+                real network or of higher precision than the network.
         """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -236,14 +235,23 @@ def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return x * nn.functional.dropout(torch.ones_like(x.real), probability)
 
 
-def check_real(name: str, x: Tensor | None, dtype: torch.dtype) -> None:
-    """Raise if the input or state x is complex and the network real: torch would drop the imaginary part.
+def converted(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an input or a state in the dtype of the network.
 
     Raises:
-        ValueError: If x is complex and the dtype of the network is not.
+        ValueError: If it would lose its imaginary part, or digits.
     """
-    if x is not None and x.is_complex() and not dtype.is_complex:
+    if x.dtype == dtype:
+        return x
+    if x.is_complex() and not dtype.is_complex:
         raise ValueError(
             f"{name}: expected a real tensor for a network of {dtype}, got {x.dtype}. Give the network a "
             "complex dtype, or split the tensor into real and imaginary parts."
         )
+    if (x.is_complex() or x.is_floating_point()) and finfo_eps(x.dtype) < finfo_eps(dtype):
+        kind = dtype if x.is_complex() else dtype.to_real()
+        raise ValueError(
+            f"{name}: expected a tensor of no higher precision than the network of {dtype}, got {x.dtype}. "
+            f"Convert the tensor with .to({kind}), or the network with .to({x.dtype.to_real()})."
+        )
+    return x.to(dtype)

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors",),
     ("_context", "_matrices", "_scale"),
+    ("_node",),
     ("_eigen", "_recurrence", "functional"),
     ("_parametrizations", "init"),
     ("_constrain", "_model"),

@@ -261,14 +261,6 @@ CASES = (
         outside=lambda shape, dtype: with_radius(shape, dtype, 0.7),
     ),
     Case(
-        name="SpectralRadiusNorm-eps",
-        variant=True,
-        make=lambda shape: sp.SpectralRadiusNorm(eps=0.1),
-        member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
-        violation=lambda W: torch.relu(radii(W) - 1),
-        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
-    ),
-    Case(
         name="SpectralRadiusNorm-at_most",
         variant=True,
         make=lambda shape: sp.SpectralRadiusNorm(mode="at_most"),

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 import spectral_param as sp
+from tests.messages import refused
 from tests.promises.cases import CASES
 
 
@@ -41,7 +42,6 @@ class Diagonal(nn.Module):
 @pytest.mark.parametrize(
     "chain",
     [
-        lambda: [Skew(), sp.SingularValues(margin=0.3)],
         lambda: [Constant(), sp.SpectralNorm(1.0)],
         lambda: [Diagonal(), sp.ScaledCayley()],
         lambda: [Constant(), sp.SpectralRadiusNorm(0.9), sp.SpectralNorm(2.0)],
@@ -59,17 +59,39 @@ def test_a_chain_that_trains_nothing_is_refused(chain, dtype) -> None:
 
 def test_a_constraint_after_a_registered_parametrization_is_refused_too() -> None:
     layer = nn.Linear(6, 6)
-    register_parametrization(layer, "weight", Skew())
+    register_parametrization(layer, "weight", Diagonal())
     with pytest.raises(ValueError, match=r"constraint: expected.*trained.*got"):
-        sp.constrain(layer, "weight", sp.SingularValues())
+        sp.constrain(layer, "weight", sp.ScaledCayley())
     assert len(layer.parametrizations.weight) == 1
 
 
-# SingularValues alone reads both triangles of a matrix, and finds in a skew-symmetric one twice the same.
-TRAINS = [case for case in CASES if not case.name.startswith(("SingularValues", "FourierUnitary"))]
+AFTER = [case for case in CASES if case.make((6, 6)).acts_after]
+FIRST = [case for case in CASES if not case.make((6, 6)).acts_after]
 
 
-@pytest.mark.parametrize("case", TRAINS, ids=lambda case: case.name)
+def test_constraints_whose_original_is_a_matrix_act_after_others() -> None:
+    kinds = {type(case.make((6, 6))) for case in AFTER}
+    orthogonal = {sp.ScaledCayley, sp.SkewExponential, sp.Householder}
+    assert kinds == {sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.SignPattern, *orthogonal}
+
+
+@pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)
+def test_the_others_say_that_they_have_to_come_first(case) -> None:
+    dtype = case.dtypes[0]
+    layer = nn.Linear(6, 6, dtype=dtype)
+    before = layer.weight.detach().clone()
+    with refused(type(case.make((6, 6))).__name__):
+        sp.constrain(layer, "weight", [sp.SpectralRadiusNorm(), case.make((6, 6))])
+    assert torch.equal(layer.weight, before)
+    register_parametrization(layer, "weight", sp.SpectralRadiusNorm())
+    for register in (sp.constrain, register_parametrization):
+        with refused(type(case.make((6, 6))).__name__):
+            register(layer, "weight", case.make((6, 6)))
+        assert len(layer.parametrizations.weight) == 1
+    sp.constrain(sp.remove(layer), "weight", case.make((6, 6)))  # The remedy.
+
+
+@pytest.mark.parametrize("case", AFTER, ids=lambda case: case.name)
 def test_other_constraints_after_a_skew_symmetric_matrix_train(case) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(6, 6, dtype=torch.float64)

@@ -190,24 +190,6 @@ def test_the_first_forward_pass_of_a_checkpointed_segment_may_evaluate_the_const
 # Checkpoints --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("constraint", [sp.SpectralRadiusNorm, sp.SpectralNorm])
-def test_training_that_was_interrupted_goes_on_to_the_same_bits_where_a_weight_is_tracked(constraint) -> None:
-    def step(module: Holder, seed: int) -> None:
-        with torch.no_grad():
-            original = module.parametrizations.weight.original
-            original += 1e-3 * gaussian(*original.shape, seed=seed)
-        module.weight  # noqa: B018
-
-    modules = [constrained(gaussian(130, 130), constraint(mode="equal", solver="tracking")) for _ in range(2)]
-    for seed in range(5):
-        step(modules[0], seed)
-    modules[1].load_state_dict(modules[0].state_dict())
-    for seed in range(5, 10):
-        for module in modules:
-            step(module, seed)
-        assert torch.equal(*(module.weight for module in modules))
-
-
 @pytest.mark.parametrize("make", [sp.ScaledCayley, sp.Householder, sp.SkewExponential, sp.Givens])
 def test_a_checkpoint_and_an_average_of_a_weight_of_the_other_determinant(make) -> None:
     Q = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q

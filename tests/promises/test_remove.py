@@ -146,8 +146,6 @@ def test_a_present_bound_that_is_none() -> None:
         sp.SpectralRadiusNorm("now")
     with refused("abscissa: expected.*got 'now'"):
         sp.SpectralAbscissa("now")
-    with refused("eps: expected"):
-        sp.SpectralRadiusNorm("present", eps=0.1)
 
 
 def test_how_far_a_constraint_would_move_a_weight() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 
-# The state is carried over, the rate follows the scores, and the eigenvalue of a block of 96 is tracked from
-# step to step: all of it has to come back from a checkpoint.
+# The state is carried over, and the rate follows the scores: both have to come back from a checkpoint.
 CHARACTERS = """
 label = "characters"
 section = "ptb-50"
@@ -23,7 +22,7 @@ tiny = true
 [network]
 name = "ENRNN"
 long_size = 8
-short_size = 96
+short_size = 24
 embedding = 12
 
 [[optimizer]]

@@ -82,23 +82,17 @@ def test_meta_device_then_materialised_and_restarted(name) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_after_to_empty_a_read_without_values_is_said(name) -> None:
-    """Without ``constrain``, reset_parameters changes the weight that it reads, and no original."""
+def test_after_to_empty_a_restart_or_a_checkpoint_gives_values(name) -> None:
     with torch.device("meta"):
         layer = torch.nn.Linear(4, 4)
     register_parametrization(layer, "weight", KINDS[name][0]((4, 4)))
     layer.to_empty(device="cpu")
-    for t in (*layer.parameters(), *layer.buffers()):
-        t.data.fill_(0.1)  # Instead of any values; seen by no one.
-    with pytest.warns(UserWarning, match="expected"):
-        layer.reset_parameters()
     links = layer.parametrizations.weight
-    layer.to("meta").to_empty(device="cpu")
-    links[0].restart(*links.parameters(recurse=False))  # The remedy.
+    links[0].restart(*links.parameters(recurse=False))
     assert links[0].in_manifold(layer.weight)
     layer.to("meta").to_empty(device="cpu")
     trained = sp.constrain(torch.nn.Linear(4, 4), "weight", KINDS[name][0]((4, 4)))
-    layer.load_state_dict(trained.state_dict())  # The other remedy.
+    layer.load_state_dict(trained.state_dict())
     assert torch.equal(layer.weight, trained.weight)
 
 
@@ -148,6 +142,27 @@ def test_tensors_in_place_of_the_registered_ones_tell_device_and_dtype(name, sta
 
 def no_values(t):
     return t.is_meta or isinstance(t, FakeTensor)
+
+
+@pytest.mark.parametrize(
+    "name", ["ScaledCayley", "Givens", "SchurForm-bounded", "BlockTriangular", "Householder"]
+)
+def test_a_module_that_is_filled_tensor_by_tensor_can_be_moved(name) -> None:
+    """As accelerate's loaders do."""
+    (case,) = (case for case in CASES if case.name == name)
+    for dtype in (case.dtypes[0], case.dtypes[-1]):
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=dtype))
+        sp.constrain(model, "0.weight", case.make((4, 4)))
+        source = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=dtype))
+        sp.constrain(source, "0.weight", case.make((4, 4)))
+        for key, t in source.state_dict().items():
+            owner, _, leaf = key.rpartition(".")
+            owner = model.get_submodule(owner)
+            setattr(owner, leaf, torch.nn.Parameter(t) if leaf in owner._parameters else t)
+        model.to("cpu")
+        assert torch.equal(model[0].weight, source[0].weight)
+        assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
 
 
 def test_fake_tensors_as_on_the_meta_device() -> None:
@@ -390,13 +405,3 @@ def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case
     assert violation.max().item() <= tolerance(torch.float64, shape[-1]) * max(1.0, W.abs().max().item())
     if torch.complex128 not in case.dtypes:
         assert not bool(W.imag.any())
-
-
-@pytest.mark.parametrize("n", [3, 100])
-def test_a_complex_weight_that_loses_its_imaginary_parts_is_refused(n) -> None:
-    layer = sp.constrain(torch.nn.Linear(n, n, dtype=torch.complex64), "weight", sp.ScaledCayley())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        layer.to(torch.float32)
-    with pytest.raises(sp.errors.UnsupportedDtypeError, match=r"expected.*got"):
-        layer.weight  # noqa: B018

@@ -271,12 +271,6 @@ def test_free_parameters_are_the_dimension_of_the_set() -> None:
             assert sp.num_free_parameters(module) == expected
 
 
-def test_class_alone_is_the_function_of_its_first_columns() -> None:
-    X = torch.randn(5, 5, dtype=torch.float64)
-    W = sp.Householder(3)(X)
-    torch.testing.assert_close(W, sp.functional.householder(X[:, :3].tril()))
-
-
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "all"])
 def test_number_of_reflections_out_of_range_is_named(bad) -> None:
     with pytest.raises(ValueError, match=r"reflections: expected.*got"):

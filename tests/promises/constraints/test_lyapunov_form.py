@@ -192,19 +192,6 @@ def test_each_bad_argument_is_named(options, message) -> None:
         sp.LyapunovForm(**options)
 
 
-def test_the_bound_holds_after_another_parametrization() -> None:
-    signs = torch.ones(4, 4)
-    for options in ({}, {"growth": 2.0}, {"abscissa": 0.0}, {"growth": 1.0}):
-        module = torch.nn.Linear(4, 4)
-        sp.constrain(module, "weight", [sp.SignPattern(signs), sp.LyapunovForm(**options)])
-        values = torch.linalg.eigvals(module.weight)
-        assert (values.real if "abscissa" in options else values.abs()).max() <= 1 + 1e-5
-    module = torch.nn.Linear(4, 4)
-    chain = [sp.SignPattern(signs), sp.LyapunovForm("present")]
-    with pytest.raises(ValueError, match=r"radius: expected.*got"):
-        sp.constrain(module, "weight", chain)
-
-
 @pytest.mark.parametrize("name", ["radius", "abscissa"])
 def test_the_start_of_the_paper_leaves_a_present_bound_at_its_default(name) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.LyapunovForm(**{name: "present"}), init="paper")

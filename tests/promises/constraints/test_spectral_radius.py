@@ -63,16 +63,6 @@ def test_latched_stays_normalised_once_it_was() -> None:
     assert radius(layer).item() == pytest.approx(1), "normalised for all subsequent steps"
 
 
-def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
-    """W = T only if ρ(T) + ε ≤ r."""
-    T = with_radius((6, 6), torch.float64, 0.93)
-    layer = constrained(T, mode="at_most", eps=0.1)
-    set_original(layer, T)
-    assert radius(layer).item() == pytest.approx(0.93 / 1.03)
-    set_original(layer, T / 2)
-    assert torch.equal(layer.weight, T / 2)
-
-
 @pytest.mark.parametrize(
     ("n", "mode", "kind"),
     [
@@ -83,11 +73,10 @@ def test_eps_counts_where_no_eigenvalues_are_computed() -> None:
     ],
 )
 def test_numbers_of_every_kind(n, mode, kind) -> None:
-    """ε in the constructor, the radius later."""
     T = with_radius((n, n), torch.float64, 0.97)
     results = []
     for number in (float, kind):
-        layer = constrained(T, mode=mode, eps=number(0.25))
+        layer = constrained(T, radius=number(1.25), mode=mode)
         parametrization(layer).radius = number(1.5)
         original = layer.parametrizations.weight.original
         for factor in (1.0, 4.0):
@@ -105,10 +94,9 @@ def test_numbers_of_every_kind(n, mode, kind) -> None:
         lambda: sp.SpectralRadiusNorm(mode="at_most"),
         lambda: sp.SpectralRadiusNorm(mode="latched"),
         lambda: sp.SpectralRadiusNorm(mode="at_most", of="absolute"),
-        lambda: sp.SpectralRadiusNorm(mode="at_most", eps=0.1),
         lambda: sp.SpectralAbscissa(1.0, mode="at_most"),
     ],
-    ids=["at_most", "latched", "absolute", "eps", "abscissa"],
+    ids=["at_most", "latched", "absolute", "abscissa"],
 )
 def test_second_derivatives_where_the_weight_is_the_original(make, batch, n) -> None:
     """Also where those of the eigenvalue do not exist: all eigenvalues are equal."""
@@ -177,7 +165,7 @@ def test_registration_keeps_the_direction_and_starts_from_the_weight() -> None:
         torch.testing.assert_close(constrained(T, mode=mode).weight, T / 3)
 
 
-# Radius and eps -----------------------------------------------------------------------------------
+# The radius ---------------------------------------------------------------------------------------
 
 
 def test_radius_for_each_matrix_of_a_batch() -> None:
@@ -205,12 +193,6 @@ def test_a_python_radius_is_exact_in_float64() -> None:
     assert radius(layer).item() == pytest.approx(0.95, abs=1e-14)
 
 
-def test_eps_is_the_papers() -> None:
-    T = torch.randn(5, 5, dtype=torch.float64)
-    module = sp.SpectralRadiusNorm(eps=0.1)
-    torch.testing.assert_close(module(T), T / (radii(T).reshape(()) + 0.1))
-
-
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
@@ -221,8 +203,6 @@ def test_eps_is_the_papers() -> None:
         ({"radius": torch.nn.Parameter(torch.ones(2))}, "radius: expected.*got a Parameter"),
         ({"mode": "below"}, "mode: expected.*got 'below'"),
         ({"solver": "power"}, "solver: expected.*got 'power'"),
-        ({"eps": -0.1}, "eps: expected.*got -0.1"),
-        ({"eps": "a"}, "eps: expected.*got 'a'"),
         ({"radius": None}, "radius: expected.*got None"),
         ({"radius": ["a"]}, r"radius: expected.*got \['a'\]"),
     ],
@@ -270,7 +250,7 @@ def test_state_dict_of_another_size() -> None:
 
 
 def test_repr_says_what_it_does() -> None:
-    assert "radius=0.9, mode='equal', eps=0.0, solver='auto'" in repr(sp.SpectralRadiusNorm(0.9))
+    assert "radius=0.9, mode='equal', solver='auto'" in repr(sp.SpectralRadiusNorm(0.9))
 
 
 # Degenerate matrices ------------------------------------------------------------------------------
@@ -336,13 +316,12 @@ def test_defective_within_the_radius_is_nobodys_business() -> None:
         assert torch.equal(layer.weight, matrices.jordan(3, 0.5).float())
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-8, 0.1])
 @pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
 @pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.diag(torch.ones(3), 1)], ids=["zero", "nilpotent"])
-def test_zero_radius_gives_a_finite_weight(eps, mode, T) -> None:
+def test_zero_radius_gives_a_finite_weight(mode, T) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateEigenvalueWarning)
-        layer = constrained(T, mode=mode, eps=eps)
+        layer = constrained(T, mode=mode)
         W = layer.weight
     assert torch.equal(W, T)
     W.sum().backward()
@@ -411,26 +390,6 @@ def test_a_radius_without_a_reciprocal_counts_as_zero(dtype) -> None:
     layer = constrained(torch.eye(3, dtype=dtype))
     set_original(layer, 2e-38 * torch.eye(3, dtype=dtype))
     torch.testing.assert_close(layer.weight, torch.eye(3, dtype=dtype))
-
-
-@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
-@pytest.mark.parametrize("rho", [0.3, 0.95, 0.999])
-def test_assignment_with_eps(mode, rho) -> None:
-    """Every weight inside the open disc is reached, near its edge too, and the map is continuous."""
-    W = with_radius((6, 6), torch.float64, rho)
-    layer = constrained(torch.randn(6, 6, dtype=torch.float64), mode=mode, eps=0.1)
-    layer.weight = W
-    torch.testing.assert_close(layer.weight, W, atol=1e-12, rtol=1e-10)
-
-
-@pytest.mark.parametrize("mode", ["equal", "at_most", "latched"])
-def test_with_eps_the_edge_is_outside(mode) -> None:
-    for _ in range(5):
-        Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
-        layer = constrained(Q, mode=mode, eps=0.1)
-        torch.testing.assert_close(layer.weight, Q / 1.1)
-        with pytest.raises(InManifoldError, match=r"expected.*1, got 1"):
-            layer.weight = Q
 
 
 def test_rounding_alone_does_not_close_a_latch() -> None:
@@ -569,11 +528,10 @@ def in_units(kind, S, d, **kwargs):
     [
         (sp.SpectralRadiusNorm, {"solver": "dense"}),
         (sp.SpectralRadiusNorm, {"solver": "dense", "of": "absolute"}),
-        (sp.SpectralRadiusNorm, {"solver": "dense", "eps": 0.1}),
         (sp.SpectralAbscissa, {}),
         (sp.SpectralRadiusNorm, {"solver": "tracking"}),
     ],
-    ids=["radius", "absolute", "eps", "abscissa", "tracking"],
+    ids=["radius", "absolute", "abscissa", "tracking"],
 )
 @pytest.mark.parametrize(("n", "dtype"), [(5, torch.float32), (30, torch.float64), (120, torch.float64)])
 def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n, dtype) -> None:

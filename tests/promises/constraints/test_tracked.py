@@ -433,33 +433,30 @@ def assert_exact(layer, tolerance=1e-5):
     assert size.item() == pytest.approx(1, abs=tolerance)
 
 
-def beside_the_weight(state):
-    return [key for key in state if not key.endswith("original") and state[key].is_floating_point()]
-
-
-DAMAGES = {
-    "NaN": lambda x: x * torch.nan,
-    "huge": lambda x: torch.full_like(x, 1e15),
-    "huge numbers": lambda x: torch.full_like(x, 1e300) if x.dtype == torch.float64 else x,
-    "half": lambda x: 0.5 * x,
-    "rounded": lambda x: x.half().to(x.dtype),
-    "zero": torch.zeros_like,
-    "negative": lambda x: -x,
-    "one": torch.ones_like,
+# What earlier versions saved beside the weight.
+OLD = {
+    sp.SpectralRadiusNorm: {
+        "right": (1, N, 16),
+        "left": (1, N, 16),
+        "numbers": (1, 7),
+        "triple": (1, 2 * N + 1, 2),
+    },
+    sp.SpectralNorm: {"block": (1, N, 16), "numbers": (6,), "vector": (1, N), "sizes": (2, 1)},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_with_damaged_numbers_beside_the_weight_keeps_the_constraint(kind) -> None:
-    state = trained(linear(kind)).state_dict()
-    for damage in DAMAGES.values():
-        layer = linear(kind)
-        layer.load_state_dict(
-            {k: damage(v) if k in beside_the_weight(state) else v for k, v in state.items()}
-        )
-        assert_exact(layer)
-        for _ in range(3):
-            assert_exact(moved(layer))
+def test_a_checkpoint_has_nothing_beside_the_weight_and_older_ones_load(kind) -> None:
+    layer, other = trained(linear(kind)), linear(kind)
+    state = layer.state_dict()
+    assert list(state) == ["parametrizations.weight.original"]
+    prefix = "parametrizations.weight.0.tracking."
+    older = {prefix + name: torch.rand(shape) for name, shape in {**OLD[kind], "digest": (8,)}.items()}
+    other.load_state_dict(state | older)
+    torch.testing.assert_close(other.weight, layer.weight)
+    assert_exact(moved(other))
+    with pytest.raises(RuntimeError, match="another"):
+        other.load_state_dict(state | {"parametrizations.weight.0.another": torch.zeros(1)})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -471,18 +468,6 @@ def test_checkpoints_fit_other_solvers_and_those_without_a_state(kind) -> None:
     W = 3 * torch.linalg.qr(torch.randn(N, N)).Q
     layer.load_state_dict({"parametrizations.weight.original": W})
     torch.testing.assert_close(layer.weight, W / 3, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_in_memory_survives_an_average_of_all_buffers(kind) -> None:
-    """In place, as AveragedModel and broadcasts write buffers."""
-    layer = trained(linear(kind))
-    expected = layer.weight.detach().clone()
-    for buffer in layer.buffers():
-        if buffer.is_floating_point():
-            buffer.mul_(0.5)
-    torch.testing.assert_close(layer.weight, expected)
-    assert_exact(moved(layer))
 
 
 @pytest.mark.parametrize("use_buffers", [False, True])
@@ -508,7 +493,7 @@ def test_averaged_models_keep_the_constraint(use_buffers) -> None:
 def test_an_assigned_weight_a_conversion_and_a_copy(kind) -> None:
     layer = trained(linear(kind))
     clone = copy.deepcopy(layer)
-    assert torch.equal(moved(layer).weight, moved(clone).weight)
+    torch.testing.assert_close(moved(layer).weight, moved(clone).weight, rtol=1e-4, atol=1e-6)
     clone.weight = W = torch.linalg.qr(torch.randn(N, N)).Q
     torch.testing.assert_close(clone.weight, W, rtol=1e-4, atol=1e-5)
     assert_exact(layer.double(), 1e-9)
@@ -534,7 +519,7 @@ def test_compiled_steps_are_the_eager_ones() -> None:
     reference = copy.deepcopy(layer)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = torch.randn(3, N)
+    x, eps = torch.randn(3, N), torch.finfo(torch.float32).eps
     for _ in range(5):
         results = []
         for each, owner in ((compiled, layer), (reference, reference)):
@@ -543,8 +528,11 @@ def test_compiled_steps_are_the_eager_ones() -> None:
             output.square().sum().backward()
             results.append((output.detach(), owner.parametrizations.weight.original.grad))
             moved(owner)
-        for a, b in zip(*results, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+        (output, gradient), (expected_output, expected_gradient) = results
+        torch.testing.assert_close(output, expected_output, rtol=1e-3, atol=1e-5)
+        # Each is right up to 16 √eps.
+        error = torch.linalg.matrix_norm(gradient - expected_gradient)
+        assert error <= 32 * eps**0.5 * torch.linalg.matrix_norm(expected_gradient)
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

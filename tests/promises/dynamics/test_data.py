@@ -183,6 +183,16 @@ def test_what_is_not_finite_is_not_passed_on(driven, value):
         model.simulate(X[0], 9, U)
 
 
+@pytest.mark.parametrize("horizon", [1, 5, "cv"])
+@pytest.mark.parametrize("shape", [(12, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("options", [{}, {"delays": 2}, {"rank": 1}, {"dt": 0.1}], ids=str)
+def test_data_without_rows_or_columns_are_refused(horizon, shape, options):
+    X = np.empty(shape)
+    for data in (X, [X, X]):
+        with pytest.raises(ValueError, match=about("X", "column" if shape[1] == 0 else "rows")):
+            StableLinearModel(horizon=horizon, **options).fit(data)
+
+
 def test_snapshots_in_columns_are_noticed_and_the_remedy_fits():
     rows, _ = oscillators(120, 0.01, 0, modes=2)
     snapshots = (rows @ np.random.default_rng(0).standard_normal((4, 300))).T  # (space, time)

@@ -39,7 +39,7 @@ def test_second_derivative_in_each_order_of_modes(name) -> None:
     for second in (grad(grad(f)), along(grad(f)), grad(along(f)), torch.func.hessian(f)):
         torch.testing.assert_close(second(zero), difference, rtol=1e-5, atol=1e-6)
     for nested in (along(along(f)), torch.func.jacfwd(torch.func.jacfwd(f))):
-        if "cayley" in name:  # PyTorch's own operations there.
+        if "cayley" in name or name == "householder":  # PyTorch's own operations there.
             torch.testing.assert_close(nested(zero), difference, rtol=1e-5, atol=1e-6)
             continue
         with pytest.raises(NotImplementedError, match=r"torch\.func\.hessian"):

@@ -12,7 +12,6 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
-from spectral_param.testing import Holder
 from tests.promises.cases import orthogonality_defect, radii
 from tests.training import average_inputs
 
@@ -466,96 +465,6 @@ def test_sizes_may_be_integers_of_numpy() -> None:
 def test_no_memory_at_all() -> None:
     with pytest.raises(ValueError, match="at least one that is not 0"):
         sp.nn.ENRNN(2, 0, 0)
-
-
-OPERATORS = {
-    "Householder": (512, lambda: sp.Householder(16), torch.float32),
-    "Householder, complex": (512, lambda: sp.Householder(16), torch.complex64),
-    "FourierUnitary": (512, sp.FourierUnitary, torch.complex64),
-    "Givens": (1024, lambda: sp.Givens(order="fft"), torch.float32),
-    "Givens, complex": (1024, lambda: sp.Givens(layers=3), torch.complex64),
-}
-
-
-@pytest.mark.parametrize("checkpoint_every", [None, 2])
-@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
-def test_operator_instead_of_the_matrix(monkeypatch, n, make, dtype, checkpoint_every) -> None:
-    torch.manual_seed(0)
-    rnn = sp.nn.BlockRNN(2, [(n, make())], dtype=dtype, checkpoint_every=checkpoint_every)
-    torch.nn.init.normal_(rnn.cells[0].bias, std=0.01)
-    x = torch.nn.utils.rnn.pack_sequence([torch.randn(5, 2), torch.randn(3, 2)])
-    assert not isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
-
-    def results():
-        rnn.zero_grad()
-        output, h_n = rnn(x)
-        (output.data.abs().square().sum() + h_n.real.sum()).backward()
-        return [output.data.detach(), h_n.detach(), *(p.grad.clone() for p in rnn.parameters())]
-
-    by_operator = results()
-    monkeypatch.setattr(type(make()), "fast_operator", lambda self, *originals: None)
-    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
-    for actual, expected in zip(by_operator, results(), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
-
-
-def test_no_operator_where_the_matrix_is_changed_afterwards() -> None:
-    rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16))])
-    torch.nn.utils.parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
-    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
-    rnn = sp.nn.BlockRNN(2, [(512, sp.Householder(16)), (3, None)])
-    assert isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
-
-
-@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
-@pytest.mark.parametrize("gates", [1, 2])
-def test_no_operator_of_gates(n, make, dtype, gates) -> None:
-    module = Holder(torch.empty(gates * n, n, dtype=dtype))
-    sp.constrain(module, "weight", make(), init="paper", gates=gates)
-    chain = module.parametrizations.weight
-    found = chain[0].fast_operator(*chain.parameters(recurse=False))
-    assert (found is None) == (gates > 1)
-
-
-@pytest.mark.parametrize(("n", "make", "dtype"), OPERATORS.values(), ids=OPERATORS)
-def test_half_precision_in_sizes_that_have_an_operator(n, make, dtype) -> None:
-    rnn = sp.nn.BlockRNN(2, [(n, make())], dtype=dtype, bias=False)
-    x = torch.randn(3, 1, 2)
-    expected = rnn(x)[0]
-    output = rnn.bfloat16()(x)[0]
-    output.abs().sum().backward()
-    assert (output - expected).abs().max() < 0.02 * expected.abs().max()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: sp.nn.ScuRNN(2, 8),
-        lambda: sp.nn.URNN(2, 8),
-        lambda: sp.nn.URNN(2, 512),
-        lambda: sp.nn.EUNN(2, 8),
-        lambda: sp.nn.EUNN(2, 1024, layers=2),
-    ],
-)
-def test_double_leaves_complex_networks_complex64(make) -> None:
-    rnn = make()
-    x = torch.randn(3, 1, 2)
-    expected = rnn(x)
-    output, h_n = rnn.double()(x.double())
-    assert (output.dtype, h_n.dtype) == (torch.float32, torch.complex64)
-    torch.testing.assert_close((output, h_n), expected, rtol=1e-3, atol=1e-5)
-    assert rnn.cells[0](x[0].double()).dtype == torch.complex64
-
-
-@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "identity", torch.tanh, sp.nn.ModReLU(8)])
-def test_double_leaves_complex_cells_complex64_with_every_activation(nonlinearity) -> None:
-    rnn = sp.nn.BlockRNN(2, [(8, sp.ScaledCayley())], nonlinearity=nonlinearity, dtype=torch.complex64)
-    torch.nn.init.normal_(rnn.cells[0].bias, std=0.1)
-    x, h0 = torch.randn(1, 3, 2), torch.randn(1, 3, 8, dtype=torch.complex64)
-    expected = rnn(x, h0)
-    rnn.double()
-    for actual in (rnn(x, h0)[0], rnn.cells[0](x[0].double(), h0[0])[None]):
-        torch.testing.assert_close(actual, expected[0])
 
 
 @pytest.mark.parametrize("nonlinearity", ["identity", lambda z: z])

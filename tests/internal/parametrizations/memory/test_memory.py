@@ -97,3 +97,17 @@ def test_a_read_costs_the_same_however_many_weights_are_in_use() -> None:
     few = length_of_a_read(layer)
     in_use += [layer.weight for _ in range(500)]
     assert length_of_a_read(layer) <= few + 500  # Less than an instruction for each weight in use.
+
+
+@pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
+def test_the_graph_is_shared_by_reads_and_freed_by_the_last_backward_pass(make) -> None:
+    """As autograd itself frees it, although the user still has the loss."""
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
+    for original in layer.parametrizations.weight.parameters(recurse=False):
+        original.data.add_(0.01)
+    losses = [layer.weight.sum(), layer.weight.sum()]
+    memory = layer.parametrizations.weight[0]._memory
+    for loss in losses:
+        assert memory.last.graph() is not None
+        loss.backward()
+    assert memory.last.graph() is None

@@ -64,27 +64,3 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_tensors_of_a_network_own_their_memory(name: str) -> None:
     check_owned(NETWORKS[name]().state_dict())
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_safetensors_hold_a_model(name: str, tmp_path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    torch.manual_seed(0)
-    model = NETWORKS[name]()
-    safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
-    torch.manual_seed(1)
-    other = NETWORKS[name]()
-    other.load_state_dict(safetensors.load_file(tmp_path / "model.safetensors"))
-    for key, t in model.state_dict().items():
-        assert torch.equal(other.state_dict()[key], t), key
-
-
-def test_a_loader_of_accelerate(tmp_path) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    safetensors = pytest.importorskip("safetensors.torch")
-    torch.manual_seed(0)
-    model = NETWORKS["wide"]()
-    safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
-    other = NETWORKS["wide"]()
-    accelerate.load_checkpoint_in_model(other, str(tmp_path / "model.safetensors"))
-    assert torch.equal(other.weight, model.weight)

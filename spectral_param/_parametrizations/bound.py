@@ -1,0 +1,201 @@
+"""A bound: a number, one number for each matrix, or what the weight has at registration.
+
+A number is an attribute. Numbers for several matrices, and what ``"present"`` has found, are a buffer in
+double precision. So checkpoints, averages and distributed modules have it, and no conversion rounds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from spectral_param._context import has_no_values, is_on_host
+from spectral_param._parametrizations.base import Parametrization, readable
+from spectral_param.functional._checks import as_numbers
+
+Bound = float | Tensor | Literal["present"]
+
+
+class _Kind(NamedTuple):
+    above: float  # What a bound of this kind exceeds.
+    default: float  # In place of "present" where no weight has values.
+    remedy: str
+
+    def allows(self, values: Tensor) -> bool:
+        return bool((values.isfinite() & (values > self.above)).all())
+
+    @property
+    def positive(self) -> str:
+        return "positive " if self.above == 0 else ""
+
+
+_KINDS = {
+    "radius": _Kind(0.0, 1.0, "If the state should decay fast, take a small radius instead of 0."),
+    "norm": _Kind(0.0, 1.0, "For a weight of zeros, which has the norm 0, take no constraint."),
+    "abscissa": _Kind(-math.inf, 0.0, "For stable dynamics take a negative number."),
+}
+
+
+class Bounded(Parametrization):
+    """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
+
+    _is_present = False  # Whether the weight has given the bound, or is to give it.
+
+    def _set_bound(self, name: str, value: Bound) -> None:
+        """Take the argument ``name`` of the constructor.
+
+        Raises:
+            ValueError: If it is no bound of this kind.
+        """
+        self._bound, self._is_present = name, isinstance(value, str)
+        setattr(self, name, value)
+
+    def _as_bound(self, value: Any) -> Any:
+        """Return a number or "present" as it is, and make a buffer of other ones."""
+        name, values = self._bound, self._checked(value)
+        if not isinstance(values, Tensor):
+            return values
+        buffer = self._buffers.get(name)
+        if values.ndim == 0 and buffer is not None:
+            values = values.expand(buffer.shape).clone()
+        if values.ndim == 0 and not self._is_present:
+            return values.item()
+        vars(self).pop(name, None)
+        self.register_buffer(name, self._beside_weight(values))
+        return self._buffers[name]
+
+    def _checked(self, value: Any) -> Tensor | Literal["present"]:
+        """Return a bound as numbers in double precision that are not the caller's tensor."""
+        name, kind = self._bound, _KINDS[self._bound]
+        if isinstance(value, str) and value == "present":
+            return "present"
+        if isinstance(value, nn.Parameter):
+            raise ValueError(
+                f"{name}: expected a number or a tensor, got a Parameter. A bound is not trained: pass "
+                f"{name}.detach()."
+            )
+        expected = "a number, a tensor or 'present'"
+        values = as_numbers(value, name, expected, dtype=torch.float64, device="cpu").clone()
+        if not kind.allows(values):
+            raise ValueError(f"{name}: expected finite {kind.positive}numbers, got {value!r}. {kind.remedy}")
+        return values
+
+    def _beside_weight(self, values: Tensor) -> Tensor:
+        """Return the numbers where the weight is; on the host for the meta device, which would lose them."""
+        device = self._like.device
+        if isinstance(self._like, FakeTensor):
+            return self._like.new_empty(values.shape, dtype=values.dtype)
+        if device.type == "meta":
+            return values
+        # Apple's MPS has no double precision.
+        return (values.float() if device.type == "mps" else values).to(device)
+
+    def _take_present(self, size: Tensor) -> None:
+        """Make what the present matrices have (radii, abscissas, norms) the bound."""
+        name, kind = self._bound, _KINDS[self._bound]
+        if not kind.allows(size):
+            what = name if name == "norm" else f"spectral {name}"
+            raise ValueError(
+                f"{name}: expected a weight of {kind.positive}finite {what} with 'present', got "
+                f"{readable(size)}. Pass a number."
+            )
+        self._buffers.pop(name, None)
+        setattr(self, name, size.detach())
+
+    def _takes_present(self, project: bool) -> bool:
+        """Return whether the weight at hand gives the bound: at registration, or because none has yet."""
+        return self._is_present and (project or isinstance(getattr(self, self._bound), str))
+
+    def _start_bound(self) -> None:
+        """Give "present" a number where no weight has given one."""
+        if isinstance(getattr(self, self._bound), str):
+            setattr(self, self._bound, _KINDS[self._bound].default)
+
+    def _bound_for(self, T: Tensor, like: Tensor | None = None) -> Tensor:  # -> () or (...)
+        """Return the bound for matrices T, in the real dtype and on the device of ``like``, by default T.
+
+        A tensor is copied. So a read, and its backward pass, have the numbers of the time of the read.
+
+        Raises:
+            ValueError: If a tensor does not broadcast to the matrices.
+        """
+        name, value = self._bound, getattr(self, self._bound)
+        like = T if like is None else like
+        if isinstance(value, str):
+            assert has_no_values(T), "'present' is a number from the first weight with values on"
+            value = _KINDS[name].default
+        if isinstance(value, Tensor) and isinstance(T, FakeTensor) != isinstance(value, FakeTensor):
+            value = _KINDS[name].default  # PyTorch combines no fake tensor with a real one.
+        if not isinstance(value, Tensor):
+            # Created on the device, because a copy from the host would wait for it.
+            return like.real.new_full((), value)
+        try:
+            torch.broadcast_to(value, T.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
+                f"{name} for each matrix, got shape {tuple(value.shape)}."
+            ) from None
+        return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
+
+    def _number(self) -> float | None:
+        """Return the bound if it is one number that the host has."""
+        value = getattr(self, self._bound)
+        if isinstance(value, Tensor) and value.ndim == 0 and is_on_host(value):
+            return value.item()
+        return value if isinstance(value, float) else None
+
+    def _shown(self) -> str:
+        """Return the bound for ``repr``."""
+        value = getattr(self, self._bound)
+        if isinstance(value, Tensor) and not has_no_values(value):
+            value = value.tolist()
+        return f"{self._bound}={value!r}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Bounded:
+        values = self._buffers.pop(self._bound, None)
+        try:
+            super()._apply(fn, recurse)
+        finally:  # A conversion that is refused changes nothing.
+            if values is not None:
+                self._buffers[self._bound] = self._beside_weight(values)
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        _, _, missing, unexpected, errors = args
+        name, kind = self._bound, _KINDS[self._bound]
+        key, present = prefix + name, self._buffers.pop(name, None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if present is not None:
+            self._buffers[name] = present
+        elif not self._is_present:
+            return
+        if key not in state_dict:
+            # Earlier versions did not save numbers that the constructor gets.
+            if self._is_present:
+                missing.append(key)
+            return
+        if key in unexpected:
+            unexpected.remove(key)
+        value = state_dict[key]
+        known = (torch.Size(), self._batch()) if self._shape else (value.shape,)
+        if not (value.shape in known and kind.allows(value)):
+            errors.append(
+                f"{key}: expected finite {kind.positive}numbers, one or one for each matrix, got {value}. To "
+                "keep the bound of the module, load the checkpoint without this key, with strict=False."
+            )
+        elif present is not None and present.shape == value.shape:
+            present.copy_(value)  # In place: compiled graphs hold this tensor.
+        else:
+            self._buffers.pop(name, None)
+            setattr(self, name, value)
+
+    def _batch(self) -> torch.Size:
+        """Return the shape of the batch of matrices of the registered weight."""
+        assert self._shape is not None
+        return self._split(torch.empty(self._shape, device="meta")).shape[:-2]
