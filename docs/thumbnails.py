@@ -111,6 +111,16 @@ def plot_10_known_lipschitz_constant(ax):
     ax.set(xlim=(-1, 1), ylim=(-1, 1))
 
 
+def plot_11_provably_forgets(ax):
+    """Two trajectories of an attacked ReLU network stay inside an envelope that is known beforehand."""
+    t = np.linspace(0, 10, 300)
+    ax.fill_between(t, -np.exp(-0.25 * t), np.exp(-0.25 * t), color=AFTER, alpha=0.25, linewidth=0)
+    for sign in (-1, 1):
+        ax.plot(t, sign * np.exp(-0.25 * t), color=OTHER, linewidth=2, linestyle="--")
+        ax.plot(t, sign * 0.9 * np.exp(-0.3 * t) * np.cos(1.1 * t), color=AFTER, linewidth=4)
+    ax.set(xlim=(0, 10), ylim=(-1.1, 1.1))
+
+
 def finish_gallery(gallery):
     """Draw the pictures of all tutorials, and write the lines below their titles.
 

@@ -1299,7 +1299,7 @@ ANALYSES = (
     ),
     Fault(
         "certificate: it is that of the radius 1, whatever was asked for",
-        "spectral_param/analysis/_lyapunov.py",
+        "spectral_param/analysis/_quadratic_form.py",
         'square_matrices(W, "lyapunov_certificate") / radius',
         'square_matrices(W, "lyapunov_certificate")',
         promise("analysis/test_lyapunov.py"),
@@ -1594,6 +1594,123 @@ TESTING = (
     ),
 )
 
+# Diagonal coordinates -----------------------------------------------------------------------------
+
+DIAGONAL = (
+    Fault(
+        "box: the coordinates may have the square of the condition that is asked for",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "math.log(square) + 1e-3, math.log(condition) / 2, goal)",
+        "math.log(square) + 1e-3, math.log(condition), goal)",
+        promise("functional/test_scaled_norm.py"),
+    ),
+    Fault(
+        "pull: the gradient of the barrier has the rows alone",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "_found(2 * (left - right), n",
+        "_found(2 * left, n",
+        promise("functional/test_scaled_norm.py"),
+    ),
+    Fault(
+        "room: an estimate of a norm that is too small is taken for its bound",
+        "spectral_param/functional/_proven_norm.py",
+        "    while not _is_below(gram, s):",
+        "    while False:",
+        ("tests/internal/functional/proven_norm",),
+    ),
+    Fault(
+        "coordinates: the certificate has the inverse of its coordinates",
+        "spectral_param/functional/_contraction.py",
+        "np.exp(least_norm(W, CONDITION, enough).log)",
+        "np.exp(-least_norm(W, CONDITION, enough).log)",
+        promise("analysis/test_diagonal_metric.py"),
+    ),
+    Fault(
+        "rounded: a weight that is rounded to half precision has no room for it",
+        "spectral_param/_parametrizations/lyapunov_form.py",
+        "return max(finfo_eps(X.dtype), finfo_eps(self.dtype))",
+        "return finfo_eps(X.dtype)",
+        promise("constraints/test_diagonal_metric.py", "rounded"),
+    ),
+    Fault(
+        "transposed: the weight contracts in the inverse of its coordinates",
+        "spectral_param/functional/_diagonal_metric.py",
+        "return d.exp()[..., None, :] * (-d).exp()[..., :, None]",
+        "return d.exp()[..., :, None] * (-d).exp()[..., None, :]",
+        promise("constraints/test_diagonal_metric.py"),
+    ),
+    Fault(
+        "pull-back: the gradient of the coordinates lacks the derivative of tanh",
+        "spectral_param/functional/_diagonal_metric.py",
+        "(P.sum(axis=0) - P.sum(axis=1)) * slope",
+        "P.sum(axis=0) - P.sum(axis=1)",
+        contract("diagonal and gradients"),
+    ),
+    Fault(
+        "squared: in continuous time the coordinates enter once",
+        "spectral_param/functional/_diagonal_metric.py",
+        "(Z - Z.mT - Y.mT @ Y) * (-2 * d).exp()",
+        "(Z - Z.mT - Y.mT @ Y) * (-d).exp()",
+        promise("constraints/test_diagonal_metric.py", "abscissa"),
+    ),
+    Fault(
+        "leak: a leaky reservoir is scaled as one without a leak",
+        "spectral_param/init.py",
+        "reciprocal() * ((rate - (1 - leak)) / leak)",
+        "reciprocal() * rate",
+        promise("test_echo_state.py", "meet"),
+    ),
+    Fault(
+        "scaled: the certificate of a reservoir is that of the weight before",
+        "spectral_param/init.py",
+        "return W, certificate(matrices_of(W, name), scalings, leak)",
+        "return W, certificate(matrices, scalings, leak)",
+        promise("test_echo_state.py"),
+    ),
+    Fault(
+        "forgets: the recurrent matrix has the bound of the linear map",
+        "spectral_param/nn/_contracting_rnn.py",
+        'LyapunovForm(rate, growth=growth, metric="diagonal")',
+        "LyapunovForm(rate, growth=growth)",
+        promise("nn/test_contracting_rnn.py"),
+    ),
+    Fault(
+        "subclasses: a module counts as what its class is derived from",
+        "spectral_param/analysis/_lipschitz.py",
+        "        if kind is nn.Sequential:",
+        "        if isinstance(module, nn.Sequential):",
+        promise("analysis/test_lipschitz.py", "refused"),
+    ),
+    Fault(
+        "identity: a residual block has the constant of its function",
+        "spectral_param/analysis/_lipschitz.py",
+        "return (1 + self.of(function",
+        "return (self.of(function",
+        promise("analysis/test_lipschitz.py", "residual"),
+    ),
+    Fault(
+        "overlap: windows of max pooling that overlap count as one",
+        "spectral_param/analysis/_layer_constants.py",
+        "math.ceil(k / (s // math.gcd(s, d)))",
+        "1",
+        promise("analysis/test_lipschitz.py", "max_pooling"),
+    ),
+    Fault(
+        "frequencies: the norm of a convolution is that on the grid of frequencies",
+        "spectral_param/analysis/_layer_constants.py",
+        "/ leader.cosine * (1 + _SAME + rounding)",
+        "* (1 + _SAME + rounding)",
+        promise("analysis/test_lipschitz.py", "linear_layer or attack"),
+    ),
+    Fault(
+        "margin: two logits move as one",
+        "spectral_param/analysis/_lipschitz.py",
+        "return margin / (math.sqrt(2) * lipschitz)",
+        "return margin / lipschitz",
+        promise("analysis/test_lipschitz.py", "radi"),
+    ),
+)
+
 # The papers' programs -----------------------------------------------------------------------------
 
 PAPERS = (
@@ -1633,5 +1750,6 @@ FAULTS = (
     *VERBS,
     *ERRORS,
     *TESTING,
+    *DIAGONAL,
     *PAPERS,
 )

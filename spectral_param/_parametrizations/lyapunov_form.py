@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,12 +11,30 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.spectral_radius import rounding_tolerance
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import check_finite, check_time, finfo_eps, is_finite
+from spectral_param.functional._checks import (
+    check_choice,
+    check_finite,
+    check_real,
+    check_time,
+    finfo_eps,
+    is_finite,
+)
+from spectral_param.functional._diagonal_metric import (
+    contracting,
+    contracting_inverse,
+    dissipative_inverse,
+    log_coordinates,
+)
+from spectral_param.functional._diagonal_metric import dissipative as dissipative_diagonal
+from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
+from spectral_param.functional._scaled_norm import CONDITION
+
+Metric = Literal["full", "diagonal"]
 
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
@@ -28,7 +46,7 @@ class Certificate(NamedTuple):
 
     Attributes:
         form: Hermitian positive definite M ``(..., n, n)`` with WᴴMW ≤ r²M; in continuous time
-            MW + WᴴM ≤ 2aM.
+            MW + WᴴM ≤ 2aM. With ``metric="diagonal"`` M is diagonal, Θ².
         growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
     """
 
@@ -56,7 +74,12 @@ class LyapunovForm(Bounded):
             otherwise as ``radius``, and not together with it.
         growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
             continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction; the original is then K alone. ``None``, the default: no bound.
+            contraction; the original is then K alone. ``None``, the default: no bound, with
+            ``metric="diagonal"`` 1e12.
+        metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` proves it of
+            networks, too, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for every
+            input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With an
+            abscissa a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]. See below.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -80,14 +103,33 @@ class LyapunovForm(Bounded):
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
     is defective, as in a Jordan block, has none.
+
+    **Networks.** With ``metric="diagonal"`` S is a positive diagonal Θ, whose logarithm is the last row of
+    the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
+    states h, h' of a network that see the same inputs have ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence
+    ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started from. The set has every W of
+    norm at most r, of ρ(\|W\|) ≤ r, and every block-triangular W of diagonal blocks of norm below r. Feedback
+    of the output into the network changes W and voids the proof; modReLU with a positive bias jumps. A leaky
+    network (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. The abscissa does not prove that
+    dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set, and scales others by r over
+    their :func:`~spectral_param.functional.scaled_norm` (shifts them, in continuous time). Rounding of the
+    weight to its dtype is accounted for, up to underflow in float16. Sources: Buehner and Young, "A tighter
+    bound for the echo state property" (2006); Revay and Manchester, "Contracting implicit recurrent neural
+    networks" (2020).
     """
 
     acts_after = False
 
     def __init__(
-        self, radius: Bound | None = None, *, abscissa: Bound | None = None, growth: float | None = None
+        self,
+        radius: Bound | None = None,
+        *,
+        abscissa: Bound | None = None,
+        growth: float | None = None,
+        metric: Metric = "full",
     ) -> None:
         super().__init__()
+        check_choice(metric, "metric", get_args(Metric))
         check_time(radius, abscissa)
         if growth is not None and not (is_finite(growth) and growth >= 1):
             raise ValueError(
@@ -101,9 +143,12 @@ class LyapunovForm(Bounded):
         else:
             self._set_bound("abscissa", abscissa)
         self.growth = None if growth is None else float(growth)
+        self.metric = metric
 
     def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
-        """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``."""
+        """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
+        if self._is_diagonal():
+            return self._diagonal_map(as_real(X))
         if self.growth is None and self.abscissa is None:
             V = lyapunov.stable(X)
         else:
@@ -115,6 +160,8 @@ class LyapunovForm(Bounded):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return the original, found in double precision."""
         check_finite(W, "LyapunovForm")
+        if self._is_diagonal():
+            return self._diagonal_inverses(W, eps, project)
         return self._inverses(W, *self._bound_and_size(W, eps, project), eps, project)
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float, project: bool) -> Tensor:
@@ -140,12 +187,14 @@ class LyapunovForm(Bounded):
         self._start_bound()
         W = init.disc_(torch.empty_like(like))
         W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
+        if self._is_diagonal():
+            return self._diagonal_inverses(W, finfo_eps(W.dtype), project=True)
         bound = self._bound_for(W)
         return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
-        return real_entries(X) // self._blocks()
+        return real_entries(X) // self._rows(X.shape[-1]) * X.shape[-1]
 
     @torch.no_grad()
     def certificate(self, X: Tensor) -> Certificate:
@@ -168,6 +217,9 @@ class LyapunovForm(Bounded):
             True
         """
         X = to_double(X.detach())
+        if self._is_diagonal():
+            log = log_coordinates(as_real(X)[..., -1, :], self._condition())
+            return Certificate((2 * log).exp().diag_embed(), (log.amax(dim=-1) - log.amin(dim=-1)).exp())
         form = lyapunov.form(X, self.abscissa is not None, self.growth)
         values = torch.linalg.eigvalsh(form)
         ratio = values[..., -1] / values[..., 0]
@@ -175,13 +227,18 @@ class LyapunovForm(Bounded):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        return f"{self._shown()}, growth={self.growth}"
+        metric = "" if self.metric == "full" else f", metric={self.metric!r}"
+        return f"{self._shown()}, growth={self.growth}{metric}"
 
     # Implementation -----------------------------------------------------------------------------------
 
     def _blocks(self) -> int:
         """Return the number of blocks of n rows in the original."""
         return (2 if self.abscissa is None else 3) - (self.growth == 1)
+
+    def _rows(self, n: int) -> int:
+        """Return the number of rows of the original of a weight with n rows."""
+        return (1 if self.abscissa is None else 2) * n + 1 if self._is_diagonal() else self._blocks() * n
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
         """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
@@ -254,6 +311,62 @@ class LyapunovForm(Bounded):
             originals.append(X)
             target = target + V - self._map(X, eps)
         return originals[::-1]
+
+    # The diagonal metric ---------------------------------------------------------------------------
+
+    def _is_diagonal(self) -> bool:
+        """Return whether Θ is trained: with a growth of 1 it is the identity."""
+        return self.metric == "diagonal" and self.growth != 1
+
+    def _condition(self) -> float:
+        """Return the bound of cond Θ."""
+        return CONDITION if self.growth is None else self.growth
+
+    def _eps_of(self, X: Tensor) -> float:
+        """Return the rounding error of the weight, which may be in half precision where X is not."""
+        return max(finfo_eps(X.dtype), finfo_eps(self.dtype))
+
+    def _diagonal_map(self, X: Tensor) -> Tensor:
+        """Return W."""
+        exact = to_double(X)
+        if self.abscissa is None:
+            rate = self._number()
+            rates = self._bound_for(X, exact)[..., None, None] if rate is None else rate
+            return contracting(X, rates, self._condition(), self._eps_of(X))
+        shift = self._bound_for(X, exact).abs()[..., None, None]
+        V = dissipative_diagonal(exact, self._condition(), self._eps_of(X), shift)
+        return self._placed(V).to(X.dtype)
+
+    def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:
+        """Return the originals of matrices; raise for one outside the set, unless it is projected."""
+        check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
+        exact = to_double(W.detach().cpu())
+        matrices = exact.reshape(-1, *W.shape[-2:])
+        if self._takes_present(project):
+            least = least_norm if self.abscissa is None else least_abscissa
+            sizes = [least(matrix.numpy(), self._condition()).size for matrix in matrices]
+            self._take_present(torch.tensor(sizes, dtype=torch.float64).reshape(W.shape[:-2]))
+        limits = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
+        found = []
+        for matrix, bound in zip(matrices, limits, strict=True):
+            if self.abscissa is None:
+                X, size = contracting_inverse((matrix / bound).numpy(), self._condition(), eps)
+                beyond, size = size - 1, size * bound
+            else:
+                V = (matrix - bound * identity_like(matrix)).numpy()
+                X, mu = dissipative_inverse(V, self._condition(), eps, abs(bound))
+                beyond, size = mu / max(1.0, float(matrix.abs().max())), bound + mu
+            if not project and not beyond <= 10 * len(matrix) * eps + 10 * precision(len(matrix)):
+                name = "norm" if self.abscissa is None else "abscissa"
+                raise InManifoldError(
+                    f"LyapunovForm: expected a weight whose least {name} in diagonal coordinates is at most "
+                    f"{bound:.6g}, for a condition of at most {self._condition():.6g}, got {size:.6g}. "
+                    "Remove the parametrization, set the weight and register a new instance, which moves it "
+                    "into the set."
+                )
+            found.append(X)
+        X = torch.stack(found)
+        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
 
     def _refuse(self, error: float) -> None:
         wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"

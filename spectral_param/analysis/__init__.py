@@ -8,7 +8,8 @@ it. A :class:`ValueError` says what to pass in place of what is no tensor or arr
 from spectral_param.analysis._displacement import displacement
 from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
-from spectral_param.analysis._lyapunov import LyapunovCertificate, lyapunov_certificate
+from spectral_param.analysis._lipschitz import certified_radius, lipschitz
+from spectral_param.analysis._lyapunov import lyapunov_certificate
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis._plot import (
     plot_angles,
@@ -24,6 +25,7 @@ from spectral_param.analysis._plot import (
     plot_subdiagonals,
     plot_transient_growth,
 )
+from spectral_param.analysis._quadratic_form import LyapunovCertificate
 from spectral_param.analysis._schur_structure import (
     LowerSchur,
     lower_schur,
@@ -37,12 +39,15 @@ from spectral_param.analysis._spectra import (
     spectral_summary,
 )
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
+from spectral_param.functional._contraction import ContractionCertificate
 
 __all__ = [
+    "ContractionCertificate",
     "LowerSchur",
     "LyapunovCertificate",
     "Recorder",
     "TransientGrowth",
+    "certified_radius",
     "departure_from_normality",
     "displacement",
     "eigenvalues",
@@ -51,6 +56,7 @@ __all__ = [
     "gradient_norm_bounds",
     "gradient_norms",
     "kreiss_constant",
+    "lipschitz",
     "loss_gradient_norms",
     "lower_schur",
     "lyapunov_certificate",

@@ -1,53 +1,70 @@
-"""Lyapunov certificates: quadratic forms that prove a matrix stable and bound its transient growth."""
+"""Lyapunov certificates, of linear maps by any quadratic form, of networks by a diagonal one."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import Any, Literal, overload
 
-import torch
 from torch import Tensor
 
-from spectral_param.analysis._matrices import square_matrices
-from spectral_param.functional._checks import is_finite, with_arrays
-from spectral_param.functional._lyapunov import quadratic_form
+from spectral_param.analysis._quadratic_form import LyapunovCertificate
+from spectral_param.analysis._quadratic_form import lyapunov_certificate as quadratic_certificate
+from spectral_param.functional._checks import check_choice, is_finite
+from spectral_param.functional._contraction import ContractionCertificate, contraction_certificate
 
-# A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
-_SINGULAR, _ROUNDING = 1e-13, 1e-8
-
-
-class LyapunovCertificate(NamedTuple):
-    """A quadratic form that proves a matrix stable.
-
-    Attributes:
-        form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; NaN where none was found.
-        growth: sqrt(cond M), so that ‖Wᵏ‖ ≤ growth·rᵏ for all k, ``(...)``; infinite where none was found.
-    """
-
-    form: Tensor
-    growth: Tensor
+Metric = Literal["full", "diagonal"]
 
 
-@with_arrays
-def lyapunov_certificate(W: Tensor, radius: float = 1.0) -> LyapunovCertificate:
-    r"""Return a quadratic form M with :math:`W^H M W ≤ r^2 M`, and the bound of the growth that it proves.
+@overload
+def lyapunov_certificate(
+    W: Tensor, radius: float | None = None, metric: Literal["full"] = "full"
+) -> LyapunovCertificate: ...
 
-    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare the bound with what
+
+@overload
+def lyapunov_certificate(
+    W: Any, radius: float | None = None, *, metric: Literal["diagonal"]
+) -> ContractionCertificate: ...
+
+
+def lyapunov_certificate(
+    W: Any, radius: float | None = None, metric: Metric = "full"
+) -> LyapunovCertificate | ContractionCertificate:
+    r"""Return coordinates in which a matrix is a contraction: the proof that it is stable.
+
+    ``metric="full"``, the default: a quadratic form M with :math:`W^H M W ≤ r^2 M`. It proves
+    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare that with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
-    edge and semisimple. The form is not the one of least condition, so the bound may be too large. A weight
-    of :class:`spectral_param.LyapunovForm` already has a form:
+    edge and semisimple. The form is not the one of least condition, so the bound may be too large.
+
+    ``metric="diagonal"``: a positive diagonal Θ and the rate :math:`r = ‖ΘWΘ^{-1}‖_2`. It proves that every
+    network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts in
+    ‖Θ·‖ at this rate, for every input, U and b: two states that see the same inputs have
+    :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 - h_0'‖_2`. Feedback of the output into the network
+    changes W and voids the proof. Source: Buehner and Young (2006); see
+    :func:`spectral_param.functional.scaled_norm`.
+
+    A weight of :class:`spectral_param.LyapunovForm` already has its metric:
     :meth:`spectral_param.LyapunovForm.certificate` returns it.
 
     Args:
-        W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
-        radius: The radius r > 0. The default is 1.
+        W: Square matrices ``(..., n, n)``, or gate blocks ``(..., k·n, n)``. With ``"full"`` real or complex,
+            with ``"diagonal"`` real; then also one sparse matrix ``(n, n)``, of scipy or torch, with n up to
+            5000.
+        radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
+            search stops at it, with a Θ of smaller condition. The default is the least rate, to 1e-6, or 1e-4
+            for n > 512, relatively.
+        metric: ``"full"`` or ``"diagonal"``.
 
     Returns:
-        Named tuple ``(form, growth)`` in double precision.
+        Named tuple ``(form, growth)`` or ``(scaling, rate, radius, condition)`` in double precision.
 
     Raises:
+        NotAMatrixError: If W has fewer than two dimensions or no entries.
         NotSquareError: If W is neither square nor a stack of square blocks.
-        ValueError: If the radius is not positive and finite.
+        UnsupportedDtypeError: With ``"diagonal"``, if W is complex.
+        NotProvenError: With ``"diagonal"``, if a sparse W has more than 5000 rows, or its spectral radius
+            cannot be proven.
+        ValueError: If the radius is not positive and finite, or the metric is another one.
 
     Example:
         >>> W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
@@ -55,28 +72,13 @@ def lyapunov_certificate(W: Tensor, radius: float = 1.0) -> LyapunovCertificate:
         >>> measured = spectral_param.analysis.transient_growth(W, steps=100).peak
         >>> bool(measured <= certificate.growth)
         True
+        >>> certificate = spectral_param.analysis.lyapunov_certificate(W, 0.95, metric="diagonal")
+        >>> bool(certificate.rate <= 0.95)
+        True
     """
-    if not (is_finite(radius) and radius > 0):
+    check_choice(metric, "metric", ("full", "diagonal"))
+    if radius is not None and not (is_finite(radius) and radius > 0):
         raise ValueError(f"lyapunov_certificate: radius: expected a finite number > 0, got {radius!r}.")
-    V = square_matrices(W, "lyapunov_certificate") / radius
-    found = [_proven(matrix) for matrix in V.reshape(-1, *V.shape[-2:]).cpu()]
-    form = torch.stack([M for M, _ in found]).reshape(V.shape).to(V.device)
-    return LyapunovCertificate(
-        form, torch.tensor([g for _, g in found], dtype=torch.float64).reshape(V.shape[:-2])
-    )
-
-
-def _proven(V: Tensor) -> tuple[Tensor, float]:  # (n, n) -> (n, n), growth
-    """Return M and its growth; NaN and infinity if M is singular or VᴴMV ≤ M does not hold."""
-    M = quadratic_form(V)
-    nothing = torch.full_like(M, torch.nan), math.inf
-    if not bool(M.isfinite().all()):
-        return nothing
-    values, vectors = torch.linalg.eigh(M)
-    if not float(values[0]) > _SINGULAR * float(values[-1]):
-        return nothing
-    root = vectors * values.sqrt()
-    norm = torch.linalg.matrix_norm(root.mH @ V @ (vectors / values.sqrt()), 2)
-    if not float(norm) <= 1 + _ROUNDING:
-        return nothing
-    return M, math.sqrt(float(values[-1] / values[0]))
+    if metric == "full":
+        return quadratic_certificate(W, 1.0 if radius is None else radius)
+    return contraction_certificate(W, 0.0 if radius is None else radius, "lyapunov_certificate")

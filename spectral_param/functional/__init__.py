@@ -12,6 +12,7 @@ from spectral_param.functional._exponential import exponential
 from spectral_param.functional._fourier import fourier_operator
 from spectral_param.functional._givens import givens_operator
 from spectral_param.functional._householder import householder, householder_apply, householder_factors
+from spectral_param.functional._scaled_norm import scaled_norm
 from spectral_param.functional._schur import schur_form
 from spectral_param.functional._spectral_radius import dominant_eigen, spectral_abscissa, spectral_radius
 
@@ -29,6 +30,7 @@ __all__ = [
     "modrelu",
     "rnn",
     "scaled_cayley",
+    "scaled_norm",
     "schur_form",
     "spectral_abscissa",
     "spectral_radius",

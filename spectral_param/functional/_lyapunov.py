@@ -90,11 +90,18 @@ def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
 
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
     """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
-    pair = torch.cat([K, identity_like(K).expand_as(K) / 2], dim=-2) / (1 + _size(K))
+    return contraction_factors(K)[0]
+
+
+def contraction_factors(K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return C, s and the Cholesky factor of (KᴴK + I/4)/s²."""
+    size = 1 + _size(K)
+    pair = torch.cat([K, identity_like(K).expand_as(K) / 2], dim=-2) / size
+    L = _cholesky(pair.mH @ pair)
     # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
-    Z = torch.linalg.solve_triangular(_cholesky(pair.mH @ pair), pair.mH, upper=False)
+    Z = torch.linalg.solve_triangular(L, pair.mH, upper=False)
     first, second = Z.chunk(2, dim=-1)
-    return 2 * (second.mH @ first)
+    return 2 * (second.mH @ first), size, L
 
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
@@ -249,17 +256,17 @@ def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     that of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
-    K = _contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
+    K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
     return torch.cat([K, root * (len(V) ** 0.5 / torch.linalg.matrix_norm(root))])
 
 
 def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (2n, n)
     """Return [K; K'], or K if ``growth`` is 1, for V and P of a condition of at most growth²."""
     if growth == 1:
-        return _contraction_inverse(V)
+        return contraction_inverse(V)
     K = _conditioned_inverse(P, growth)
     S = conditioned(K, growth)
-    return torch.cat([_contraction_inverse(torch.linalg.solve_ex(S, S @ V, left=False).result), K])
+    return torch.cat([contraction_inverse(torch.linalg.solve_ex(S, S @ V, left=False).result), K])
 
 
 def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  # -> (3n, n)
@@ -287,7 +294,7 @@ def _singular(c: Tensor) -> Tensor:
     return c / (1 + (1 - c.square()).sqrt()) / 2
 
 
-def _contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
+def contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return K of a contraction; singular values above 1 become 1."""
     U, c, Xh = torch.linalg.svd(C)
     return (Xh.mH * _singular(c)) @ U.mH

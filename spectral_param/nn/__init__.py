@@ -1,6 +1,7 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
+from spectral_param.nn._contracting_rnn import ContractingRNN
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._models import (
     ENRNN,
@@ -14,6 +15,7 @@ from spectral_param.nn._models import (
     SpectralRNN,
 )
 from spectral_param.nn._modrelu import ModReLU
+from spectral_param.nn._residual import Residual
 from spectral_param.nn._sequence_layer import SequenceLayer
 
 __all__ = [
@@ -25,9 +27,11 @@ __all__ = [
     "URNN",
     "BlockRNN",
     "BlockRNNCell",
+    "ContractingRNN",
     "ExpRNN",
     "GORUCell",
     "ModReLU",
+    "Residual",
     "ScoRNN",
     "ScuRNN",
     "SequenceLayer",

@@ -19,6 +19,7 @@ from benchmarks import (
     characters,
     costs_table,
     dynamics,
+    guarantees,
     memory,
     networks,
     table,
@@ -67,6 +68,18 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     assert set(peaks["environment"]) >= {"commit", "torch"}
     for name, page in costs_table.pages(results, peaks, {"steps": {}}).items():
         assert "Other measurements" not in page, f"{name}: every case has its section"
+
+
+def test_quick_run_of_guarantees_resumes(monkeypatch, tmp_path) -> None:
+    output = tmp_path / "guarantees.json"
+    arguments = ["benchmarks.guarantees", "--quick", "--seeds", "1", "--output", str(output), "--only"]
+    for parts in (["equilibria"], ["equilibria", "digits"]):
+        monkeypatch.setattr("sys.argv", [*arguments, *parts])
+        before = json.loads(output.read_text())["equilibria"] if output.is_file() else None
+        guarantees.main()
+        results = json.loads(output.read_text())
+        assert before in (None, results["equilibria"])
+    assert results["digits"].keys() == {f"{name}, seed 0" for name in guarantees.CERTIFIED}
 
 
 def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -190,6 +192,39 @@ def exponential_growth_violation(W: Tensor) -> Tensor:
         torch.linalg.matrix_norm(torch.matrix_exp(shifted * t / unit), 2) for t in (0.1, 0.5, 1.0, 4.0, 10.0)
     ]
     return torch.stack(norms).amax(dim=0) / 2 - 1
+
+
+def with_scaled_norm(shape: Shape, dtype: torch.dtype, norm: float) -> Tensor:
+    """Θ⁻¹CΘ for a C of this norm and a Θ of condition 2."""
+    C = blocks_of(with_norm(shape, dtype, norm))
+    theta = torch.linspace(0.0, math.log(2), shape[-1], dtype=dtype).exp()
+    return (C * theta / theta[:, None]).reshape(shape)
+
+
+def masked_violation(W: Tensor) -> Tensor:
+    """ρ(DW) <= 0.95 for diagonal D with entries in [-1, 1]."""
+    masks = torch.rand(30, 1, W.shape[-1], dtype=W.dtype).mul(4).sub(2).clamp(-1, 1)
+    blocks = blocks_of(W).reshape(-1, *W.shape[-1:], W.shape[-1])
+    values = torch.linalg.eigvals(masks[..., None] * blocks).abs().amax(dim=(0, 2))
+    return torch.relu(values / 0.95 - 1)
+
+
+def as_masked(shape: Shape, dtype: torch.dtype, size: float) -> Tensor:
+    """aI + Θ⁻²(Z - Zᵀ - c) for a = 0.5: in coordinates of condition 2 its symmetric part is a - c."""
+    W = blocks_of(torch.randn(shape, dtype=dtype))
+    theta = torch.linspace(0.0, math.log(2), shape[-1], dtype=dtype).exp()
+    W = W - W.mT - size * torch.eye(shape[-1], dtype=dtype)
+    W = W * theta / theta[:, None] + 0.5 * torch.eye(shape[-1], dtype=dtype)
+    return W.reshape(shape)
+
+
+def masked_abscissa_violation(W: Tensor) -> Tensor:
+    """D(W - I/2) has no eigenvalue right of the axis for positive diagonal D."""
+    blocks = blocks_of(W).reshape(-1, *W.shape[-1:], W.shape[-1])
+    masks = torch.rand(30, 1, W.shape[-1], dtype=W.dtype).mul(3).exp()
+    shifted = masks[..., None] * (blocks - 0.5 * torch.eye(W.shape[-1], dtype=W.dtype))
+    sizes = torch.linalg.matrix_norm(shifted, 2).clamp(min=1)
+    return torch.relu(torch.linalg.eigvals(shifted).real.amax(dim=-1) / sizes).amax(dim=0)
 
 
 def checkered(n: int) -> Tensor:
@@ -430,6 +465,33 @@ CASES = (
         outside=lambda shape, dtype: with_abscissa(shape, dtype, 0.5),
     ),
     Case(
+        name="LyapunovForm-diagonal",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(0.95, metric="diagonal"),
+        member=lambda shape, dtype: with_scaled_norm(shape, dtype, 0.9),
+        violation=masked_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="LyapunovForm-diagonal-growth",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(0.95, growth=3.0, metric="diagonal"),
+        member=lambda shape, dtype: with_scaled_norm(shape, dtype, 0.9),
+        violation=masked_violation,
+        outside=lambda shape, dtype: with_radius(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="LyapunovForm-diagonal-abscissa",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm(abscissa=0.5, metric="diagonal"),
+        member=lambda shape, dtype: as_masked(shape, dtype, 0.1),
+        violation=masked_abscissa_violation,
+        outside=lambda shape, dtype: with_abscissa(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
         name="SignPattern",
         make=lambda shape: sp.SignPattern(checkered(shape[-1])),
         member=lambda shape, dtype: signed(torch.randn(shape, dtype=dtype)),
@@ -476,6 +538,15 @@ FROM_THE_START = (
         make=lambda shape: sp.LyapunovForm("present"),
         member=lambda shape, dtype: with_radius(shape, dtype, 0.8),
         violation=lambda W: torch.relu(radii(W) / 0.8 - 1),
+    ),
+    Case(
+        name="LyapunovForm-diagonal-present",
+        variant=True,
+        make=lambda shape: sp.LyapunovForm("present", metric="diagonal"),
+        # Orthogonal matrices have the least norm in every coordinates.
+        member=lambda shape, dtype: 0.95 * orthogonal(shape, dtype),
+        violation=masked_violation,
+        dtypes=(torch.float32, torch.float64),
     ),
     Case(
         name="LyapunovForm-abscissa-present",

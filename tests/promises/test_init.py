@@ -163,7 +163,7 @@ def test_bad_sparse_weights(convert) -> None:
         (torch.ones(3, 3).triu(1), ValueError, "add an entry that closes a cycle"),
         (torch.full((3, 3), torch.nan), sp.errors.NotFiniteError, "expected finite entries"),
         (torch.full((3, 3), torch.inf), sp.errors.NotFiniteError, "expected finite entries"),
-        (torch.ones(6, 3), sp.errors.NotSquareError, r"got shape \(6, 3\). Scale stacked gates"),
+        (torch.ones(6, 3), sp.errors.NotSquareError, r"got shape \(6, 3\). Take stacked gates"),
     ]
     for W, kind, message in cases:
         weight = convert(W)

@@ -65,6 +65,13 @@ class Network:
 NETWORKS = (
     Network("ENRNN", lambda m, *a, **k: sp.nn.ENRNN(m, 8, N - 8, *a, **k), enrnn_violation),
     Network("ScoRNN", lambda m, *a, **k: sp.nn.ScoRNN(m, N, *a, **k), orthogonality_defect),
+    Network(
+        "ContractingRNN",
+        lambda m, *a, **k: sp.nn.ContractingRNN(m, N, *a, **k),
+        lambda W: torch.relu(sp.functional.scaled_norm(W.detach()).float() - 0.99),
+        # There is no paper: one learning rate for all parameters.
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), 5e-3),
+    ),
     Network("ScuRNN", lambda m, *a, **k: sp.nn.ScuRNN(m, N, *a, **k), orthogonality_defect),
     Network("NNRNN", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, **k)),
     Network("NNRNN-radius", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, radius=1.0, **k), modulus_defect),
@@ -84,7 +91,7 @@ NETWORKS = (
 
 
 def test_every_network_is_in_the_table() -> None:
-    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "SequenceLayer"}
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer"}
     assert {network.name.split("-")[0] for network in NETWORKS} == set(sp.nn.__all__) - parts
 
 

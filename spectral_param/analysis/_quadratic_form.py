@@ -1,0 +1,55 @@
+"""Quadratic forms that prove a matrix stable and bound its transient growth."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param.analysis._matrices import square_matrices
+from spectral_param.functional._checks import with_arrays
+from spectral_param.functional._lyapunov import quadratic_form
+
+# A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
+_SINGULAR, _ROUNDING = 1e-13, 1e-8
+
+
+class LyapunovCertificate(NamedTuple):
+    """A quadratic form that proves a matrix stable.
+
+    Attributes:
+        form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; NaN where none was found.
+        growth: sqrt(cond M), so that ‖Wᵏ‖ ≤ growth·rᵏ for all k, ``(...)``; infinite where none was found.
+    """
+
+    form: Tensor
+    growth: Tensor
+
+
+@with_arrays
+def lyapunov_certificate(W: Tensor, radius: float) -> LyapunovCertificate:
+    """Return the forms of :func:`spectral_param.analysis.lyapunov_certificate`, whose name messages have."""
+    V = square_matrices(W, "lyapunov_certificate") / radius
+    found = [_proven(matrix) for matrix in V.reshape(-1, *V.shape[-2:]).cpu()]
+    form = torch.stack([M for M, _ in found]).reshape(V.shape).to(V.device)
+    return LyapunovCertificate(
+        form, torch.tensor([g for _, g in found], dtype=torch.float64).reshape(V.shape[:-2])
+    )
+
+
+def _proven(V: Tensor) -> tuple[Tensor, float]:  # (n, n) -> (n, n), growth
+    """Return M and its growth; NaN and infinity if M is singular or VᴴMV ≤ M does not hold."""
+    M = quadratic_form(V)
+    nothing = torch.full_like(M, torch.nan), math.inf
+    if not bool(M.isfinite().all()):
+        return nothing
+    values, vectors = torch.linalg.eigh(M)
+    if not float(values[0]) > _SINGULAR * float(values[-1]):
+        return nothing
+    root = vectors * values.sqrt()
+    norm = torch.linalg.matrix_norm(root.mH @ V @ (vectors / values.sqrt()), 2)
+    if not float(norm) <= 1 + _ROUNDING:
+        return nothing
+    return M, math.sqrt(float(values[-1] / values[0]))

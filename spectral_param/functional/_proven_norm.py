@@ -1,0 +1,65 @@
+r"""A bound of the spectral norm from above that rounding cannot void.
+
+If LAPACK's Cholesky factorisation of sI - G, for G = AᵀA, succeeds, the factor R has
+
+.. math:: R^T R = sI - G + Δ, \qquad ‖Δ‖ ≤ γ_{n+1} ‖R‖_F^2 ≤ n (n + 1) ε s
+
+(Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3), and RᵀR is positive semidefinite. So
+λ_max(G) ≤ s (1 + n (n + 1) ε). The product AᵀA is wrong by at most γ_m ‖A‖_F², and the entries of A = ΘWΘ⁻¹,
+with two roundings each, by 2ε √n ‖A‖. With ε twice the unit roundoff, all of it is below (n + 3)² ε in ‖A‖².
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.sparse.linalg import ArpackError, eigsh
+
+from spectral_param._matrices import Array
+from spectral_param._scale import power_of_two
+
+_EPS = float(np.finfo(np.float64).eps)
+# Up to this size LAPACK computes all singular values.
+_DENSE = 512
+
+
+def norm_bound(A: Any) -> float:  # (m, n)
+    """Return a number that is at least ‖A‖, and exceeds it by about (n + 3)² ε, relatively.
+
+    n is the larger side. A is real, finite and float64: an array or a scipy sparse array.
+    """
+    unit = power_of_two(A.data if sparse.issparse(A) else A)
+    A = A / unit
+    n = max(A.shape)
+    gram = A.T @ A if A.shape[0] >= A.shape[1] else A @ A.T
+    square = _estimate(gram)
+    gram = gram.toarray() if sparse.issparse(gram) else gram
+    if square == 0:
+        return 0.0
+    room = (n + 3) ** 2 * _EPS
+    s = square * (1 + room)
+    while not _is_below(gram, s):  # The estimate was too small.
+        room *= 4
+        s = square * (1 + room)
+    return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)
+
+
+def _estimate(gram: Any) -> float:
+    """Return about λ_max."""
+    if gram.shape[0] > _DENSE:
+        start = np.random.default_rng(0).standard_normal(gram.shape[0])
+        try:
+            return float(eigsh(gram, 1, v0=start, tol=1e-10, return_eigenvectors=False)[0])
+        except ArpackError:
+            pass
+    return float(np.linalg.eigvalsh(gram.toarray() if sparse.issparse(gram) else gram)[-1].clip(min=0))
+
+
+def _is_below(gram: Array, s: float) -> bool:
+    M = -gram
+    M.flat[:: len(M) + 1] += s
+    return not bool(torch.linalg.cholesky_ex(torch.from_numpy(M)).info)

@@ -1,0 +1,57 @@
+"""Sparse weights, tensors and scipy's matrices alike: what is checked, and how they are scaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
+from spectral_param.functional._checks import check_matrix
+
+
+def is_sparse(weight: Any) -> bool:
+    """Return whether a weight is a sparse tensor of any layout, or a sparse matrix or array of scipy."""
+    if isinstance(weight, Tensor):
+        return weight.layout != torch.strided
+    return bool(scipy.sparse.issparse(weight))
+
+
+def check_sparse(weight: Any, name: str) -> None:
+    """Raise unless a sparse weight is one square matrix of numbers."""
+    if weight.ndim != 2 or 0 in weight.shape:
+        raise NotAMatrixError(f"{name}: expected one sparse matrix (n, n), got shape {tuple(weight.shape)}.")
+    if weight.shape[0] != weight.shape[1]:
+        raise NotSquareError(
+            f"{name}: expected a square sparse matrix (n, n), got shape {tuple(weight.shape)}. Take stacked "
+            "gates one by one."
+        )
+    if isinstance(weight, Tensor):
+        check_matrix(weight, name)
+    elif weight.dtype.kind not in "biufc":
+        raise UnsupportedDtypeError(f"{name}: expected numbers, got {weight.dtype}. Convert them first.")
+
+
+def to_scipy(weight: Any) -> Any:
+    """Return a sparse tensor as a scipy matrix in double precision, and a scipy matrix as it is."""
+    if not isinstance(weight, Tensor):
+        return weight
+    entries = weight.detach().to_sparse_coo()
+    # scipy, like torch, adds up entries that stand at the same place.
+    data = entries._values().to(torch.promote_types(entries.dtype, torch.float64)).cpu().numpy()
+    return scipy.sparse.coo_array((data, entries._indices().cpu().numpy()), shape=tuple(entries.shape))
+
+
+def scaled_(weight: Any, factor: float) -> Any:
+    """Scale a sparse tensor in place, or return a scaled copy of a scipy matrix."""
+    if not isinstance(weight, Tensor):
+        # Older versions of scipy change some formats when they multiply.
+        return (weight * factor).asformat(weight.format)
+    coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
+    with torch.no_grad():
+        weight.mul_(factor)
+        if coalesced:  # mul_ clears the flag.
+            weight._coalesced_(True)
+    return weight
