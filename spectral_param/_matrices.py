@@ -12,10 +12,6 @@ from torch import Tensor
 
 Array = NDArray[Any]  # Of numpy, in float64 or complex128.
 
-# Numpy's products are faster where they take no more operations than those of matrices of this size, the most
-# that its OpenBLAS takes on one thread.
-MULTIPLIED_BY_NUMPY = 64
-
 
 def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
     """Return the identity, in the dtype and on the device of X."""

@@ -563,7 +563,7 @@ CHOICES = (
     Fault(
         "device: eigenvalues are those that the device computes, if it can",
         "spectral_param/_eigen/dense.py",
-        "return not is_on_host(T) and T.shape[-1] <= HOST_SIZE",
+        "return not is_on_host(T) and T.shape[-1] <= _paths.EIGEN_ON_HOST",
         "return False",
         promise("test_device.py", "without_eigenvalues"),
     ),

@@ -10,7 +10,7 @@ The leading eigenvalue is that of largest modulus, or of largest real part. Ther
   single precision, a nearly defective eigenvalue is computed in double precision.
 
 Both run on the host. Matrices of a device leave it for that, all of a batch in one copy, and their triples
-go back in one; see ``HOST_SIZE``.
+go back in one; see :mod:`spectral_param._paths`.
 
 Conjugates are taken with ``physical_conj``, for the reason given there. In comments, b is the number of
 matrices.
@@ -26,24 +26,14 @@ import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, decomposed, identity_like, to_double
+from spectral_param._matrices import Array, decomposed, identity_like, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
 
 # The quantity by which an eigenvalue leads: modulus or real part.
 Height = Literal["modulus", "real"]
 
-# Up to this size numpy is faster than torch.
-SHORT_SIZE = 95
-# Up to this size the vectors come from the decomposition, above from inverse iteration (measured on a CPU).
-BOTH_SIZE = 24
-# For larger batches the safe way is faster, because it needs only a few calls for all matrices.
-SHORT_BATCH = 16
-# Up to this size a device's matrices are decomposed on the host. CUDA's own decomposition, that of cuSOLVER
-# since torch 2.10, takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806). MAGMA's, before,
-# was ahead of LAPACK only above n = 3000 (issue 52491). Apple's MPS has none (issue 185954). No GPU has
-# measured this size here.
-HOST_SIZE = 3000
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
 _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
@@ -135,7 +125,7 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
         on_host, is_regular = leading_eigentriple(T.cpu(), height)
         return moved(on_host, T.device), is_regular
     T = T.detach()
-    if T.shape[-1] > SHORT_SIZE or T.shape[:-2].numel() > SHORT_BATCH:
+    if T.shape[-1] >= _paths.TRACKED_RADIUS or T.shape[:-2].numel() > _paths.ONE_BY_ONE:
         return _regular_instead(T, _safe(T, height)[0], height)
     if T.ndim == 2:
         return _short(T, height) or (_safe(T, height)[0], False)
@@ -193,7 +183,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     power: Any = _in_double(T)
     multiply: Any = np.dot
     norm: Any = _norm
-    if len(power) > MULTIPLIED_BY_NUMPY:
+    if len(power) > _paths.NUMPY_PRODUCT:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
     with np.errstate(all="ignore"):  # What overflows proves nothing.
@@ -210,7 +200,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
 
 def leaves_its_device(T: Tensor) -> bool:
     """Return whether the eigenvalues of T are computed on the host although T is on a device."""
-    return not is_on_host(T) and T.shape[-1] <= HOST_SIZE
+    return not is_on_host(T) and T.shape[-1] <= _paths.EIGEN_ON_HOST
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
@@ -264,7 +254,7 @@ _Solution = tuple[complex, Array, Array, bool]
 
 def _judged(A: Array, height: Height, eps: float) -> _Solution | None:
     """Return the leading eigenvalue with its vectors, and whether it is proven to be simple and not zero."""
-    solution = (_both_vectors if len(A) <= BOTH_SIZE else _inverse_iterates)(A, height)
+    solution = (_both_vectors if len(A) <= _paths.BOTH_VECTORS else _inverse_iterates)(A, height)
     if solution is None:
         return None
     eigenvalue, u, unit = solution

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._context import (
     full_precision,
     is_compiled,
@@ -39,7 +40,6 @@ from spectral_param._context import (
     solve,
 )
 from spectral_param._eigen.dense import (
-    SHORT_SIZE,
     Eigentriple,
     Height,
     degenerate_threshold,
@@ -243,7 +243,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
     divisor = abs(eigenvalue.item()) / float(radius) if one else _to_matrices(eigenvalue.abs() / radius, X)
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        if one and X.shape[-1] <= SHORT_SIZE:
+        if one and X.shape[-1] < _paths.TRACKED_RADIUS:
             return (_small(X, eigenvalue, u, v, G, float(radius)),)
         size = eigenvalue.abs()
         f = radius / size

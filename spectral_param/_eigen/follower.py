@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._context import is_compiled, is_traced
 from spectral_param._eigen import tracking
 from spectral_param._eigen.dense import Eigentriple, dominant_eigentriple, leading_eigentriple
@@ -17,12 +18,10 @@ from spectral_param._eigen.derivative import unseen_value, value_and_gradient, w
 
 Solver = Literal["auto", "dense", "tracking"]
 
-# "auto" tracks from this size on. Below, all eigenvalues cost about as much as a step of tracking.
-TRACKED_SIZE = 96
 
-
-# From which smaller side on matrices are tracked.
-LEAST_SIZES: dict[Solver, float] = {"dense": math.inf, "auto": TRACKED_SIZE, "tracking": 0}
+def least_size(solver: Solver, auto: int) -> float:
+    """Return from which smaller side on matrices are tracked, for the size at which "auto" begins to."""
+    return {"dense": math.inf, "auto": auto, "tracking": 0}[solver]
 
 
 class Leader(NamedTuple):
@@ -47,7 +46,7 @@ class Follower:
 
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
-        self.least_size = LEAST_SIZES[solver]
+        self.least_size = least_size(solver, _paths.TRACKED_RADIUS)
         self._states: list[tracking.State | None] = []
         self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
         _FOLLOWERS[self.handle] = self

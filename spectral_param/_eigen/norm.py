@@ -34,15 +34,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._eigen import proof
-from spectral_param._eigen.follower import LEAST_SIZES, Solver
+from spectral_param._eigen.follower import Solver, least_size
 from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._eigen.tracking import random_rows
 from spectral_param._matrices import Array, to_double
 
-# "auto" follows norms from this size on: a step takes about as long as LAPACK's on one thread, and LAPACK's
-# stalls for milliseconds where OpenBLAS wakes other threads.
-TRACKED_SIZE = 64
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3
 # Most of the Ritz vectors that are left out of what is bounded.
@@ -499,7 +497,7 @@ class NormFollower:
 
     def __init__(self, solver: Solver) -> None:
         self.solver: Solver = solver
-        self.least_size = TRACKED_SIZE if solver == "auto" else LEAST_SIZES[solver]
+        self.least_size = least_size(solver, _paths.TRACKED_NORM)
         self._known: tuple[State, Last] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ computed by LAPACK.
    ρ(B)^(1/p). The next points find ρ(B); with p = 1, B = T.
 3. *Perron.* If B ≥ 0, then min (Bx)ᵢ/xᵢ ≤ ρ(B) ≤ max (Bx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
    bring the two bounds together.
-4. *LAPACK*, all eigenvalues, for blocks up to the size ``DENSE``.
+4. *LAPACK*, all eigenvalues, for blocks up to the size ``SPARSE_DENSE``.
 5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
    leading invariant subspaces of dimension k, with the residuals E = TV − VVᴴTV and F = TᴴU − UUᴴTᴴU. With Q
    = I − V(UᴴV)⁻¹Uᴴ and an orthonormal basis W of the orthogonal complement of U, T is
@@ -40,9 +40,9 @@ computed by LAPACK.
    of a wrong proof is below 1e-12. The vectors do not depend on T. Few vectors with a large c cost least: the
    number of products grows with log c only, and R is far smaller than it might be.
 
-If nothing is proven, LAPACK finds the radius up to the size ``DENSE_LIMIT``; above, a :class:`NotProvenError`
-is raised. All results are up to rounding: like LAPACK's, the radius is that of T + ΔT, where ‖ΔT‖ is a small
-multiple of ε‖T‖.
+If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. Above, a
+:class:`NotProvenError` is raised. All results are up to rounding: like LAPACK's, the radius is that of
+T + ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
 """
 
 from __future__ import annotations
@@ -56,14 +56,11 @@ from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
+from spectral_param import _paths
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
 
-# All eigenvalues of a matrix of this size take a tenth of a second, less than a proof.
-DENSE = 500
-# All eigenvalues of a matrix of this size take a minute and 200 MB.
-DENSE_LIMIT = 5000
 # τ, the relative error of a proven radius.
 TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
@@ -82,7 +79,7 @@ def spectral_radius(T: Any) -> float:
     The value is exact, proven or from LAPACK.
 
     Raises:
-        NotProvenError: If nothing could be proven for a strong component larger than ``DENSE_LIMIT``.
+        NotProvenError: If nothing could be proven for a strong component larger than ``SPARSE_DENSE_LIMIT``.
     """
     A = sparse.csr_array(T, dtype=np.complex128 if T.dtype.kind == "c" else np.float64, copy=True)
     A.sum_duplicates()
@@ -136,7 +133,7 @@ def _of_irreducible(T: Any) -> float:
         return math.exp(np.log(np.abs(T.data)).mean())
     factors = _cyclic_factors(T)
     period = len(factors)
-    if factors[0].shape[0] <= DENSE:
+    if factors[0].shape[0] <= _paths.SPARSE_DENSE:
         B, exponent = _dense_product(factors)
         rho = _of_dense(B)
         if rho > LOST * np.linalg.norm(B):
@@ -219,12 +216,12 @@ def _of_primitive(B: _Product) -> float:
         rho = _by_perron(B.times, B.n)
         if rho is not None:
             return abs(rho)
-    if B.n > DENSE:
+    if B.n > _paths.SPARSE_DENSE:
         for attempt in ATTEMPTS:
             rho = _by_ritz_values(B, attempt)
             if rho is not None:
                 return rho
-        if B.n > DENSE_LIMIT:
+        if B.n > _paths.SPARSE_DENSE_LIMIT:
             raise NotProvenError(
                 f"expected a matrix whose spectral radius can be proven, got one with {B.n} nodes that reach "
                 "each other and too many eigenvalues close to the largest one. LAPACK can compute the radius "

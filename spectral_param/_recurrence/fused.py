@@ -36,17 +36,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from spectral_param import _paths
 from spectral_param._context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
 from spectral_param._node import differentiated
 from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference
 from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, Support, ends, previous, segments
-
-# From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
-BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
-# Up to so many numbers in the states of a step, numpy computes the steps faster than torch (measured).
-SHORT_STATES = 1024
 
 
 def rnn_fused(cell: Cell, rows: Rows) -> Result:
@@ -105,10 +101,10 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     n, on_host = W.shape[-1], is_on_host(W)
     # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
     # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
-    if n < BLOCKWISE_SIZE or not on_host or (support and n < BLOCKWISE_ROWS * len(support)):
+    if n < _paths.BLOCKWISE_SIZE or not on_host or (support and n < _paths.BLOCKWISE_ROWS * len(support)):
         support = None
     in_numpy = (
-        sizes[0] * n <= SHORT_STATES
+        sizes[0] * n <= _paths.NUMPY_STATES
         and support is None
         and W.dtype in (torch.float32, torch.float64)
         and every is None

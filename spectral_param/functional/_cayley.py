@@ -49,27 +49,17 @@ import torch
 from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._context import (
     full_precision,
     is_on_host,
     is_plain,
     solve,
 )
-from spectral_param._matrices import MULTIPLIED_BY_NUMPY, Array, identity_like, to_double
+from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
 from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
 
-# From this size on, the inverse by blocks is faster than torch's factorisation (measured on CPUs).
-BLOCKED_SIZE = 128
-LEAF_SIZE = 64
-# The same in a batch, whose matrices torch factorises one after the other.
-BLOCKED_SIZE_IN_BATCH = 32
-LEAF_SIZE_IN_BATCH = 8
-# Below these sizes scipy's inverse is faster than torch's, and its OpenBLAS stays on one thread. Where it
-# wakes others, torch waits for them: that took ten times as long.
-INVERTED_BY_SCIPY = {torch.float32: 200, torch.float64: 100}
-# From this size on, a product with its own adjoint is taken by blocks.
-GRAM_SIZE = 256
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
     for name in ("getrf", "getri")
@@ -103,19 +93,9 @@ def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, 
     plus = identity_like(T)
     plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
     if m > n:
-        plus = plus + _gram(T[..., n:, :])
+        B = T[..., n:, :]
+        plus = plus + B.mH @ B
     return plus
-
-
-def _gram(B: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
-    """Return BᴴB. Of a large one, the blocks below the diagonal are not multiplied."""
-    n = B.shape[-1]
-    if n < GRAM_SIZE or not is_on_host(B):
-        return B.mH @ B
-    left, right = B[..., : n // 2], B[..., n // 2 :]
-    corner = left.mH @ right
-    upper, lower = [_gram(left), corner], [corner.mH, _gram(right)]
-    return torch.cat([torch.cat(upper, dim=-1), torch.cat(lower, dim=-1)], dim=-2)
 
 
 def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
@@ -139,7 +119,7 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
     limit = _TAME * n**0.5
-    if skew and T.ndim == 2 and n < INVERTED_BY_SCIPY.get(T.dtype, 0) and (m == n or _is_short(T)):
+    if skew and T.ndim == 2 and n < _paths.SCIPY_INVERSE and not T.is_complex() and (m == n or _is_short(T)):
         short = _short_inverse(T, limit)
         return _exact_inverse(T) if short is None else short
     plus = _plus_identity(T, skew)
@@ -156,7 +136,7 @@ def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
 
 def _is_short(T: Tensor) -> bool:
     """Return whether T is one real matrix on the host for which numpy is faster."""
-    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 <= MULTIPLIED_BY_NUMPY**3
+    return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 <= _paths.NUMPY_PRODUCT**3
 
 
 def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
@@ -206,10 +186,10 @@ def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
 def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
     """Return 2(I + M)⁻¹, by the fastest way for its size."""
     n = plus.shape[-1]
-    if plus.ndim == 2 and n < INVERTED_BY_SCIPY.get(plus.dtype, 0):
+    if plus.ndim == 2 and n < _paths.SCIPY_INVERSE and not plus.is_complex():
         Z = _inverse_by_scipy(plus.numpy() / 2)
         return torch.full_like(plus, torch.nan) if Z is None else torch.from_numpy(Z)
-    if n >= (BLOCKED_SIZE if plus.ndim == 2 else BLOCKED_SIZE_IN_BATCH):
+    if plus.ndim == 2 and n >= _paths.BLOCKED_INVERSE:
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
             return by_blocks
@@ -223,11 +203,8 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     elimination needs no pivots. It is accurate unless A is very large. The check applies WᴴW = I to one
     random vector.
     """
-    n = plus.shape[-1]
-    if plus.ndim == 2:
-        Z = _inverse_by_blocks(plus, LEAF_SIZE).mul_(2)
-    else:
-        Z = _inverse_by_blocks(plus.reshape(-1, n, n), LEAF_SIZE_IN_BATCH).mul_(2).reshape(plus.shape)
+    n = len(plus)
+    Z = _inverse_by_blocks(plus).mul_(2)
     x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
@@ -239,42 +216,23 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
 
 
-def _inverse_by_blocks(M: Tensor, leaf_size: int) -> Tensor:  # (n, n) or (k, n, n)
+def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
     """Return M⁻¹ by the Schur complement of its upper left block, recursively."""
-    n = M.shape[-1]
-    if n <= leaf_size:
-        return torch.linalg.inv_ex(M).inverse if M.ndim == 2 else _inverse_by_elimination(M)
+    n = len(M)
+    if n <= _paths.INVERSE_LEAF:
+        return torch.linalg.inv_ex(M).inverse
     k = n // 2
-    multiply, add = (torch.mm, torch.addmm) if M.ndim == 2 else (torch.bmm, torch.baddbmm)
-    upper_right, lower_left = M[..., :k, k:], M[..., k:, :k]
-    P = _inverse_by_blocks(M[..., :k, :k], leaf_size)
-    left, right = multiply(lower_left, P).neg_(), multiply(P, upper_right).neg_()
-    S = _inverse_by_blocks(add(M[..., k:, k:], left, upper_right), leaf_size)
-    corner = multiply(S, left)
+    upper_right, lower_left = M[:k, k:], M[k:, :k]
+    P = _inverse_by_blocks(M[:k, :k])
+    left, right = torch.mm(lower_left, P).neg_(), torch.mm(P, upper_right).neg_()
+    S = _inverse_by_blocks(torch.addmm(M[k:, k:], left, upper_right))
+    corner = torch.mm(S, left)
     inverse = torch.empty_like(M)
-    inverse[..., :k, :k] = add(P, right, corner)
-    inverse[..., :k, k:] = multiply(right, S)
-    inverse[..., k:, :k] = corner
-    inverse[..., k:, k:] = S
+    inverse[:k, :k] = torch.addmm(P, right, corner)
+    inverse[:k, k:] = torch.mm(right, S)
+    inverse[k:, :k] = corner
+    inverse[k:, k:] = S
     return inverse
-
-
-def _inverse_by_elimination(M: Tensor) -> Tensor:  # (k, n, n)
-    """Return the inverses of many small matrices, by steps of Gauss and Jordan for all of them at once.
-
-    LAPACK, which inverts one after the other, takes four times as long for 128 matrices of size 8.
-    """
-    with np.errstate(all="ignore"):  # The result is checked.
-        # The number of the matrix comes last, so that a row of memory has the same entry of all of them.
-        A = M.numpy().transpose(1, 2, 0).copy()
-        for i, row in enumerate(A):
-            column = A[:, i].copy()
-            A[:, i] = 0
-            row[i] = 1
-            row /= column[i]
-            column[i] = 0
-            A -= column[:, None] * row
-        return torch.from_numpy(A.transpose(2, 0, 1).copy())
 
 
 def _exact_inverse(T: Tensor) -> Inverse:

@@ -67,6 +67,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spectral_param import _paths
 from spectral_param._context import promoted
 from spectral_param._matrices import Array
 from spectral_param._node import matmul
@@ -179,14 +180,10 @@ class _Stages(NamedTuple):
     partner: Tensor  # (K, b): the row of the block with which it is rotated
 
 
-# Measured for the dense W and its gradient at n = L = 512: 16 is as fast, 4 is slower.
-_LAYERS_PER_BLOCK = 8
-
-
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
     rotations = num_rotations(n, layers, "rectangular")
     # With an even K, all groups of layers and all windows begin with the same kind of rotation.
-    K = 2 * max(1, min(_LAYERS_PER_BLOCK // 2, (layers + 1) // 2, n // 4))
+    K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
     # From left to right, so the last to act comes first: blocks around the ends of windows, then inside.

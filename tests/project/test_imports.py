@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # From the ground up. A module may import from its own layer and from those below.
 LAYERS = (
     ("errors",),
-    ("_context", "_matrices", "_scale"),
+    ("_context", "_matrices", "_paths", "_scale"),
     ("_node",),
     ("_eigen", "_recurrence", "functional"),
     ("_parametrizations", "init"),

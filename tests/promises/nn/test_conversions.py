@@ -33,10 +33,10 @@ NETWORKS = {
         dtype=dtype,
     ),
     **{
-        str(activation): lambda dtype=COMPLEX, activation=activation: sp.nn.BlockRNN(
+        name: lambda dtype=COMPLEX, activation=activation: sp.nn.BlockRNN(
             3, [(8, sp.ScaledCayley())], nonlinearity=activation, dtype=dtype
         )
-        for activation in ("tanh", "identity", torch.tanh)
+        for name, activation in {"tanh": "tanh", "identity": "identity", "callable": torch.tanh}.items()
     },
 }
 TO_DOUBLE = {

@@ -6,6 +6,7 @@ import scipy.linalg
 from scipy import sparse as formats
 
 from benchmarks.sparse import KINDS, error, graph, in_turn, lapack, orthogonal, reference, relabelled, ring
+from spectral_param import _paths
 from spectral_param._eigen import sparse
 from spectral_param.errors import NotProvenError
 
@@ -22,13 +23,13 @@ def no_lapack(monkeypatch):
     def refuse(B):
         raise AssertionError(f"LAPACK was asked for n = {len(B)}")
 
-    monkeypatch.setattr(sparse, "DENSE", 40)
+    monkeypatch.setattr(_paths, "SPARSE_DENSE", 40)
     monkeypatch.setattr(sparse, "_lapack", refuse)
 
 
 @pytest.mark.parametrize("dense", [40, 500])
 def test_of_each_kind_it_is_right(dense, rng, monkeypatch) -> None:
-    monkeypatch.setattr(sparse, "DENSE", dense)
+    monkeypatch.setattr(_paths, "SPARSE_DENSE", dense)
     for kind in KINDS:
         T = KINDS[kind](120, rng)
         before = T.copy()
@@ -167,8 +168,8 @@ def test_resolvent_bound_bounds_the_resolvent(growth, rng) -> None:
 
 def test_where_nothing_is_proven_lapack_is_asked_or_it_raises(rng, monkeypatch) -> None:
     T = orthogonal(120, rng)
-    monkeypatch.setattr(sparse, "DENSE", 40)
+    monkeypatch.setattr(_paths, "SPARSE_DENSE", 40)
     assert sparse.spectral_radius(T) == pytest.approx(1, rel=1e-12)
-    monkeypatch.setattr(sparse, "DENSE_LIMIT", 60)
+    monkeypatch.setattr(_paths, "SPARSE_DENSE_LIMIT", 60)
     with pytest.raises(NotProvenError, match=r"expected.*got"):
         sparse.spectral_radius(T)

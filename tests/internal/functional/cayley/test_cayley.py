@@ -1,4 +1,4 @@
-"""What the scaled Cayley transform takes on its way: inverses by blocks and by elimination, pivots."""
+"""What the scaled Cayley transform takes on its way: inverses by blocks, pivots."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.matrices import skew
-from tests.properties import DOUBLE, double, dtypes, examples, normal, powers_of_ten, seeds
+from tests.properties import double, dtypes, examples, normal, powers_of_ten, seeds
 
 # The function of the same name hides the module.
 cayley = importlib.import_module("spectral_param.functional._cayley")
@@ -27,7 +27,7 @@ def test_pivots_are_at_least_one(n, dtype, seed) -> None:
 
 
 def large_skew(n, dtype, scale):
-    return scale * skew(normal((2, n, n), dtype, n)) / n**0.5
+    return scale * skew(normal((n, n), dtype, n)) / n**0.5
 
 
 @example(n=128, dtype=torch.float32, scale=0.1)
@@ -35,8 +35,8 @@ def large_skew(n, dtype, scale):
 @given(n=st.integers(20, 140), dtype=dtypes, scale=powers_of_ten(-1, 0.5))
 @examples(8)
 def test_blocks_against_the_inverse(n, dtype, scale) -> None:
-    T = torch.cat([large_skew(n, dtype, scale), large_skew(n, dtype, scale)[:, : n // 4]], dim=-2)
-    for each in (T, T[:, :n], T[0]):
+    T = torch.cat([large_skew(n, dtype, scale), large_skew(n, dtype, scale)[: n // 4]])
+    for each in (T, T[:n]):
         plus = cayley._plus_identity(each, skew=True)
         by_blocks = cayley._by_blocks(plus, each)
         assert by_blocks is not None
@@ -48,30 +48,11 @@ def test_blocks_against_the_inverse(n, dtype, scale) -> None:
 @pytest.mark.parametrize(
     "T",
     [
-        large_skew(200, torch.float32, 1e4),
         torch.randn(200, 200, generator=torch.Generator().manual_seed(0)),  # not skew
         torch.full((200, 200), torch.nan),
     ],
-    ids=["large", "not skew", "nan"],
+    ids=["not skew", "nan"],
 )
 def test_blocks_that_are_not_accurate_are_not_used(T) -> None:
     plus = cayley._plus_identity(T, skew=False)
     assert cayley._by_blocks(plus, T) is None
-
-
-@pytest.mark.parametrize("dtype", DOUBLE)
-def test_products_with_the_own_adjoint_are_the_same_by_blocks(dtype, monkeypatch) -> None:
-    B = torch.randn(3, 11, 7, dtype=dtype)
-    monkeypatch.setattr(cayley, "GRAM_SIZE", 2)
-    torch.testing.assert_close(cayley._gram(B), B.mH @ B)
-
-
-@given(n=st.integers(1, 8), dtype=dtypes, seed=seeds)
-@examples(8)
-def test_small_inverses_by_elimination_are_those_of_lapack(n, dtype, seed) -> None:
-    A = normal((5, n, n), dtype, seed)
-    M = torch.eye(n, dtype=dtype) + A - A.mH
-    before = M.clone()
-    atol = 20 * n * torch.finfo(dtype).eps * torch.linalg.cond(M).max().item()  # ‖M⁻¹‖ ≤ 1
-    torch.testing.assert_close(cayley._inverse_by_elimination(M), torch.linalg.inv(M), rtol=0, atol=atol)
-    assert torch.equal(M, before)

@@ -5,6 +5,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spectral_param as sp
+from spectral_param import _paths
 from spectral_param._recurrence import fused
 
 
@@ -33,8 +34,8 @@ def test_products_by_blocks_are_those_of_the_whole_matrix(monkeypatch, coupling,
         return adder(A, support)
 
     monkeypatch.setattr(fused, "_adder", counting)
-    monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
-    monkeypatch.setattr(fused, "BLOCKWISE_ROWS", 0)
+    monkeypatch.setattr(_paths, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(_paths, "BLOCKWISE_ROWS", 0)
     for actual, expected in zip(results(), whole, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert set(products) == {3}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
+from spectral_param import _paths
 from spectral_param._recurrence import fused, linear, reference
 from spectral_param._recurrence.sequence import Cell, Rows
 from spectral_param.functional import rnn
@@ -63,9 +64,9 @@ def test_fast_equals_reference_whatever_is_asked_for(data) -> None:
     of = (0, 1) if wants_all else (1,)
     options = {"every": every, "return_output": wants_all, "support": support}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "SHORT_STATES", data.draw(st.sampled_from([0, 1000])))
-        patch.setattr(fused, "BLOCKWISE_SIZE", data.draw(st.sampled_from([0, 1000])))
-        patch.setattr(fused, "BLOCKWISE_ROWS", 0)
+        patch.setattr(_paths, "NUMPY_STATES", data.draw(st.sampled_from([0, 1000])))
+        patch.setattr(_paths, "BLOCKWISE_SIZE", data.draw(st.sampled_from([0, 1000])))
+        patch.setattr(_paths, "BLOCKWISE_ROWS", 0)
         if starts:
             found = results(rnn_fused, args, nonlinearity, sizes, of=of, **options)
         else:
@@ -79,7 +80,7 @@ def test_fast_equals_reference_whatever_is_asked_for(data) -> None:
 
 
 def test_support_that_is_one_block(monkeypatch) -> None:
-    monkeypatch.setattr(fused, "BLOCKWISE_SIZE", 0)
+    monkeypatch.setattr(_paths, "BLOCKWISE_SIZE", 0)
     args = arguments([2] * 3, 2, 150, torch.float64)
     args[3].data[:, 100:] = 0
     found = rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 150), slice(0, 100))])
@@ -97,7 +98,7 @@ def test_nan_and_infinity_go_where_they_go_in_the_reference(nonlinearity, dtype,
         args[where].flatten()[1] = value
         expected = rnn_reference(*args, nonlinearity, sizes)
         for limit in (0, 1024):
-            monkeypatch.setattr(fused, "SHORT_STATES", limit)
+            monkeypatch.setattr(_paths, "NUMPY_STATES", limit)
             found = rnn_fused(*args, nonlinearity, sizes)
             for a, b in zip(found, expected, strict=True):
                 torch.testing.assert_close(a, b, equal_nan=True)

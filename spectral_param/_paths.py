@@ -1,0 +1,47 @@
+"""Every size at which a path changes, with what decides about it.
+
+``python -m benchmarks.paths`` times both paths at each of these sizes, on one thread and with torch's default
+threads.
+"""
+
+from __future__ import annotations
+
+# Products of matrices: numpy, up to as many operations as those of this size take, the most that its OpenBLAS
+# takes on one thread. Above torch, whose threads it would have to wait for.
+NUMPY_PRODUCT = 64
+
+# Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse
+# iteration.
+BOTH_VECTORS = 24
+# A spectral radius is tracked from this size on. Below, all eigenvalues cost about as much as a step of
+# tracking. Below this size, and up to this batch, numpy decomposes one matrix after the other. torch needs
+# fewer calls for a larger batch, and takes longer for one matrix.
+TRACKED_RADIUS, ONE_BY_ONE = 96, 16
+# Up to this size a device's matrices are decomposed on the host. CUDA's own decomposition, that of cuSOLVER
+# since torch 2.10, takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806). MAGMA's, before,
+# was ahead of LAPACK only above n = 3000 (issue 52491). Apple's MPS has none (issue 185954). No GPU has
+# measured this size here.
+EIGEN_ON_HOST = 3000
+
+# A norm is followed from this smaller side on. A step takes about as long as LAPACK's on one thread, and
+# LAPACK's stalls for milliseconds where OpenBLAS wakes other threads.
+TRACKED_NORM = 64
+
+# Inverses of real matrices for the Cayley transform are scipy's below this size, where its OpenBLAS stays on
+# one thread. Where it wakes others, torch waits for them: that took ten times as long.
+SCIPY_INVERSE = 100
+# From the first size on one matrix is inverted by blocks, down to leaves of the second size.
+BLOCKED_INVERSE, INVERSE_LEAF = 128, 64
+
+# Layers of rotations that are multiplied into one block. At n = L = 512, 16 is as fast, 4 is slower.
+GIVENS_LAYERS = 8
+
+# Up to so many numbers in the states of a step of a recurrence, numpy computes the steps faster than torch.
+NUMPY_STATES = 1024
+# From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
+BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
+
+# Sparse matrices: up to this size all eigenvalues take a tenth of a second, less than a proof.
+SPARSE_DENSE = 500
+# Where nothing is proven, all eigenvalues are computed up to this size, for a minute and 200 MB.
+SPARSE_DENSE_LIMIT = 5000
