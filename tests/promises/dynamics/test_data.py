@@ -216,6 +216,7 @@ def test_messages_name_the_function_that_was_called(driven):
             call()
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting no change")  # So few rows.
 def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
     shown = []
 

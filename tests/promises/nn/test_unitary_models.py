@@ -66,14 +66,13 @@ def test_a_restored_network_repeats_the_saved_one() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: sp.nn.URNN(3, 512),
-        lambda: sp.nn.EUNN(3, 1024, layers=2),
-        lambda: sp.nn.ORNN(3, 512, reflections=16, dtype=torch.complex64),
+        lambda: sp.nn.URNN(3, 12),
+        lambda: sp.nn.EUNN(3, 12, layers=2),
+        lambda: sp.nn.ORNN(3, 12, reflections=4, dtype=torch.complex64),
     ],
 )
-def test_an_empty_batch_where_the_matrix_is_not_formed(make) -> None:
+def test_an_empty_batch(make) -> None:
     rnn = make()
-    assert not isinstance(rnn.cells[0].recurrence()[0].weight_hh, torch.Tensor)
     output = rnn(torch.randn(4, 0, 3))[0]
     assert output.shape == (4, 0, rnn.output_size)
     output.abs().sum().backward()
