@@ -75,8 +75,8 @@ for a device, which the tests use. Its results are those of the CPU, to rounding
 
 Eigenvalues of matrices up to n = 3000 are computed on the host, after one copy of all matrices of a weight:
 for a GPU, [a millisecond for each matrix](https://github.com/pytorch/pytorch/issues/183806) has been
-reported. From n = 96 on, `SpectralRadiusNorm` tracks on the device, and the host waits twice, for one matrix
-or many. `SkewExponential` waits once for the norm that decides how often to square.
+reported. From n = 96 on, `SpectralRadiusNorm` tracks on the device, and the host waits twice for each
+matrix. `SkewExponential` waits once for the norm that decides how often to square.
 
 """
 
