@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -141,3 +142,11 @@ def adversarial_matrices(n: int) -> dict[str, np.ndarray]:
         "rank one": np.outer(A[0], A[1 % n]),
         "graded": np.diag(10.0 ** np.linspace(-8, 8, n)) @ A,
     }
+
+
+def sparse(n: int, per_row: int, seed: int = 0) -> scipy.sparse.csr_array:
+    """Return a random matrix with so many entries a row, some of which may fall together."""
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(np.arange(n), per_row)
+    entries = rng.standard_normal(rows.size), (rows, rng.integers(0, n, rows.size))
+    return scipy.sparse.csr_array(entries, shape=(n, n))

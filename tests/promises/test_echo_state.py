@@ -9,6 +9,7 @@ import torch
 
 import spectral_param as sp
 from spectral_param.init import echo_state_
+from tests import matrices
 from tests.messages import refused
 
 LAYOUTS = {
@@ -96,9 +97,7 @@ def test_each_matrix_of_a_batch_is_scaled_by_itself() -> None:
 
 @pytest.mark.nightly
 def test_2000_units_in_the_time_that_the_docstring_says() -> None:
-    rng = np.random.default_rng(0)
-    W = scipy.sparse.random_array((2000, 2000), density=0.005, rng=rng, data_sampler=rng.standard_normal)
-    W, found = echo_state_(W, 0.99)
+    W, found = echo_state_(matrices.sparse(2000, 10), 0.99)
     assert found.radius < found.rate <= 0.99
 
 

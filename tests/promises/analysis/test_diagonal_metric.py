@@ -9,6 +9,7 @@ import torch
 from spectral_param.analysis import lyapunov_certificate
 from spectral_param.errors import NotProvenError
 from spectral_param.functional import scaled_norm
+from tests import matrices
 from tests.messages import refused
 
 
@@ -77,8 +78,7 @@ def test_a_sparse_weight_has_the_certificate_of_the_dense_one(layout) -> None:
 
 def test_a_large_sparse_weight() -> None:
     """More than LAPACK's singular values are asked for."""
-    W = scipy.sparse.random_array((600, 600), density=10 / 600, rng=0)
-    W.data = W.data - 0.5
+    W = matrices.sparse(600, 10)
     scaling, rate, radius, _ = lyapunov_certificate(W, metric="diagonal")
     dense = torch.from_numpy(W.toarray())
     assert torch.linalg.matrix_norm(in_coordinates(dense, scaling), 2) <= rate
