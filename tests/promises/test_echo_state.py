@@ -97,7 +97,7 @@ def test_each_matrix_of_a_batch_is_scaled_by_itself() -> None:
 
 @pytest.mark.nightly
 def test_2000_units_in_the_time_that_the_docstring_says() -> None:
-    W, found = echo_state_(matrices.sparse(2000, 10), 0.99)
+    _, found = echo_state_(matrices.sparse(2000, 10), 0.99)
     assert found.radius < found.rate <= 0.99
 
 
