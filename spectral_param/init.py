@@ -265,7 +265,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     φ. Feedback of the readout into the reservoir adds to W and voids the proof: scale the sum.
 
     Source: Buehner and Young, "A tighter bound for the echo state property", IEEE Transactions on Neural
-    Networks 17 (2006). For n = 2,000 and ten entries a row it takes half a minute.
+    Networks 17 (2006). For n = 2,000 and ten entries a row it takes half a minute on one core.
 
     Args:
         W: The recurrent weight, real: dense ``(..., n, n)`` or ``(..., k·n, n)``, each matrix scaled by

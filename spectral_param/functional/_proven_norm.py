@@ -53,7 +53,8 @@ def _estimate(gram: Any) -> float:
     if gram.shape[0] > _DENSE:
         start = np.random.default_rng(0).standard_normal(gram.shape[0])
         try:
-            return float(eigsh(gram, 1, v0=start, tol=1e-10, return_eigenvectors=False)[0])
+            # At the least norm many singular values are largest, and Lanczos' method does not converge.
+            return float(eigsh(gram, 1, v0=start, tol=1e-10, maxiter=100, return_eigenvectors=False)[0])
         except ArpackError:
             pass
     return float(np.linalg.eigvalsh(gram.toarray() if sparse.issparse(gram) else gram)[-1].clip(min=0))
