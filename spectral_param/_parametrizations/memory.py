@@ -66,8 +66,9 @@ class _Read(NamedTuple):
     state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
     weight: Tensor  # Without the graph.
+    needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the next two know of no other.
     pull_back: PullBack | None  # If the weight is one node.
-    graph: Callable[[], _Graph | None]  # If not. Those who have read the weight keep it alive.
+    graph: weakref.ref[_Graph] | None  # If not. Those who have read the weight keep it alive.
 
 
 class Memory:
@@ -92,7 +93,7 @@ class Memory:
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is not None and last.marks == marks and _is_current(last, constraint, originals):
-            graph = last.graph()
+            graph = None if last.graph is None else last.graph()
         else:
             W, last, graph = _evaluated(constraint, originals, marks, context)
             self.last = last
@@ -100,9 +101,13 @@ class Memory:
                 self.outputs[id(W)] = W
                 return W
         W = last.weight.clone()
-        if torch.is_grad_enabled() and any(map(_requires_grad, originals)):
+        needed = tuple(map(_requires_grad, originals))
+        if torch.is_grad_enabled() and any(needed):
             reference = functools.partial(_evaluated_again, constraint, last)
-            pull_back = last.pull_back or functools.partial(_through, [graph], reference, last.originals)
+            pull_back = last.pull_back
+            if pull_back is None or needed != last.needed:
+                held = [graph if needed == last.needed else None]
+                pull_back = functools.partial(_through, held, reference, last.originals)
             W = attach(Map(W, pull_back, reference), *originals)
         self.outputs[id(W)] = W
         return W
@@ -177,7 +182,7 @@ def _evaluated(
             # alike: the originals.
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
         stack.enter_context(context)
-        # Clones with a graph, for weights that depend on more than can be seen.
+        # Clones with a graph: gradients are pulled back to them, and through them if nothing is remembered.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
         for t in copies:
@@ -204,20 +209,15 @@ def _evaluated(
         constraint._become_like(kept)
     if state is None:
         return W.clone(), None, None  # Edits of the weight must not reach the copies.
-    graph, pull_back = None, pull_back_of(W, copies)
-    owner: Callable[[], _Graph | None] = _nothing
-    if pull_back is None and W.requires_grad:
-        graph = _Graph(W, copies)
-        owner = weakref.ref(graph)
-    return W, _Read(marks, values, state, found, kept, pull_back, owner), graph
+    pull_back = pull_back_of(W, copies)
+    graph = _Graph(W, copies) if pull_back is None and W.requires_grad else None
+    weak = None if graph is None else weakref.ref(graph)
+    needed = tuple(map(_requires_grad, copies))
+    return W, _Read(marks, values, state, found, kept, needed, pull_back, weak), graph
 
 
 def _as_it_is(t: Tensor) -> Tensor:
     return t
-
-
-def _nothing() -> None:
-    return None
 
 
 def _through(

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 import spectral_param as sp
+from spectral_param.testing import holder, originals
+from tests.promises.cases import CASES
 from tests.training import step
 
 LAYERS = {
@@ -355,3 +357,40 @@ def test_hooks_on_saved_tensors_see_the_same_of_a_first_and_of_a_second_read(mak
             saved.append([])
             layer.weight  # noqa: B018
     assert saved[0] == saved[1] != []
+
+
+SEVERAL = [case for case in CASES if len(originals(holder(case, case.member((4, 4), case.dtypes[-1])))) > 1]
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+def test_an_original_that_is_frozen_or_released_between_two_reads(case) -> None:
+    module = holder(case, case.member((4, 4), case.dtypes[-1]))
+    tensors = originals(module)
+    with torch.no_grad():
+        for t in tensors:
+            t.add_(0.01)
+
+    def gradients(W):
+        wanted = [t for t in tensors if t.requires_grad]
+        found = dict(zip(map(id, wanted), torch.autograd.grad(loss(W), wanted), strict=True))
+        return [found.get(id(t)) for t in tensors]
+
+    def loss(W):
+        return (W * torch.linspace(-1, 1, W.numel(), dtype=W.dtype).reshape(W.shape)).abs().square().sum()
+
+    expected = gradients(module.weight)
+    for frozen in tensors:
+        with torch.no_grad():
+            tensors[0].add_(0)  # The first read of each kind.
+        frozen.requires_grad_(False)
+        first = module.weight
+        frozen.requires_grad_(True)
+        released = module.weight
+        frozen.requires_grad_(False)
+        again = module.weight
+        for W in (first, again):
+            for t, found, wanted in zip(tensors, gradients(W), expected, strict=True):
+                assert t is frozen or torch.allclose(found, wanted)
+        frozen.requires_grad_(True)
+        for found, wanted in zip(gradients(released), expected, strict=True):
+            torch.testing.assert_close(found, wanted)
