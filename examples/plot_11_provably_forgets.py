@@ -30,7 +30,6 @@ torch.manual_seed(0)
 
 RATE, UNITS = 0.95, 32
 rnn = sp.nn.ContractingRNN(1, UNITS, rate=RATE, batch_first=True)
-head = torch.nn.Linear(UNITS, 1)
 
 # %%
 # Train it
@@ -48,16 +47,22 @@ def batch(size=32, length=40):
     return x, y
 
 
-optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=3e-3)
-losses = []
-for _ in range(300):
-    x, y = batch()
-    loss = torch.nn.functional.mse_loss(head(rnn(x)[0]), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
+def train(network):
+    """Train the network with a linear output, and return the losses."""
+    head = torch.nn.Linear(UNITS, 1)
+    optimizer = torch.optim.Adam([*network.parameters(), *head.parameters()], lr=3e-3)
+    losses = []
+    for _ in range(300):
+        x, y = batch()
+        loss = torch.nn.functional.mse_loss(head(network(x)[0]), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
+
+losses = train(rnn)
 figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
 ax.plot(losses)
 ax.set(yscale="log", xlabel="step", ylabel="mean squared error")
@@ -123,15 +128,8 @@ cell = rnn.cells[0]
 ours = attacked(step_of(cell.weight_ih, cell.weight_hh, cell.bias), certificate.scaling)
 
 plain = torch.nn.RNN(1, UNITS, nonlinearity="relu", batch_first=True)
-plain_head = torch.nn.Linear(UNITS, 1)
 torch.nn.init.orthogonal_(plain.weight_hh_l0)
-optimizer = torch.optim.Adam([*plain.parameters(), *plain_head.parameters()], lr=3e-3)
-for _ in range(300):
-    x, y = batch()
-    loss = torch.nn.functional.mse_loss(plain_head(plain(x)[0]), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+train(plain)
 bias = plain.bias_ih_l0 + plain.bias_hh_l0
 theirs = attacked(step_of(plain.weight_ih_l0, plain.weight_hh_l0, bias), torch.ones(UNITS).double())
 

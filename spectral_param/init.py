@@ -311,8 +311,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     for matrix in matrices.each:
         if not is_finite_matrix(matrix):
             raise NotFiniteError(f"{name}: expected finite entries, got NaN or infinite ones.")
-        present = matrix != 0
-        if sparse.is_acyclic(present.toarray() if is_sparse(W) else present):
+        if sparse.is_acyclic(matrix != 0):
             raise ValueError(
                 f"{name}: expected a graph with a cycle, got a weight whose eigenvalues are all 0, which "
                 "forgets at any size. Add an entry that closes a cycle."

@@ -96,10 +96,13 @@ def spectral_radius(T: Any) -> float:
     return scale * largest
 
 
-def is_acyclic(present: Array) -> bool:
-    """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent."""
+def is_acyclic(present: Any) -> bool:
+    """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent.
+
+    It is an array or a sparse array of booleans.
+    """
     count = csgraph.connected_components(present, connection="strong", return_labels=False)
-    return count == len(present) and not present.diagonal().any()
+    return bool(count == present.shape[0] and not present.diagonal().any())
 
 
 # Exact reductions ---------------------------------------------------------------------------------

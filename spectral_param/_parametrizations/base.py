@@ -466,9 +466,7 @@ class Parametrization(nn.Module):
         unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.
-            self._like, self._like_real = (
-                torch.empty_like(t, device="cpu") for t in (self._like, self._like_real)
-            )
+            self._become_like(torch.empty_like(self._like, device="cpu"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parametrization:
         return deep_copy(self, memo)

@@ -174,7 +174,7 @@ class SpectralNorm(Bounded):
         bound = self._bound_of(W)
         if self._takes_present(project):
             self._take_present(bound)
-        c = self._bound_for(W, bound).double()
+        c = self._bound_for(W, bound)
         tolerance = 10 * max(W.shape[-2:]) * eps * c
         if not self._is_convolution() and min(W.shape[-2:]) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.

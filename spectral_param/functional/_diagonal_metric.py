@@ -47,7 +47,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import is_on_host, is_plain
@@ -58,9 +57,6 @@ from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, scaled
 
 _EPS = finfo_eps(torch.float64)
-# Numpy and LAPACK are faster than torch up to this size.
-_SHORT = 64
-_POTRF, _POTRS = get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
 
 
 def log_coordinates(theta: Tensor, condition: float) -> Tensor:  # (..., n) -> (..., n)
@@ -85,18 +81,8 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
     if not is_plain(X):
         return contracting_reference(X, rate, condition, eps)
     reference = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
-    x, scale = X.detach(), rate / _room(X, eps)
-    if x.ndim == 2 and x.shape[1] <= _SHORT and is_on_host(x) and isinstance(scale, float):
-        short = _short_value(x.numpy().astype(np.float64), scale, condition)
-        if short is not None:
-            W = torch.from_numpy(short[1]).to(x.dtype, copy=True)
-            return node(
-                W,
-                lambda G, _: (_short_pull_back(G.resolve_neg().numpy(), condition, *short),),
-                reference,
-                X,
-            )
-    found = _value(to_double(x), scale, condition)
+    x = X.detach()
+    found = _value(to_double(x), rate / _room(X, eps), condition)
     W = found[0].to(x.dtype, copy=True)
     if found[-1].ndim == 0:  # H is well conditioned, and a gradient needs no more digits than X.
         found = tuple(t.to(x.dtype) for t in found)
@@ -166,41 +152,6 @@ def _pull_back(
     slope = 1 - torch.tanh(X[..., -1:, :] / c).square()
     g_theta = (P.sum(dim=-2, keepdim=True) - P.sum(dim=-1)[..., None, :]) * slope
     return torch.cat([T.mT - K @ (half + half.mT), g_theta], dim=-2)
-
-
-def _short_value(x: Array, scale: float, condition: float) -> tuple[Array, ...] | None:
-    """Return x and :func:`_value` of one small matrix by numpy, or None if K is large."""
-    n = x.shape[1]
-    K = x[:n]
-    if not np.vdot(K, K) <= n:  # NaN goes the long way.
-        return None
-    H = K.T @ K
-    diagonal = H.reshape(-1)[:: n + 1]
-    diagonal += 0.25
-    diagonal *= 1 + 2 * n * _EPS
-    # LAPACK's columns are rows here, and H is symmetric.
-    F, _ = _POTRF(H.T, lower=1, clean=1, overwrite_a=1)
-    C, _ = _POTRS(F, K.T, lower=1)
-    c = _half_log(condition)
-    theta = np.exp(c * np.tanh(x[n] / c))
-    ratios = theta * (scale / theta)[:, None]
-    return x, C * ratios, C, ratios, F
-
-
-def _short_pull_back(
-    G: Array, condition: float, x: Array, W: Array, C: Array, ratios: Array, F: Array
-) -> Tensor:
-    """Return :func:`_pull_back` of one small matrix by numpy, in the dtype of G."""
-    n = x.shape[1]
-    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
-        T, _ = _POTRS(F, G * ratios, lower=1)
-        half = T @ C.T
-        P = G * W
-        result = np.empty(x.shape, G.dtype)
-        result[:n] = T.T - x[:n] @ (half + half.T)
-        slope = 1 - np.tanh(x[n] / _half_log(condition)) ** 2
-        result[n] = (P.sum(axis=0) - P.sum(axis=1)) * slope
-    return torch.from_numpy(result)
 
 
 # The way back: one given matrix, in double precision --------------------------------------------------

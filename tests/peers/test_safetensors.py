@@ -9,22 +9,19 @@ from torch import nn
 import spectral_param as sp
 from spectral_param.testing import Case, holder
 from tests.promises.cases import CASES, FROM_THE_START
+from tests.promises.test_state_dicts import NETWORKS
 
 safetensors = pytest.importorskip("safetensors.torch")
 
 MODELS = {
-    "ENRNN": lambda: sp.nn.ENRNN(3, 100, 97, 2),
-    "GORU": lambda: sp.nn.GORU(3, 5),
-    "NNRNN": lambda: sp.nn.NNRNN(3, 6),
-    "ScuRNN": lambda: sp.nn.ScuRNN(3, 5),
+    **NETWORKS,
     "URNN": lambda: sp.nn.URNN(3, 6),
-    "convolution": lambda: sp.constrain(nn.Conv2d(3, 4, 3, padding=1), "weight", sp.SpectralNorm(1.0)),
-    "batch": lambda: sp.constrain(nn.Bilinear(128, 100, 2), "weight", sp.SpectralNorm("present")),
     "LSTM": lambda: sp.constrain(nn.LSTM(3, 6), "weight_hh_l0", sp.ScaledCayley()),
 }
 INPUTS = {
     "convolution": (torch.ones(1, 3, 8, 8),),
     "batch": (torch.ones(2, 128), torch.ones(2, 100)),
+    "wide": (torch.ones(2, 300),),
 }
 
 
