@@ -69,7 +69,7 @@ bounds:  ## test with the oldest numpy and scipy that are supported (TORCH="torc
 
 # `-c constraints.txt` holds torch at the version that was tested, whatever the peers ask for.
 peers:  ## test beside other packages: geotorch, scikit-learn, safetensors, accelerate, orthogonium, PyTorch's own lists
-	.ci/versions $(PYTHON) -c constraints.txt --group peers -- tests/peers tests/promises/dynamics/test_scikit_learn.py
+	.ci/versions $(PYTHON) -c constraints.txt --group peers -- tests/peers $(addprefix tests/promises/dynamics/,test_data.py test_scikit_learn.py test_horizon.py::test_pandas_frames_are_recordings_whose_columns_are_named)
 
 newest:  ## test with the newest torch, numpy and scipy that the package index has
 	.ci/versions $(PYTHON) --upgrade torch numpy scipy -- $(TEST_ARGS)

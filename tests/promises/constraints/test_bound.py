@@ -75,7 +75,7 @@ def test_a_bound_that_is_written_in_place_is_seen(kind, given) -> None:
 
 
 @KINDS
-def test_a_load_is_in_place_and_seen_by_a_compiled_graph(kind) -> None:
+def test_a_load_is_in_place_and_seen(kind) -> None:
     module = constrained(kind, [0.3, 0.5, 0.7])
     held = bound(module)
     state = copy.deepcopy(module.state_dict())
