@@ -488,7 +488,7 @@ GRADIENTS = (
     Fault(
         "earlier: a checkpoint that holds the state of tracking does not load",
         "spectral_param/_parametrizations/base.py",
-        "unexpected[:] = [key for key in unexpected if not key.startswith(f\"{prefix}tracking.\")]",
+        'unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]',
         "pass",
         promise("test_earlier_checkpoints.py", "tracked"),
     ),
