@@ -150,12 +150,13 @@ class LyapunovForm(Bounded):
         if self._is_diagonal():
             return self._diagonal_map(as_real(X))
         if self.growth is None and self.abscissa is None:
-            V = lyapunov.stable(X)
-        else:
-            # In double precision: it costs little beside what the bounds are for.
-            V = self._map(to_double(X), finfo_eps(X.dtype))
-            V = V.to(X.dtype)
-        return self._placed(V)
+            radius = self.radius
+            # A float takes no tensor, whose making costs as much as a product of small matrices.
+            factor = radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
+            return lyapunov.stable(X, factor)
+        # In double precision: it costs little beside what the bounds are for.
+        V = self._map(to_double(X), finfo_eps(X.dtype))
+        return self._placed(V.to(X.dtype))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return the original, found in double precision."""

@@ -81,11 +81,13 @@ _NEGLIGIBLE = 1e-12
 _NORMS = (1e-9, 1e15)
 
 
-def stable(X: Tensor) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return V = H⁻¹QᴴS for X = [K; S], of spectral radius at most 1."""
-    if is_plain(X):
-        return _known(X)
-    return stable_rounded(X, finfo_eps(X.dtype))
+def stable(X: Tensor, radius: float | Tensor = 1.0) -> Tensor:  # (..., 2n, n) -> (..., n, n)
+    """Return rV with V = H⁻¹QᴴS for X = [K; S], of spectral radius at most r."""
+    return (_known if is_plain(X) else _reference)(X, radius)
+
+
+def _reference(X: Tensor, radius: float | Tensor) -> Tensor:
+    return radius * stable_rounded(X, finfo_eps(X.dtype))
 
 
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
@@ -198,36 +200,41 @@ def _solve(L: Tensor, B: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L.mH, half, upper=True)
 
 
-def _known(X: Tensor) -> Tensor:
+def _known(X: Tensor, radius: float | Tensor) -> Tensor:
     """Return :func:`stable` of an ordinary tensor, as one node of the graph."""
     x = X.detach()
     V, *rest = _forward(x)
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_backward(G, x, V, *rest),)
+        return (_backward(radius * G, x, V, *rest),)
 
-    return node(V.clone(), pull_back, functools.partial(stable_rounded, eps=finfo_eps(x.dtype)), X)
+    return node(radius * V, pull_back, functools.partial(_reference, radius=radius), X)
 
 
-def _backward(G: Tensor, X: Tensor, V: Tensor, Q: Tensor, L: Tensor, *divided: Tensor) -> Tensor:
+def _backward(G: Tensor, X: Tensor, V: Tensor, pair: Tensor, L: Tensor, *divided: Tensor) -> Tensor:
     """Return the gradient by the formulas at the top; ``divided`` are S and its divisors."""
     K, S = X.chunk(2, dim=-2)
     S, *divisors = divided or [S]
     T = torch.cholesky_solve(G, L)
     half = T @ V.mH
-    N = half + half.mH
-    g_Q = S @ T.mH - Q @ N
-    g_S = torch.sub(Q @ T + K.mH @ g_Q, S @ N, alpha=0.25)
+    QN, SN_2 = (pair @ (half + half.mH)).chunk(2, dim=-2)
+    g_Q = _plus(QN, S, T.mH, beta=-1.0)
+    g_S = _plus(_plus(SN_2, pair.chunk(2, dim=-2)[0], T, beta=-0.5), K.mH, g_Q)
     for divisor in divisors:
         g_S = g_S / divisor
     return torch.cat([g_Q @ S.mH, g_S], dim=-2)
 
 
+def _plus(C: Tensor, A: Tensor, B: Tensor, beta: float = 1.0) -> Tensor:
+    """Return beta C + AB, for one matrix in one call, which for small ones is what takes the time."""
+    return torch.addmm(C, A, B, beta=beta) if C.ndim == 2 else beta * C + A @ B
+
+
 def _forward(X: Tensor) -> tuple[Tensor, ...]:
-    """Return V, Q, the Cholesky factor of H; and S and its divisors, if it had to be divided."""
+    """Return V, [Q; S/2], the Cholesky factor of H; and S and its divisors, if it had to be divided."""
     K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
-    if not is_on_host(X) or not _has_safe_squares(K, S):
+    if not is_on_host(X) or not _has_safe_squares(X):
         divisors = _divisors(X)
         for divisor in divisors:
             S = S / divisor
@@ -237,13 +244,13 @@ def _forward(X: Tensor) -> tuple[Tensor, ...]:
     H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
     V = torch.cholesky_solve(Q.mH @ S, L)
-    return (V, Q, L, S, *divisors) if divisors else (V, Q, L)
+    return (V, pair, L, S, *divisors) if divisors else (V, pair, L)
 
 
-def _has_safe_squares(K: Tensor, S: Tensor) -> bool:
-    """Return whether no entry of H overflows, or loses digits to underflow."""
-    (_, most), (least, largest) = (torch.linalg.vector_norm(X, dim=(-2, -1)).aminmax() for X in (K, S))
-    return _NORMS[0] < float(least) and float(largest) * (1 + float(most)) < _NORMS[1]  # False for NaN.
+def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
+    """Return whether no entry of an H overflows, or loses digits to underflow."""
+    norms = torch.linalg.vector_norm(X.unflatten(-2, (2, -1)), dim=(-2, -1)).reshape(-1, 2).tolist()
+    return all(_NORMS[0] < s and s * (1 + k) < _NORMS[1] for k, s in norms)  # False for NaN.
 
 
 # The way back: what the maps take to one given matrix, in double precision ----------------------------
