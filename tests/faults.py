@@ -619,8 +619,8 @@ CHOICES = (
     Fault(
         "signed-slack: powers of the weight are taken for those of its absolute values",
         "spectral_param/_parametrizations/spectral_radius.py",
-        "return has_radius_below(self._measured(T), radius)",
-        "return has_radius_below(T, radius)",
+        "return proof.has_radius_below(self._measured(T), radius)",
+        "return proof.has_radius_below(T, radius)",
         fault_test("absolute_values_at_most"),
     ),
     Fault(
@@ -714,7 +714,7 @@ PROOFS = (
     ),
     Fault(
         "powers: their rounding errors do not count",
-        "spectral_param/_eigen/dense.py",
+        "spectral_param/_eigen/proof.py",
         "error, rounding = 0.0, 4 * len(power) * _EPS",
         "error, rounding = 0.0, 0.0",
         fault_test("rounding_errors_of_powers"),
@@ -728,16 +728,16 @@ PROOFS = (
     ),
     Fault(
         "resolvent: of the powers outside of the blocks, the audit counts none but the first",
-        "spectral_param/_eigen/tracking.py",
-        "M = sum(first_bounds) / (1 - last) / (1 - delta) if last < 1 else math.inf",
-        "M = first_bounds[0] if last < math.inf else math.inf",
+        "spectral_param/_eigen/proof.py",
+        "return sum(first) / (1 - last) / r if last < 1 else math.inf",
+        "return first[0] if last < math.inf else math.inf",
         fault_test("radius_that_is_followed"),
     ),
     Fault(
         "sparse: a Ritz value of a sparse matrix is believed without a proof",
         "spectral_param/_eigen/sparse.py",
-        "return float(leader) if 2 * k * delta <= TOLERANCE * leader else None",
-        "return float(leader)",
+        "return leader if M * leader <= limit else None",
+        "return leader",
         ("tests/internal/eigen/sparse",),
     ),
     Fault(

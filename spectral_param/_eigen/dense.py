@@ -28,7 +28,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import Array, decomposed, identity_like, to_double
+from spectral_param._matrices import Array, decomposed, identity_like, in_double, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
 
 # The quantity by which an eigenvalue leads: modulus or real part.
@@ -40,8 +40,6 @@ _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _EPS = float(np.finfo(np.float64).eps)
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
-_POWERS = 7
 # What the condition of a proven λ may be, times the root of eps; and how many units are tried for it.
 _CONDITION, _BALANCES = 0.01, 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
@@ -171,33 +169,6 @@ def _joined(found: list[tuple[Eigentriple, bool]], batch: torch.Size) -> tuple[E
     return Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts)), all(regular)
 
 
-def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
-    """Return whether powers of a matrix on the host prove ρ(T) < ``bound``, as they do unless it is close.
-
-    ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has
-    an error of at most 4n eps ‖S‖² (Frobenius norms), so it is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
-    """
-    if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
-        return False
-    bound, exponent = math.frexp(bound)
-    power: Any = _in_double(T)
-    multiply: Any = np.dot
-    norm: Any = _norm
-    if len(power) > _paths.NUMPY_PRODUCT:
-        power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
-    error, rounding = 0.0, 4 * len(power) * _EPS
-    with np.errstate(all="ignore"):  # What overflows proves nothing.
-        power = power * 2.0**-exponent
-        for _ in range(_POWERS):
-            size = float(norm(power))
-            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
-                return True
-            error = (2 * size + error) * error + rounding * size * size
-            bound *= bound
-            power = multiply(power, power)
-    return False
-
-
 def leaves_its_device(T: Tensor) -> bool:
     """Return whether the eigenvalues of T are computed on the host although T is on a device."""
     return not is_on_host(T) and T.shape[-1] <= _paths.EIGEN_ON_HOST
@@ -221,7 +192,7 @@ def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: 
     Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
     double precision, which takes as long as single here.
     """
-    A = _in_double(T)
+    A = in_double(T)
     parts = A.view(np.float64)
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
         # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
@@ -455,15 +426,6 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
     packed = packed.to(T.device, non_blocking=True)
     return packed[..., 0, :], packed[..., 1:, :]
-
-
-def _in_double(T: Tensor) -> Array:
-    """Return a copy of T in double precision.
-
-    FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
-    """
-    kind = torch.complex128 if T.is_complex() else torch.float64
-    return T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
 
 
 def _rayleigh_quotient(

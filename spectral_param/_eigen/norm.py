@@ -38,7 +38,6 @@ from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._eigen.follower import Solver, least_size
 from spectral_param._eigen.singular import Pair, leading_pair
-from spectral_param._eigen.tracking import random_rows
 from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
@@ -411,7 +410,7 @@ def _orthonormal(V: Tensor) -> Tensor:
 
 def _normal(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return random vectors."""
-    return random_rows((*like.shape[:-2], count, like.shape[-2]), like, generator).mT
+    return proof.random_rows((*like.shape[:-2], count, like.shape[-2]), like, generator).mT
 
 
 def _scaled(factors: Iterable[float], T: Tensor) -> Any:

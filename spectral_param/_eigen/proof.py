@@ -1,6 +1,7 @@
-r"""Proofs that no eigenvalue outside a block is larger, for matrices of which only products are known.
+r"""Proofs that no other eigenvalue or singular value is larger, from products alone.
 
-They are shared by the tracking of a dominant eigenvalue, that of a norm, and the radius of sparse matrices.
+All proofs of this library stand here: for a followed eigenvalue and norm, sparse matrices, convolutions, and
+a radius below its bound. What is not proven is computed by LAPACK.
 
 Random vectors
 --------------
@@ -10,7 +11,10 @@ chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
-(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ.
+(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof that takes 100 of them is wrong with probability at
+most 1e-8, for every M that was chosen without regard to Z. For a sparse matrix few vectors cost least, which
+need a large factor instead: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16
+for p = 4, c = 6000, and the same for half as many complex ones.
 
 Any matrices
 ------------
@@ -18,6 +22,38 @@ Let b_j ≥ ‖(A/r)^j‖ for j = 0 … m, for instance by (1), and b_m < 1. The
 and the geometric series gives for such z
 
     ‖(z - A)⁻¹‖ ≤ M = Σ_{j<m} b_j / (1 - b_m) / r.                                                (4)
+
+Let the columns of V (n, k) and U (n, k) span nearly invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ
+projects onto the range of V along the kernel of Uᴴ, and in the basis of V and ker Uᴴ
+
+    P = [[H, X], [E, A]],   H = (UᴴV)⁻¹ UᴴPV,   E = (I - Π)PV,   X = (UᴴV)⁻¹ UᴴP,   A = (I - Π)P(I - Π).
+
+Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
+the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
+- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M that matrix is
+
+    Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
+
+The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonzero eigenvalue is
+
+    f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)
+
+so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So on a closed
+curve with f < 1 no eigenvalue crosses during that scaling, and inside it P has as many eigenvalues as diag(θ)
+and A together. Let θ_1 be the largest, scaled to |θ_1| = 1, and M hold for |z| ≥ 1 - δ. Two curves prove
+ρ(P) to within δ, for every P, normal or not:
+
+- |z| = 1 + δ and all z beyond: no eigenvalue is larger.
+- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or |z| = 1 - δ: beyond it P has as many as
+  diag(θ), however close to each other.
+
+The b_j of (4) come from the columns of A^j Z. Rounding errors of P and its products are not covered. An
+eigenvalue that such an error can move by more than δ is as uncertain here as it is in LAPACK.
+
+Powers
+------
+ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has an
+error of at most 4n eps ‖S‖² (Frobenius norms), so it is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
 
 Hermitian matrices
 ------------------
@@ -57,16 +93,37 @@ precision it is wrong only if λ_max(G) is within n rounding errors of s.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import Array
+from spectral_param import _paths
+from spectral_param._matrices import Array, from_host, in_double
 
-# p and τ of (1).
-VECTORS = 16
-TAU = 0.65
+# p and τ of (1); and for sparse matrices p and c.
+VECTORS, TAU = 16, 0.65
+FEW, MARGIN = 4, 6000.0
+# The largest number of products with a block of random vectors. Where powers grow by more than the factor,
+# rounding errors grow as much.
+PRODUCTS, GROWTH = 300, 1e8
+# T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
+_POWERS = 7
+_EPS = float(np.finfo(np.float64).eps)
+
+
+# Random vectors -----------------------------------------------------------------------------------
+
+
+def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
+    x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
+    return x.to(like.device, non_blocking=True)
+
+
+# Hermitian matrices -------------------------------------------------------------------------------
 
 
 def chebyshev(x: float, degree: int) -> float:
@@ -123,3 +180,246 @@ def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
     G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
     failed: Tensor = torch.linalg.cholesky_ex(G).info
     return failed == 0
+
+
+# Powers -------------------------------------------------------------------------------------------
+
+
+def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
+    """Return whether powers of a matrix on the host prove ρ(T) < ``bound``, as they do unless it is close."""
+    if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
+        return False
+    bound, exponent = math.frexp(bound)
+    power: Any = in_double(T)
+    multiply: Any = np.dot
+    norm: Any = _frobenius
+    if len(power) > _paths.NUMPY_PRODUCT:
+        power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
+    error, rounding = 0.0, 4 * len(power) * _EPS
+    with np.errstate(all="ignore"):  # What overflows proves nothing.
+        power = power * 2.0**-exponent
+        for _ in range(_POWERS):
+            size = float(norm(power))
+            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
+                return True
+            error = (2 * size + error) * error + rounding * size * size
+            bound *= bound
+            power = multiply(power, power)
+    return False
+
+
+def _frobenius(x: Array) -> float:
+    return math.sqrt(np.vdot(x, x).real)
+
+
+# Blocks of any matrix: names as in the derivation at the top --------------------------------------
+
+
+def resolvent_bound(bounds: list[float], r: float) -> float:
+    """Return M of (4) for b_0, b_1, …, b_m; infinite unless b_m < 1."""
+    *first, last = bounds
+    return sum(first) / (1 - last) / r if last < 1 else math.inf
+
+
+def largest_bound(theta: Array, products: Array, delta: float) -> Array:
+    """Return the largest M for which (7) proves a simple θ_1, for the first 1, 2, ... of all θ."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = products / (1 + delta - np.abs(theta))
+        around = products / (np.abs(theta - theta[0]) - delta)
+    around[0] = products[0] / delta
+    sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
+    clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
+    return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
+
+
+def largest_bound_with_ties(theta: Array, products: Array, delta: float) -> float:
+    """Return the largest M for which (7) proves ρ, whether or not θ_1 is simple."""
+    moduli = np.abs(theta)
+    gaps = np.minimum(1 + delta - moduli, np.abs(1 - delta - moduli))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(1 / max(1e-300, (products / gaps).sum())) if gaps.min() > 0 else 0.0
+
+
+def sparse_resolvent_bound(
+    times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
+) -> float:
+    """Return M for |z| ≥ r and P = ``times``, from at most so many products; infinite if none is found.
+
+    Args:
+        times: The product of P and columns.
+        z: Random columns, ``FEW`` real ones or half as many complex ones.
+        V: The basis, ``(n, k)``.
+        dual: (UᴴV)⁻¹Uᴴ, ``(k, n)``.
+        r: Less than |θ_1|.
+        most: The largest number of products.
+    """
+    z = z - V @ (dual @ z)
+    bounds: list[float] = []  # of A^j, relative to r^j
+    for _ in range(math.ceil(most)):
+        bounds.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
+        if bounds[-1] <= 0.5:
+            return resolvent_bound(bounds, r)
+        if not bounds[-1] < GROWTH * MARGIN:
+            break
+        z = times(z) / r
+        z -= V @ (dual @ z)
+    return math.inf
+
+
+class Compression(NamedTuple):
+    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
+
+    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
+    """
+
+    right: Array  # RᴴPR
+    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
+    left: Array  # LᴴPᴴL
+    left_defect: Array  # the same for Pᴴ and L
+    overlap: Array  # LᴴR
+    image: Array  # LᴴPR
+
+
+def residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
+    """Return ‖P Rx - θ Rx‖ for each column x and its θ, from RᴴPR and EᴴE."""
+    inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
+    outside = (x.conj() * (defect @ x)).sum(axis=0).real
+    return np.sqrt(inside + outside.clip(min=0))
+
+
+class Inside(NamedTuple):
+    """The part of P in the blocks, for V = Rc: everything in (7) except M, in units of |θ_1|."""
+
+    c: Array
+    dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
+    theta: Array  # in descending order of modulus
+    products: Array  # s_i r_i
+    leader: float  # |θ_1|, in units of P
+
+
+def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
+    """Return this part for V and U of ``cut`` columns each; None if UᴴV is singular."""
+    right, right_defect, left, left_defect, overlap, image = compression
+    c, d = (basis[:, :cut] for basis in bases)
+    try:
+        dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
+        theta, Y = np.linalg.eig(dual @ image @ c)
+        order = np.argsort(-np.abs(theta), kind="stable")
+        theta, Y = theta[order], Y[:, order]
+        rows = np.linalg.inv(Y) @ dual
+    except np.linalg.LinAlgError:
+        return None
+    r = residuals(right, right_defect, c @ Y, theta)
+    s = residuals(left, left_defect, rows.conj().T, theta.conj())
+    leader = float(abs(theta[0]))
+    if not 0 < leader < math.inf:
+        return None
+    return Inside(c, dual, theta / leader, r * s / leader**2, leader)
+
+
+def _inside_to_project_out(
+    compression: Compression,
+    bases: tuple[Array, Array],
+    moduli: Array,
+    log_leader: float,
+    delta: float,
+    root: float,
+) -> tuple[Inside, float] | None:
+    """Return the leading directions to project out, and the modulus of the next one relative to λ.
+
+    Many directions make the rest small, but only those that have converged well enough for (7) can be used. A
+    conjugate pair is never split. None is returned if not even the first direction has converged.
+    """
+    cuts = [j for j in range(3 * len(moduli) // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
+    while cuts:
+        inside = _inside(compression, bases, cuts[0])
+        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
+            # The largest M allowed, divided by the M expected for a normal A. Others need a multiple of it.
+            rest = moduli[cuts]
+            allowed = largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
+            scores = allowed * (1 - rest) / (1 + root * rest)
+            best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
+            chosen = inside if best == 0 else _inside(compression, bases, cuts[best])
+            return None if chosen is None else (chosen, float(rest[best]))
+        # A direction that has not converged can have any eigenvalue: continue with fewer.
+        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
+    return None
+
+
+def audit(
+    P: Tensor,
+    right: Tensor,
+    left: Tensor,
+    compression: Compression,
+    bases: tuple[Array, Array],
+    moduli: Array,
+    log_leader: float,
+    delta: float,
+    generator: torch.Generator,
+) -> float:
+    """Return the logarithm of the factor by which residuals are too large; <= 0 if an eigenvalue leads.
+
+    Args:
+        P: The matrix ``(n, n)``.
+        right: Rᵀ, orthonormal rows.
+        left: Lᴴ, orthonormal rows.
+        compression: That of P to R and L.
+        bases: Orthonormal coefficients of the Ritz vectors in R and L, the leading ones first.
+        moduli: Those of the Ritz values of P, relative to the first one.
+        log_leader: The logarithm of the modulus that is to be proven.
+        delta: δ.
+        generator: Of the random vectors.
+    """
+    # The norm of a standard normal (n, p) matrix, over τ.
+    root = (len(P) ** 0.5 + VECTORS**0.5) / TAU
+    found = _inside_to_project_out(compression, bases, moduli, log_leader, delta, root)
+    if found is None:
+        return math.inf
+    inside, rest = found
+    limit = float(largest_bound(inside.theta, inside.products, delta)[-1])
+    if not (limit > 0 and abs(math.log(inside.leader) - log_leader) <= delta):
+        return math.inf
+    M = bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
+    # (7) is proportional to the product of two residuals.
+    return 0.5 * math.log(M / limit)
+
+
+def bounded_resolvent(
+    P: Tensor,
+    right: Tensor,
+    left: Tensor,
+    inside: Inside,
+    rest: float,
+    limit: float,
+    delta: float,
+    root: float,
+    generator: torch.Generator,
+) -> float:
+    """Return M of (4) from the powers of A on random vectors, as soon as it is at most ``limit``."""
+    # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
+    first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
+    M = math.inf
+    if first > PRODUCTS:
+        return M
+    # (I - Π)ᵀ acts on rows.
+    projector = from_host((inside.c @ inside.dual).T, right) @ right
+    onto_left = left.mT
+    z = random_rows((VECTORS, len(P)), right, generator)
+    z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
+    scale = 1 / (inside.leader * (1 - delta))
+    bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
+    for products in range(1, min(4 * first, PRODUCTS) + 1):
+        z = z @ P.mT
+        z = torch.addmm(z, z @ onto_left, projector, beta=scale, alpha=-scale)
+        powers.append(z)
+        if products >= first and (products - first) % max(1, first // 3) == 0:
+            every = torch.stack(powers)
+            gram = torch.bmm(every.conj(), every.mT).cpu().abs().double()
+            # The largest row sum of the Gram matrix is an upper bound on the squared norm.
+            bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / TAU).tolist()
+            powers = []
+            M = resolvent_bound(bounds, 1 - delta)
+            # With a small b_m, more products would not help.
+            if limit >= M or bounds[-1] < 0.1 or not math.isfinite(bounds[-1]):
+                break
+    return M

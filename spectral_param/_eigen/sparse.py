@@ -16,29 +16,8 @@ computed by LAPACK.
    bring the two bounds together.
 4. *LAPACK*, all eigenvalues, for blocks up to the size ``SPARSE_DENSE``.
 5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
-   leading invariant subspaces of dimension k, with the residuals E = TV − VVᴴTV and F = TᴴU − UUᴴTᴴU. With Q
-   = I − V(UᴴV)⁻¹Uᴴ and an orthonormal basis W of the orthogonal complement of U, T is
-
-       [[H, X], [Y, T₂₂]],   H = (UᴴV)⁻¹UᴴTV,   ‖X‖ ≤ ‖Q‖‖F‖,   ‖Y‖ ≤ ‖Q‖‖E‖,   T₂₂ʲ = Wᴴ (QTQ)ʲ W,
-
-   in the basis [V, W]. A number z that is not an eigenvalue of T₂₂ is an eigenvalue of T if and only if it is
-   one of H + X (z − T₂₂)⁻¹ Y. Let
-
-       R = Σ_{j<K} ‖(QTQ)ʲ‖ / r^(j+1) / (1 − q),    q = ‖(QTQ)ᴷ‖ / rᴷ < 1.
-
-   Then ‖(z − T₂₂)⁻¹‖ ≤ R for all |z| ≥ r, by the Neumann series. So every eigenvalue z of T with |z| ≥ r lies
-   within δ = κ ‖X‖ R ‖Y‖ of an eigenvalue θ of H, where κ is the condition number of the eigenvectors of H
-   (Bauer, Fike). Each cluster of discs of radius δ that stays in |z| > r contains as many eigenvalues of T as
-   of H, because no eigenvalue crosses its boundary when X is scaled up from 0. With r = (1 − τ) |θ₁| and 2kδ
-   ≤ τ |θ₁|, this proves |ρ(T) − |θ₁|| ≤ τ |θ₁|. The proof does not assume that T is close to normal: if
-   powers of T grow before they decay, R and κ are large. More Ritz values mean fewer products K. R may be far
-   from sharp, because it is multiplied by the small E and F.
-
-   The norms are estimated with random vectors. A Gaussian z has ‖Mz‖ ≥ |g| ‖M‖ with g standard normal. So the
-   probability that ‖Mz‖ < ‖M‖/c for all of s vectors is below (√(2/π)/c)^s: 3.2e-16 for s = 4, c = 6000, and
-   the same for half as many complex vectors. A proof takes at most ``PRODUCTS``/4 norms, so the probability
-   of a wrong proof is below 1e-12. The vectors do not depend on T. Few vectors with a large c cost least: the
-   number of products grows with log c only, and R is far smaller than it might be.
+   leading invariant subspaces, and :mod:`spectral_param._eigen.proof` says whether ρ(T) is proven to be that
+   of H. The random vectors do not depend on T, and a wrong proof has a probability below 1e-12.
 
 If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. Above, a
 :class:`NotProvenError` is raised. All results are up to rounding: like LAPACK's, the radius is that of
@@ -57,6 +36,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
 from spectral_param import _paths
+from spectral_param._eigen import proof
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
@@ -68,9 +48,8 @@ POWER_STEPS, SMALLEST = 1000, 1e-280
 LOST = 1e-8
 # Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
 RESIDUAL, SAME = 1e-10, 1e-6
-VECTORS, MARGIN, PRODUCTS = 4, 6000.0, 9000
-# If powers grow by more than this, rounding errors grow as much.
-GROWTH = 1e8
+# The largest number of products with T in a proof.
+PRODUCTS = 9000
 
 
 def spectral_radius(T: Any) -> float:
@@ -336,57 +315,36 @@ def _basis(theta: Array, X: Array, dtype: Any) -> Array:
 
 
 def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generator) -> float | None:
-    """Return |θ₁| if it is proven to be ρ(S) up to τ, by point 5 above with S for T; else None."""
-    k = V.shape[1]
+    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ, for the power S of B; else None."""
     SV, SU = B.times(V, power), B.adjoint_times(U, power)
-    M = U.conj().T @ V
-    dual = np.linalg.solve(M, U.conj().T)
-    theta, eigenvectors = np.linalg.eig(dual @ SV)
-    moduli = np.abs(theta)
-    leader = moduli.max()
+    inverse = np.linalg.inv(U.conj().T @ V)
+    dual = inverse @ U.conj().T
+    theta, Y = np.linalg.eig(dual @ SV)
+    rows = np.linalg.inv(Y)
+    leader = float(np.abs(theta).max())
     if not leader > 0:
         return None
-    E = np.linalg.norm(SV - V @ (V.conj().T @ SV))
-    F = np.linalg.norm(SU - U @ (U.conj().T @ SU))
-    Q = np.linalg.norm(np.linalg.inv(M), 2)
-    R = _resolvent_bound(B, power, V, dual, moduli, (1 - TOLERANCE) * leader, rng)
-    delta = np.linalg.cond(eigenvectors) * (Q * F) * R * (Q * E)
-    return float(leader) if 2 * k * delta <= TOLERANCE * leader else None
-
-
-def _resolvent_bound(
-    B: _Product, power: int, V: Array, dual: Array, moduli: Array, r: float, rng: np.random.Generator
-) -> float:
-    """Return R ≥ ‖(z − S₂₂)⁻¹‖ for all |z| ≥ r; infinity if none is found.
-
-    It is wrong with a probability below 1e-12. S is the power of B, V the basis of the leading right
-    invariant subspace, ``dual`` = (UᴴV)⁻¹Uᴴ, and ``moduli`` are those of H's eigenvalues. r is less than the
-    largest of them.
-    """
-    z = rng.standard_normal((B.n, VECTORS))
+    r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
+    left = (rows @ inverse).conj().T
+    s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
+    limit = proof.largest_bound_with_ties(theta / leader, r * s / leader**2, TOLERANCE)
+    expected, most = _expected(np.abs(theta), B.n), _affordable(B, power)
+    if expected > most:
+        return None
+    z = rng.standard_normal((B.n, proof.FEW))
     if B.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
-    z -= V @ (dual @ z)
-    expected, most = _expected(moduli, B.n), _affordable(B, power)
-    if expected > most:
-        return math.inf
-    norms: list[float] = []  # of (QSQ)ʲ, relative to rʲ
     # Up to four times as many, for powers that grow before they decay.
-    for _ in range(math.ceil(min(most, 4 * expected + 10))):
-        norms.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
-        if norms[-1] <= 0.5:
-            return sum(norms[:-1]) / (1 - norms[-1]) / r  # (4) of _eigen.proof.
-        if not norms[-1] < GROWTH * MARGIN:
-            break
-        z = B.times(z, power) / r
-        z -= V @ (dual @ z)
-    return math.inf
+    M = proof.sparse_resolvent_bound(
+        lambda x: B.times(x, power), z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10)
+    )
+    return leader if M * leader <= limit else None
 
 
 def _expected(moduli: Array, n: int) -> float:
     """Return the number of products with a normal S in a proof, from the moduli of its Ritz values."""
     decay = (moduli.min() / moduli.max()).clip(1e-9, 1 - 1e-9)
-    return float(math.log(2 * MARGIN * n**0.5) / -math.log(decay))
+    return float(math.log(2 * proof.MARGIN * n**0.5) / -math.log(decay))
 
 
 def _affordable(B: _Product, power: int) -> float:

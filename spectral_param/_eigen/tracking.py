@@ -9,11 +9,11 @@ and v. Each step replaces the directions of the smallest Ritz values by random o
 grows outside the blocks is found: the random columns contain a part of its direction, the iteration amplifies
 that part, it appears as a Ritz value, and from then on it stays in the blocks.
 
-*Each* step proves that λ is the largest eigenvalue of its own T, by the audit below. If the proof fails,
-LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are separated; from
-that the cost of the next attempt is estimated. If they are close together, the iteration uses a power
-T^(2^q), which costs q large products. If that would cost too much as well, the next steps use LAPACK without
-an attempt.
+*Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
+the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are
+separated; from that the cost of the next attempt is estimated. If they are close together, the
+iteration uses a power T^(2^q), which costs q large products. If that would cost too much as well, the next
+steps use LAPACK without an attempt.
 
 All random numbers come from generators seeded by the step's number, so that the same T in the same order give
 the same bits.
@@ -22,53 +22,12 @@ The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 o
 is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step moves T by a
 tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500); there LAPACK
 computed 6 of 200 steps.
-
-The audit
----------
-Let P be T, or the power of T that is iterated. The columns of the blocks V (n, k) and U (n, k) span nearly
-invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ projects onto the range of V along the kernel of Uᴴ, and
-in the basis of V and ker Uᴴ
-
-    P = [[H, X], [E, A]],   H = (UᴴV)⁻¹ UᴴPV,   E = (I - Π)PV,   X = (UᴴV)⁻¹ UᴴP,   A = (I - Π)P(I - Π).
-
-Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
-the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
-- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M that matrix is
-
-    Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
-
-The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonzero eigenvalue is
-
-    f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (1)
-
-so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So on a closed
-curve with f < 1 no eigenvalue crosses during that scaling, and inside it P has as many eigenvalues as diag(θ)
-and A together. Let θ_1 be the largest, scaled to |θ_1| = 1. Two such curves prove the result:
-
-- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1.
-- |z| = 1 + δ and all z beyond: no eigenvalue is larger.
-
-So ρ(P) is 1 to within δ, for every T, normal or not. M comes from random vectors, as (1) and (4) of
-:mod:`spectral_param._eigen.proof` say: with p = 16 independent standard normal columns Z, drawn after T and
-the blocks are given, r = 1 - δ and j products,
-
-    ‖(A/r)^j‖ ≤ b_j = ‖(A/r)^j Z‖/τ,   τ = 0.65,   b_0 = ‖I - Π‖,                                 (2)
-
-with probability at least 1 - 1e-10, and if b_m < 1 for some m,
-
-    M = Σ_{j<m} b_j / (1 - b_m) / r.                                                             (3)
-
-So each product A^j Z makes a wrong result possible with probability at most 1e-10: 1e-8 for 100 products.
-This holds for every T that was chosen without regard to Z. Z is new in each step, and the T, blocks and
-results of other steps do not enter. The proof does not cover rounding errors of P and its products. An
-eigenvalue that such an error can move by more than δ is as uncertain here as it is in LAPACK.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,7 +36,7 @@ from torch import Tensor
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, from_host
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
 # columns costs hardly more than one with a single vector, because both read T once.
@@ -92,9 +51,8 @@ MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
-# The audit: δ in rounding errors of λ, and the largest number of products.
+# δ of the proof, in rounding errors of λ.
 AUDIT_DELTA = 1000.0
-AUDIT_PRODUCTS = 300
 _REGULAR = (1e-30, 1e30)
 
 
@@ -308,21 +266,10 @@ def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, 
     """Return Rᵀ and Lᴴ with random directions in place of the last ones, or of all of a cold start."""
     n, columns = state.right.shape
     kept = columns - FRESH if state.warm else 0
-    fresh = random_rows((2, columns - kept, n), state.right, generator)
+    fresh = proof.random_rows((2, columns - kept, n), state.right, generator)
     blocks = state.right[:, :kept].mT, state.left[:, :kept].mH
     right, left = (torch.cat(pair) for pair in zip(blocks, fresh, strict=True))
     return right, left
-
-
-def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
-    x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
-    return x.to(like.device, non_blocking=True)
-
-
-def _from_host(x: Array, like: Tensor) -> Tensor:
-    """Return numbers of the host as a tensor like another one. The host does not wait."""
-    return torch.from_numpy(x).to(like.dtype).to(like.device, non_blocking=True)
 
 
 def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
@@ -334,23 +281,9 @@ def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
     return rows
 
 
-class _Compression(NamedTuple):
-    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
-
-    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
-    """
-
-    right: Array  # RᴴPR
-    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
-    left: Array  # LᴴPᴴL
-    left_defect: Array  # the same for Pᴴ and L
-    overlap: Array  # LᴴR
-    image: Array  # LᴴPR
-
-
 def _compressed(
     right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
-) -> tuple[list[_Compression], list[float]]:
+) -> tuple[list[proof.Compression], list[float]]:
     """Return compressions of T and of its power, and real numbers, in one copy from the device."""
     # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
     overlap = left @ right.mT
@@ -365,7 +298,7 @@ def _compressed(
     found, rest = np.split(received, [entries.numel()])
     parts = (found.view(np.complex128) if stacked.is_complex() else found).reshape(-1, 6, *overlap.shape)
     # Without a conjugate of the rows of R, those of right and right_defect have come.
-    return [_Compression(*each[:2].conj(), *each[2:]) for each in parts], rest.tolist()
+    return [proof.Compression(*each[:2].conj(), *each[2:]) for each in parts], rest.tolist()
 
 
 def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -373,13 +306,6 @@ def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
     compression = rows @ images.mH
     defect = torch.addmm(images, compression.mH, rows, alpha=-1)
     return compression, defect @ defect.mH
-
-
-def _residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
-    """Return ‖P Rx - θ Rx‖ for each column x and its θ, from RᴴPR and EᴴE."""
-    inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
-    outside = (x.conj() * (defect @ x)).sum(axis=0).real
-    return np.sqrt(inside + outside.clip(min=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,7 +332,7 @@ def _rounding(T: Tensor, largest: float) -> float:
     return 2 * len(T) * torch.finfo(T.dtype).eps * largest
 
 
-def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
+def _rayleigh_ritz(compression: proof.Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
     """Return the dominant Ritz pair of T's compression; moduli up to ``rounding`` count as zero."""
     # Complex even if all values are real, for the indexing below.
     values, vectors = np.linalg.eig(compression.right)
@@ -423,8 +349,8 @@ def _rayleigh_ritz(compression: _Compression, rounding: float, dtype: torch.dtyp
     condition, eps = float(abs(s)), torch.finfo(dtype).eps
     eigenvalue = complex(np.vdot(z, compression.image @ y) / s) if condition > eps else 0j
     residuals = [
-        _residuals(compression.right, compression.right_defect, y[:, None], eigenvalue).item(),
-        _residuals(compression.left, compression.left_defect, z[:, None], eigenvalue.conjugate()).item(),
+        proof.residuals(compression.right, compression.right_defect, y[:, None], eigenvalue).item(),
+        proof.residuals(compression.left, compression.left_defect, z[:, None], eigenvalue.conjugate()).item(),
     ]
     gap = float(np.abs(values[order[order != first]] - values[first]).min())
     moduli = np.abs(values[order]).tolist()
@@ -476,7 +402,7 @@ def _result(
     if not is_real:
         pairs[1] = pairs[1].conj()
     parts = (*bases, *pairs)
-    right, left, for_u, for_v = _from_host(np.concatenate(parts), T).split([len(part) for part in parts])
+    right, left, for_u, for_v = from_host(np.concatenate(parts), T).split([len(part) for part in parts])
     u, v = for_u @ blocks[0], for_v @ blocks[1]
     u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
     # In two steps, because the power of two next to the largest number is infinite.
@@ -500,142 +426,20 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
     return np.linalg.qr(columns)[0]
 
 
-# The audit: names as in the derivation at the top -------------------------------------------------
-
-
-class _Inside(NamedTuple):
-    """The part of P in the blocks, for V = Rc: everything in (1) except M, in units of |θ_1|."""
-
-    c: Array
-    dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
-    theta: Array  # in descending order of modulus
-    products: Array  # s_i r_i
-    leader: float  # |θ_1|, in units of P
-
-
-def _inside(compression: _Compression, ritz: _Ritz, cut: int) -> _Inside | None:
-    """Return this part for V and U of ``cut`` columns each; None if UᴴV is singular."""
-    right, right_defect, left, left_defect, overlap, image = compression
-    c, d = (basis[:, :cut] for basis in ritz.bases)
-    try:
-        dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
-        theta, Y = np.linalg.eig(dual @ image @ c)
-        order = np.argsort(-np.abs(theta), kind="stable")
-        theta, Y = theta[order], Y[:, order]
-        rows = np.linalg.inv(Y) @ dual
-    except np.linalg.LinAlgError:
-        return None
-    r = _residuals(right, right_defect, c @ Y, theta)
-    s = _residuals(left, left_defect, rows.conj().T, theta.conj())
-    leader = float(abs(theta[0]))
-    if not 0 < leader < math.inf:
-        return None
-    return _Inside(c, dual, theta / leader, r * s / leader**2, leader)
-
-
-def _largest_bound(theta: Array, products: Array, delta: float) -> Array:
-    """Return the largest M for which f < 1 on both curves, for the first 1, 2, ... of all θ."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        beyond = products / (1 + delta - np.abs(theta))
-        around = products / (np.abs(theta - theta[0]) - delta)
-    around[0] = products[0] / delta
-    sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
-    clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
-    return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
-
-
-def _inside_to_project_out(
-    compression: _Compression, ritz: _Ritz, log_leader: float, delta: float, root: float, exponent: int
-) -> tuple[_Inside, float] | None:
-    """Return the leading directions to project out, and the modulus of the next one relative to λ.
-
-    Many directions make the rest small, but only those that have converged well enough for (1) can be used. A
-    conjugate pair is never split. None is returned if not even the first direction has converged.
-    """
-    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent  # of P
-    cuts = [j for j in range(3 * COLUMNS // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
-    while cuts:
-        inside = _inside(compression, ritz, cuts[0])
-        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
-            # The largest M allowed, divided by the M expected for a normal A. Others need a multiple of it.
-            rest = moduli[cuts]
-            allowed = _largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
-            scores = allowed * (1 - rest) / (1 + root * rest)
-            best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
-            chosen = inside if best == 0 else _inside(compression, ritz, cuts[best])
-            return None if chosen is None else (chosen, float(rest[best]))
-        # A direction that has not converged can have any eigenvalue: continue with fewer.
-        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
-    return None
-
-
 def _audit(
     power: _Power,
     right: Tensor,
     left: Tensor,
     ritz: _Ritz,
-    compression: _Compression,
+    compression: proof.Compression,
     log2_scale: float,
     generator: torch.Generator,
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
-    # By the audit at the top of this file. The compression is that of P.
-    P = power.matrix
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
-    # The norm of a standard normal (n, p) matrix, over τ.
-    root = (len(P) ** 0.5 + proof.VECTORS**0.5) / proof.TAU
     # θ_1 of P = T^e is λ^e.
     log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
-    found = _inside_to_project_out(compression, ritz, log_leader, delta, root, power.exponent)
-    if found is None:
-        return math.inf
-    inside, rest = found
-    limit = _largest_bound(inside.theta, inside.products, delta)[-1]
-    same = abs(math.log(inside.leader) - log_leader) <= delta
-    if not (limit > 0 and same):
-        return math.inf
-    M = _bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
-    # (1) is proportional to the product of two residuals.
-    return 0.5 * math.log(M / limit)
-
-
-def _bounded_resolvent(
-    P: Tensor,
-    right: Tensor,
-    left: Tensor,
-    inside: _Inside,
-    rest: float,
-    limit: float,
-    delta: float,
-    root: float,
-    generator: torch.Generator,
-) -> float:
-    """Return M of (3) from the powers of A on random vectors, as soon as it is at most ``limit``."""
-    # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
-    first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
-    M = math.inf
-    if first > AUDIT_PRODUCTS:
-        return M
-    # (I - Π)ᵀ acts on rows.
-    projector = _from_host((inside.c @ inside.dual).T, right) @ right
-    onto_left = left.mT
-    z = random_rows((proof.VECTORS, len(P)), right, generator)
-    z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
-    scale = 1 / (inside.leader * (1 - delta))
-    bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
-    for products in range(1, min(4 * first, AUDIT_PRODUCTS) + 1):
-        z = z @ P.mT
-        z = torch.addmm(z, z @ onto_left, projector, beta=scale, alpha=-scale)
-        powers.append(z)
-        if products >= first and (products - first) % max(1, first // 3) == 0:
-            every = torch.stack(powers)
-            gram = torch.bmm(every.conj(), every.mT).cpu().abs().double()
-            # The largest row sum of the Gram matrix is an upper bound on the squared norm.
-            bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / proof.TAU).tolist()
-            powers = []
-            *first_bounds, last = bounds
-            M = sum(first_bounds) / (1 - last) / (1 - delta) if last < 1 else math.inf
-            # With a small b_m, more products would not help.
-            if limit >= M or last < 0.1 or not math.isfinite(last):
-                break
-    return M
+    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** power.exponent
+    return proof.audit(
+        power.matrix, right, left, compression, ritz.bases, moduli, log_leader, delta, generator
+    )

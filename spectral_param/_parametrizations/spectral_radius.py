@@ -12,11 +12,10 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import is_on_host, is_traced
-from spectral_param._eigen import Eigentriple, dominant_eigentriple
+from spectral_param._eigen import Eigentriple, dominant_eigentriple, proof
 from spectral_param._eigen.dense import (
     condition_reciprocal,
     degenerate_threshold,
-    has_radius_below,
     is_degenerate,
 )
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
@@ -175,7 +174,7 @@ class SpectralRadiusNorm(Bounded):
         radius = self.radius if isinstance(self.radius, float) else self._number()
         if radius is None or (self.mode == "latched" and self._closed(0.0, T)):
             return False
-        return has_radius_below(self._measured(T), radius)
+        return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
         """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spectral_param._eigen import proof
+from tests import matrices
 from tests.properties import examples
 
 
@@ -156,3 +157,24 @@ def test_cholesky_without_a_gap(dtype) -> None:
     G = torch.from_numpy(hermitian(50, np.ones(50))[0]).to(dtype).repeat(3, 1, 1)
     s = torch.tensor([1 - 1e-12, 1 + 1e-12, torch.nan], dtype=torch.float64)
     assert proof.is_below(G, s).tolist() == [False, True, False]
+
+
+def test_a_radius_with_ties_is_proven_only_where_it_is_right() -> None:
+    """By the true M, for blocks with equal leading eigenvalues, and parts outside that may be larger."""
+    rng = np.random.default_rng(0)
+    proven = 0
+    for outside in (0.3, 0.9, 1.0, 1.1) * 50:
+        theta = np.array([1.0, 1.0, 0.5])
+        A = matrices.ginibre(4, rng)
+        A *= outside / np.abs(np.linalg.eigvals(A)).max()
+        E, X = (10 ** rng.uniform(-4, 0) * rng.standard_normal(shape) for shape in ((4, 3), (3, 4)))
+        delta = 0.1
+        circle = (1 - delta) * np.exp(1j * np.linspace(0, 2 * np.pi, 200))
+        inverses = np.linalg.inv(circle[:, None, None] * np.eye(4) - A)
+        M = 1.05 * np.linalg.norm(inverses, 2, axis=(1, 2)).max() if outside < 1 - delta else np.inf
+        products = np.linalg.norm(E, axis=0) * np.linalg.norm(X, axis=1)
+        P = np.block([[np.diag(theta), X], [E, A]])
+        if proof.largest_bound_with_ties(theta, products, delta) >= M:
+            assert abs(np.abs(np.linalg.eigvals(P)).max() - 1) <= delta
+            proven += 1
+    assert proven > 20

@@ -7,6 +7,7 @@ from scipy import sparse as formats
 
 from benchmarks.sparse import KINDS, error, graph, in_turn, lapack, orthogonal, reference, relabelled, ring
 from spectral_param import _paths
+from spectral_param._eigen import proof as proofs
 from spectral_param._eigen import sparse
 from spectral_param.errors import NotProvenError
 
@@ -158,12 +159,22 @@ def test_resolvent_bound_bounds_the_resolvent(growth, rng) -> None:
     dual = np.linalg.solve(U.conj().T @ V, U.conj().T)
     B = sparse._Product([formats.csr_array(T.astype(complex))])
     r = 0.99
-    R = sparse._resolvent_bound(B, 1, V, dual, np.array([1.0, 0.9]), r, rng)
+    R = proofs.sparse_resolvent_bound(B.times, rng.standard_normal((n, proofs.FEW)), V, dual, r, 1000)
     assert np.isfinite(R)
     W = scipy.linalg.null_space(U.conj().T)
     T22 = W.conj().T @ (np.eye(n) - V @ dual) @ T @ W
     for z in r * np.exp(1j * np.linspace(0, 2 * np.pi, 40)):
         assert np.linalg.norm(np.linalg.inv(z * np.eye(n - 1) - T22), 2) <= R
+
+
+def test_leading_eigenvalues_that_are_equal_are_proven(rng) -> None:
+    """Of a matrix whose blocks are joined by so little that one eigenvalue is double."""
+    block = 0.3 * rng.standard_normal((20, 20)) / 20**0.5
+    block[0, 0] = 1.0
+    T = np.kron(np.eye(2), block) + 1e-14
+    values = np.abs(np.linalg.eigvals(T))
+    assert proof(T, *subspaces(T, slice(0, 6))) == pytest.approx(values.max(), rel=1e-10)
+    assert proof(T + np.diag([*[0] * 39, 1.5]), *subspaces(T, slice(0, 6))) is None
 
 
 def test_where_nothing_is_proven_lapack_is_asked_or_it_raises(rng, monkeypatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import spectral_param as sp
-from spectral_param._eigen import tracking
+from spectral_param._eigen import proof, tracking
 from spectral_param.errors import DegenerateEigenvalueWarning
 from tests import matrices
 from tests.paths import Paths
@@ -103,10 +103,10 @@ def test_resolvent_bound_of_the_derivation(seed) -> None:
     def bound(A, rest):
         P = size * torch.block_diag(torch.eye(2), A).double()
         rows = torch.eye(len(P), dtype=torch.float64)[:2]
-        inside = tracking._Inside(np.eye(2), np.eye(2), np.ones(2), np.zeros(2), size)
+        inside = proof.Inside(np.eye(2), np.eye(2), np.ones(2), np.zeros(2), size)
         generator = torch.Generator().manual_seed(seed)
         # Limit 0: products until more would not help.
-        return tracking._bounded_resolvent(P, rows, rows, inside, rest, 0.0, delta, 20.0, generator)
+        return proof.bounded_resolvent(P, rows, rows, inside, rest, 0.0, delta, 20.0, generator)
 
     A = 0.5 * torch.eye(12) + torch.diag(torch.full((11,), 0.8), 1)
     angles = torch.polar(torch.full((64,), 1 - delta).double(), torch.linspace(0, 6.28, 64).double())

@@ -55,9 +55,7 @@ def test_what_is_clearly_below_needs_no_eigenvalues(n, mode, of, monkeypatch) ->
         assert count == 1 or rho < 2
         assert count == 1 or mode == "at_most" or rho > 1, "a closed latch asks for the eigenvalue"
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "spectral_param._parametrizations.spectral_radius.has_radius_below", lambda *_: False
-            )
+            patch.setattr("spectral_param._eigen.proof.has_radius_below", lambda *_: False)
             layer.eval()  # Not the read before again.
             expected_W, expected_gradient, _ = read(rho)
             layer.train()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectral_param._eigen.dense import has_radius_below
+from spectral_param._eigen.proof import has_radius_below
 
 
 def hermitian(n):
