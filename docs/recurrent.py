@@ -1,4 +1,7 @@
-"""The picture of "Recurrent networks"."""
+"""The pictures of "Recurrent networks"."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,3 +39,18 @@ def blocks():
         plane.plot(eigenvalues.real, eigenvalues.imag, ".", markersize=7, color=color, label=label)
     plane.set(aspect="equal", title="Eigenvalues of W", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     plane.legend(labelcolor="linecolor", loc="upper left", bbox_to_anchor=(0.95, 1.05), handletextpad=0)
+
+
+def sizes():
+    """Draw the errors of ENRNNs of 160 units on the adding problem over the share of the long-term block."""
+    results = Path(__file__).parent.parent / "examples" / "papers" / "results"
+    found = {}
+    for path in results.glob("adding-sizes-*-adam-seed0.json"):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        found[row["config"]["network"]["long_size"] / 160] = row["summary"]["best test"]
+    shares = sorted(found)
+    (ax,) = picture(size=(4.4, 2.8))
+    ax.semilogy([100 * share for share in shares], [found[share] for share in shares], "o-", color=AFTER)
+    ax.axhline(1 / 6, color=OTHER, linewidth=0.8)
+    ax.annotate("the mean of the targets", (0, 1 / 6), (0, 3), textcoords="offset points", color=OTHER)
+    ax.set(xlabel="long-term units, %", ylabel="test error", ylim=(1e-4, 0.5))
