@@ -1,4 +1,4 @@
-"""Help against what surrounds a computation: autocast, TensorFloat-32, recorded graphs, function transforms.
+"""What surrounds a computation, and how to stay exact in it: autocast, TensorFloat-32, graphs, transforms.
 
 Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
 a choice made by values, only for ordinary tensors.

@@ -6,8 +6,8 @@ threads.
 
 from __future__ import annotations
 
-# Products of matrices: numpy, up to as many operations as those of this size take, the most that its OpenBLAS
-# takes on one thread. Above torch, whose threads it would have to wait for.
+# Products of matrices: numpy is faster up to as many operations as those of this size take, where its OpenBLAS
+# stays on one thread. Above torch, whose threads numpy would have to wait for.
 NUMPY_PRODUCT = 64
 
 # Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse
@@ -36,7 +36,7 @@ BLOCKED_INVERSE, INVERSE_LEAF = 128, 64
 # Layers of rotations that are multiplied into one block. At n = L = 512, 16 is as fast, 4 is slower.
 GIVENS_LAYERS = 8
 
-# Up to so many numbers in the states of a step of a recurrence, numpy computes the steps faster than torch.
+# Numpy computes the steps of a recurrence faster than torch if a step has at most this many numbers.
 NUMPY_STATES = 1024
 # From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
 BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100

@@ -142,10 +142,9 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tenso
 
 
 def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
-    """Return triples of the short way where it is safe, in place of ``triple``, those of the safe way.
+    """Try the short way where λ looks defective or lost in rounding errors; otherwise keep ``triple``.
 
-    Only if one of these counts as defective, or may be lost in rounding errors: units of states, which the
-    short way balances, can make a simple eigenvalue look so.
+    Units of states, which the short way balances, can make a simple eigenvalue look so.
     """
     value, right, left = triple
     entries = T.abs().amax(dim=(-2, -1))

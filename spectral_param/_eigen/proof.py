@@ -175,7 +175,7 @@ def _largest(H: Array) -> float:
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
     """Return where λ_max(G) < s is proven by Cholesky.
 
-    G is Hermitian, in double precision, and of the caller no more: its memory is used.
+    G is Hermitian and in double precision. Its memory is overwritten.
     """
     G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
     failed: Tensor = torch.linalg.cholesky_ex(G).info
@@ -186,7 +186,10 @@ def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
 
 
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
-    """Return whether powers of a matrix on the host prove ρ(T) < ``bound``, as they do unless it is close."""
+    """Return whether powers of a matrix on the host prove ρ(T) < ``bound``.
+
+    They succeed unless ρ(T) is close to the bound.
+    """
     if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False
     bound, exponent = math.frexp(bound)

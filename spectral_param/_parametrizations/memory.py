@@ -76,7 +76,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        # The weights that were read and are in use; see :mod:`spectral_param._parametrizations._copies`.
+        # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """The recurrence of a small real network, by numpy: its calls take a third of the time of torch's.
 
 The formulas are those of :mod:`spectral_param._recurrence.fused`. Torch takes the products and sums over all
-steps, on the same memory. Of parameters, numpy gets copies: FSDP frees their memory between uses, which
+steps, on the same memory. Numpy gets copies of the parameters: FSDP frees their memory between uses, which
 PyTorch refuses once numpy has seen it.
 """
 

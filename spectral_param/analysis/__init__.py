@@ -2,7 +2,7 @@
 
 Functions of tensors that return tensors, in double precision and without a graph. The functions ``plot_...``
 draw the results of the others. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without
-it. A :class:`ValueError` says what to pass in place of what is no tensor or array, or no such result.
+it. Wrong input raises a :class:`ValueError`, which says what to pass.
 """
 
 from spectral_param.analysis._displacement import displacement

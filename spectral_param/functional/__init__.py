@@ -1,7 +1,7 @@
 """The mathematics as pure functions of tensors.
 
 A derivation stands above its code, or on the page of the documentation that the file names. Most functions
-take numpy arrays, too; a :class:`ValueError` says what to pass in place of anything else.
+take numpy arrays, too; anything else raises a :class:`ValueError`, which says what to pass.
 """
 
 from spectral_param._recurrence.activation import modrelu

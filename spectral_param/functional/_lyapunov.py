@@ -24,8 +24,8 @@ decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = 
 The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
 for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks".
 They have any matrices of 2n rows for Q and A, and a skew part: 5n² numbers in place of 2n². Training is
-better in K and S: a step of K changes C alone, and not the form. The 1/4 in place of 1 makes the entries of K
-smaller than those of V by a factor of 2 to 4, and so the steps of Adam larger by it.
+better in K and S: a step of K changes C alone, and not the form. With 1/4 in place of 1 the entries of K
+are 2 to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same factor.
 
 Bounded growth
 --------------
