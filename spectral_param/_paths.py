@@ -6,8 +6,8 @@ threads.
 
 from __future__ import annotations
 
-# Products of matrices: numpy is faster up to as many operations as those of this size take, where its OpenBLAS
-# stays on one thread. Above torch, whose threads numpy would have to wait for.
+# Products of matrices: numpy is faster up to as many operations as those of this size take, where its
+# OpenBLAS stays on one thread. Above torch, whose threads numpy would have to wait for.
 NUMPY_PRODUCT = 64
 
 # Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse

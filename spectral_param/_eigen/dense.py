@@ -142,7 +142,7 @@ def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tenso
 
 
 def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
-    """Try the short way where λ looks defective or lost in rounding errors; otherwise keep ``triple``.
+    """Return triples of the short way where λ looks defective or lost in rounding errors, else ``triple``.
 
     Units of states, which the short way balances, can make a simple eigenvalue look so.
     """
