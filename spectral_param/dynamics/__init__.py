@@ -3,7 +3,18 @@
 from spectral_param.dynamics._estimator import StableLinearModel
 from spectral_param.dynamics._forecast.descent import ForecastFit
 from spectral_param.dynamics._forecast.fit import fit_forecast
+from spectral_param.dynamics._intervals import Forecast
 from spectral_param.dynamics._one_step.fit import StableFit, fit_stable
 from spectral_param.dynamics._selection.choose import Choice
+from spectral_param.dynamics._states.fit import StatesFit
 
-__all__ = ["Choice", "ForecastFit", "StableFit", "StableLinearModel", "fit_forecast", "fit_stable"]
+__all__ = [
+    "Choice",
+    "Forecast",
+    "ForecastFit",
+    "StableFit",
+    "StableLinearModel",
+    "StatesFit",
+    "fit_forecast",
+    "fit_stable",
+]

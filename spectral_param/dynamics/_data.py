@@ -186,8 +186,9 @@ def recordings_of(
     names: tuple[str, str, str] = ("X", "Y", "U"),
     missing: str = "raise",
     least: int = 2,
+    whole_inputs: bool = False,
 ) -> list[Recording]:
-    """Return the recordings; without Y the inputs have one row less than the states.
+    """Return the recordings; without Y the inputs have one row less than the states, unless ``whole_inputs``.
 
     With ``missing="split"`` a recording is cut at rows that are not finite, and pieces of fewer than
     ``least`` rows are left out.
@@ -212,7 +213,7 @@ def recordings_of(
             None if M is None else as_array(M[i], label, caller)
             for M, label in zip(lists, labels, strict=True)
         ]
-        found = _checked(caller, labels, arrays)
+        found = _checked(caller, labels, arrays, whole_inputs)
         if missing == "split":
             recordings += _pieces(found, least)
         else:
@@ -256,7 +257,7 @@ def _as_lists(caller: str, data: tuple[Any, Any, Any], names: tuple[str, str, st
     return lists
 
 
-def _checked(caller: str, labels: list[str], arrays: list[Array | None]) -> Recording:
+def _checked(caller: str, labels: list[str], arrays: list[Array | None], whole_inputs: bool) -> Recording:
     """Return the recording after its rows and columns were counted."""
     x, y, u = arrays
     assert x is not None
@@ -273,7 +274,13 @@ def _checked(caller: str, labels: list[str], arrays: list[Array | None]) -> Reco
             f"{y.shape[1]}. Did you mean U=? Y holds the next states, U the inputs."
         )
     rows = len(x)
-    if y is None and u is not None:
+    if y is None and u is not None and whole_inputs:
+        if len(u) != rows:
+            raise ValueError(
+                f"{caller}: expected {rows} rows of {labels[2]} with feedthrough, as {labels[0]} has, got "
+                f"{len(u)}."
+            )
+    elif y is None and u is not None:
         if len(u) not in (rows, rows - 1):
             raise ValueError(
                 f"{caller}: expected {rows} or {rows - 1} rows of {labels[2]}, as {labels[0]} has, got "
@@ -296,11 +303,16 @@ def _pieces(recording: Recording, least: int) -> list[Recording]:
         for M in (y, u):
             whole &= True if M is None else np.isfinite(M).all(axis=1)
         return [Recording(x[whole], y[whole], None if u is None else u[whole])] if whole.any() else []
-    known = np.ones(len(x) - 1, dtype=bool) if u is None else np.isfinite(u).all(axis=1)
+    known = np.ones(len(x) - 1, dtype=bool)
+    if u is not None:
+        finite = np.isfinite(u).all(axis=1)
+        known = finite[: len(x) - 1]
+        if len(u) == len(x):  # The last row acts, too.
+            whole &= finite
     joined = whole[:-1] & whole[1:] & known  # whether the rows k and k + 1 belong to one piece
     edges = np.flatnonzero(np.diff(np.concatenate([[False], joined, [False]]).astype(int)))
     return [
-        Recording(x[first : last + 1], None, None if u is None else u[first:last])
+        Recording(x[first : last + 1], None, None if u is None else u[first : last + len(u) + 1 - len(x)])
         for first, last in zip(edges[::2], edges[1::2], strict=True)
         if last + 1 - first >= least
     ]

@@ -24,11 +24,16 @@ from spectral_param.dynamics._data import (
     side_by_side,
     stacked,
 )
-from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
+from spectral_param.dynamics._forecast.descent import ForecastFit, Model, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._intervals import residuals, sorted_sizes
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
-from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
-from spectral_param.dynamics._selection.held import Seen, checked, no_better
+from spectral_param.dynamics._selection.choose import Choice, Chosen, choose, choose_ridge
+from spectral_param.dynamics._selection.held import Fold, Seen, checked, no_better
+from spectral_param.dynamics._states.fit import Options, Problem, require, result
+from spectral_param.dynamics._states.held import chosen, folds, order
+from spectral_param.dynamics._states.held import residuals as residuals_of_states
+from spectral_param.dynamics._states.use import Filter
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -44,10 +49,16 @@ class _Fitted(NamedTuple):
     choice: Choice | None = None
     forecast_error: dict[str, Array] | None = None
     period: int | None = None
+    noise: Array | None = None  # covariance of the residuals of one step
+    residuals: Array | None = None  # of forecasts of held-out rows, (origins, lead, columns)
 
 
 class StableLinearModel(Fitted):
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
+
+    With ``states``, the rows are outputs of hidden states: :math:`x_{k+1} = A x_k + B u_k + K e_k`,
+    :math:`y_k = C x_k + D u_k + c + e_k`, where the innovation e is the error of the best prediction of one
+    step. A and A − KC, the state matrix of the filter, are stable.
 
     It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
     metadata routing of U) and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is
@@ -68,19 +79,33 @@ class StableLinearModel(Fitted):
             noise that drives the system. ``"estimated"``: where they fit best, for noise of the measurements.
             None, the default, means ``"measured"``; with ``"cv"``, both are tried.
         lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
-            means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording.
+            means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording. With a lead
+            (given, or from a horizon or ``"cv"``) rows are held out, from which the bands of ``simulate``
+            follow.
         towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
             ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
+        states: Number of hidden states, for recordings of outputs that are not states: it allows no delays,
+            rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
+            rows. None, the default, takes the rows as states. The fit begins with canonical variates
+            (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
+            1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on to
+            the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. False by
+            default: sampled plants have none.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
+        input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
+            whose past matters. 1 by default.
         rank: Number of leading singular vectors of the states to project on, as in dynamic mode
             decomposition: for states with more dimensions than there are samples. None, the default, does not
             project. With delays, the stacked rows are projected.
-        offset: Whether to fit c, for dynamics about a point other than 0.
+        offset: Whether to fit c, for dynamics about a point other than 0; with hidden states, c is added to
+            the outputs.
         dt: Time between two samples. It sets the unit of ``frequencies_`` and ``growth_rates_`` in discrete
             time, and the step of ``simulate`` in continuous time.
         max_iter: Largest number of iterations: of the search of one step, 8 by default (see
-            :func:`fit_stable`), or at a given horizon, 30 by default (see :func:`fit_forecast`).
+            :func:`fit_stable`), or at a given horizon, 30 by default (see :func:`fit_forecast`), and with
+            hidden states 30 by default.
         ridge: Weight of the squared entries of A − A₀, B and c in the objective. With a horizon, states and
             inputs are in units of their standard deviations (one unit for all states with ``rank``). 0 by
             default; ``"cv"`` chooses it.
@@ -93,21 +118,29 @@ class StableLinearModel(Fitted):
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
             n is the number of columns times ``delays``, the newest row last.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
+        C_: Output matrix ``(p, n)`` of hidden states; else None.
+        D_: Feedthrough ``(p, m)`` of hidden states, zeros unless it is fitted; None without inputs.
+        K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros.
+        states_: Number of hidden states; None without them.
+        order_errors_: Error on held-out rows of each number of states that ``states="cv"`` tried: the mean
+            of −log p of a row, without its constant; else None.
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
         radius_: The radius used; None in continuous time.
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
-        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``.
+        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``; of hidden states,
+            what each does to the outputs, ``(p, number)``.
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
             decay, negative for one that grows.
-        fit_: The :class:`StableFit`, or :class:`ForecastFit` with a horizon. ``bound_active`` says whether
+        fit_: The :class:`StableFit`, :class:`ForecastFit` with a horizon, or :class:`StatesFit` of hidden
+            states. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
             from it.
         choice_: The :class:`Choice` of ``horizon="cv"``; else None.
-        lagged_inputs_: Input matrix ``(n, m·(delays − 1))`` of the rows of U before the newest, the oldest
-            first, if ``"cv"`` chose them; else None.
+        lagged_inputs_: Input matrix of the rows of U before the newest, the oldest first:
+            ``(n, m·(input_delays − 1))``, or ``(n, m·(delays − 1))`` if ``"cv"`` chose them; else None.
         period_: The period of ``"one period ago"``; None without one.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
@@ -142,7 +175,10 @@ class StableLinearModel(Fitted):
         start: Start | None = None,
         lead: int | None = None,
         towards: Any = None,
+        states: int | Literal["cv"] | None = None,
+        feedthrough: bool = False,
         delays: int = 1,
+        input_delays: int = 1,
         rank: int | None = None,
         offset: bool = False,
         dt: float = 1.0,
@@ -159,7 +195,10 @@ class StableLinearModel(Fitted):
         self.start = start
         self.lead = lead
         self.towards = towards
+        self.states = states
+        self.feedthrough = feedthrough
         self.delays = delays
+        self.input_delays = input_delays
         self.rank = rank
         self.offset = offset
         self.dt = dt
@@ -195,13 +234,40 @@ class StableLinearModel(Fitted):
                 "StableLinearModel: expected derivatives Y in continuous time, got none (requires y to be "
                 "passed, but the target y is None). Measure them, or pass Y=numpy.gradient(X, dt, axis=0)."
             )
-        recordings = recordings_of("StableLinearModel", X, Y, U, missing=self.missing, least=self.delays + 1)
+        memory = max(self.delays, self.input_delays)
+        recordings = recordings_of(
+            "StableLinearModel",
+            X,
+            Y,
+            U,
+            missing=self.missing,
+            least=memory + 1,
+            whole_inputs=self.feedthrough,
+        )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
-        fitted = self._fit_recordings(recordings) if Y is None else self._fit_pairs(recordings)
+        self.n_features_in_ = recordings[0].x.shape[1]
+        if self.states is None:
+            self._set(
+                self._fit_recordings(recordings) if Y is None else self._fit_pairs(recordings), recordings
+            )
+        else:
+            self._fit_states(recordings)
+        self._set_spectrum()
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def _set(self, fitted: _Fitted, recordings: list[Recording]) -> None:
+        """Set what is known of measured states."""
         self.fit_ = fitted.fit
+        self.C_ = self.D_ = self.K_ = self._filter = None
+        self.states_: int | None = None
+        self.order_errors_: dict[int, float] | None = None
         self.choice_: Choice | None = fitted.choice
         self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
         self.period_: int | None = fitted.period
@@ -210,20 +276,15 @@ class StableLinearModel(Fitted):
         B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
         self.offset_ = B[:, -1] if self.offset else np.zeros(n)
         B = B[:, :-1] if self.offset else B
-        lagged = self.choice_ is not None and self.choice_.lagged_inputs
+        lagged = B.shape[1] > m
         self.B_ = B[:, B.shape[1] - m :] if m else None
         self.lagged_inputs_ = B[:, : B.shape[1] - m] if lagged else None
         self.radius_ = fitted.fit.bound if self.time == "discrete" else None
         self._coordinates = fitted.coordinates
         self.components_: Array | None = fitted.coordinates.components
-        self.n_features_in_ = fitted.coordinates.width
         self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
-        self._set_spectrum()
-        if names is not None:
-            self.feature_names_in_ = names
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        return self
+        self._noise = fitted.noise
+        self._sizes = None if fitted.residuals is None else sorted_sizes(fitted.residuals)
 
     def _check(self, pairs: bool) -> None:
         """Raise a ValueError if an argument is out of range or does not go with the others or with pairs."""
@@ -244,6 +305,8 @@ class StableLinearModel(Fitted):
         if self.max_iter is not None:
             whole_number(self.max_iter, f"{name}: max_iter", least=0, otherwise=" or None")
         whole_number(self.delays, f"{name}: delays")
+        whole_number(self.input_delays, f"{name}: input_delays")
+        self._check_states(pairs)
         whole_number(int(self.verbose), f"{name}: verbose", least=0)
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{name}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
@@ -262,20 +325,94 @@ class StableLinearModel(Fitted):
                     f"{name}: expected no horizon in continuous time, got horizon={self.horizon!r}. Pass "
                     "horizon='cv' to choose the shrinkage, or sample at equal steps and fit in discrete time."
                 )
-            if (self.lead, self.start, self.delays) != (None, None, 1):
+            if (self.lead, self.start, self.delays, self.input_delays) != (None, None, 1, 1):
                 raise ValueError(
                     f"{name}: expected no lead, no start and no delays in continuous time, got "
-                    f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}."
+                    f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}, "
+                    f"input_delays={self.input_delays!r}."
                 )
         elif self.horizon is None and self.start is not None:
             raise ValueError(f"{name}: expected a horizon with start={self.start!r}, got None.")
-        elif pairs and (self.horizon, self.lead, self.delays) != (None, None, 1):
+        elif pairs and (self.horizon, self.lead, self.delays, self.input_delays) != (None, None, 1, 1):
             raise ValueError(
                 f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
                 "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
             )
         if self.towards is not None and self.horizon is None:
             raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
+
+    def _check_states(self, pairs: bool) -> None:
+        """Raise a ValueError if ``states`` is out of range, or something does not go with it."""
+        name = "StableLinearModel"
+        if self.states is None:
+            if self.feedthrough:
+                raise ValueError(f"{name}: expected states with feedthrough=True, got states=None.")
+            return
+        if isinstance(self.states, str) and self.states != "cv":
+            raise ValueError(f"{name}: expected a number of states, None or 'cv', got {self.states!r}.")
+        if not isinstance(self.states, str):
+            whole_number(self.states, f"{name}: states", otherwise=", None or 'cv'")
+        if self.time == "continuous" or pairs:
+            raise ValueError(
+                f"{name}: expected recordings in discrete time for states={self.states!r}, got "
+                f"{'pairs X, Y' if pairs else 'continuous time'}. Call fit(outputs, U=inputs)."
+            )
+        others = {
+            "horizon": None,
+            "start": None,
+            "towards": None,
+            "delays": 1,
+            "input_delays": 1,
+            "rank": None,
+            "ridge": 0,
+            "period": None,
+        }
+        given = [of for of, default in others.items() if getattr(self, of) is not default]
+        given = [of for of in given if of == "towards" or getattr(self, of) != others[of]]
+        if given:
+            raise ValueError(
+                f"{name}: expected no {given[0]} with states={self.states!r}, got "
+                f"{getattr(self, given[0])!r}. Hidden states hold what earlier rows say."
+            )
+
+    def _fit_states(self, recordings: list[Recording]) -> None:
+        """Fit hidden states and set what is known of them."""
+        rows = [
+            (r.x, np.zeros((len(r.x), 0)) if r.u is None else np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0))))
+            for r in recordings
+        ]
+        radius = bound_of("StableLinearModel", "discrete", self.radius, None)
+        options = Options(
+            radius, self.feedthrough, self.offset, 30 if self.max_iter is None else self.max_iter
+        )
+        lead = self.lead
+        if lead is None and self.states == "cv":
+            lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
+        if self.states == "cv":
+            require(rows, 1)
+            self.order_errors_ = order(rows, options, _LEAD if lead is None else lead)
+            n = chosen(self.order_errors_)
+        else:
+            assert isinstance(self.states, int | np.integer)
+            n, self.order_errors_ = int(self.states), None
+            require(rows, n)
+        model = Problem(rows, options).fit(n)
+        self.fit_ = result(model, radius)
+        self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
+        self.states_, self.offset_, self.radius_ = n, model.d, radius
+        self.choice_, self.period_, self.lagged_inputs_, self.components_ = None, None, None, None
+        self._filter, self._noise, self._sizes, self.forecast_error_ = (
+            Filter(model, self.feedthrough),
+            None,
+            None,
+            None,
+        )
+        self._coordinates, self._scale = Coordinates(rows[0][0].shape[1]), np.ones(n)
+        if lead is not None:
+            held = residuals_of_states(folds(rows, options, lead), n, lead)
+            if held is not None:
+                self._sizes, self.forecast_error_ = sorted_sizes(held[0]), held[1]
+                _say(no_better(held[1]))
 
     def _fit_pairs(self, recordings: list[Recording]) -> _Fitted:
         """Return the fit of one step, of pairs or of derivatives."""
@@ -288,7 +425,20 @@ class StableLinearModel(Fitted):
         if self.horizon == "cv":
             choice = choose_ridge(X, Y, U, self.offset, self._one_step)
             ridge = choice.ridge
-        return _Fitted(self._one_step(X, Y, U, ridge), coordinates, X.std(axis=0), choice)
+        fit = self._one_step(X, Y, U, ridge)
+        noise = None
+        if self.time == "discrete":
+            inputs = np.zeros((len(X), 0)) if U is None else U
+            noise = self._noise_of(fit, X, Y, inputs)
+        return _Fitted(fit, coordinates, X.std(axis=0), choice, noise=noise)
+
+    def _noise_of(self, fit: StableFit | ForecastFit, X: Array, Y: Array, U: Array) -> Array:
+        """Return the covariance of the residuals of one step; unknowns are taken from the rows."""
+        r = Y - X @ fit.A.T
+        if fit.B is not None:
+            r = r - np.hstack([U, np.ones((len(U), int(self.offset)))]) @ fit.B.T
+        noise: Array = r.T @ r / max(len(X) - fit.A.shape[1] - (0 if fit.B is None else fit.B.shape[1]), 1)
+        return noise
 
     def _fit_recordings(self, recordings: list[Recording]) -> _Fitted:
         """Return the fit of one step, of a number of steps, or what is chosen."""
@@ -296,7 +446,12 @@ class StableLinearModel(Fitted):
         longest = max(map(len, rows))
         inputs = [U for _, U in parts_of(recordings)]
         coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
-        parts = [(coordinates.into(Y), U[self.delays - 1 :]) for Y, U in zip(rows, inputs, strict=True)]
+        memory, lags = max(self.delays, self.input_delays), self.input_delays
+        rows = [Y[memory - self.delays :] for Y in rows]
+        parts = [
+            (coordinates.into(Y), side_by_side(U, lags)[memory - lags :])
+            for Y, U in zip(rows, inputs, strict=True)
+        ]
         _say(remarks_on_inputs(parts), 4)
         self._require_variation(rows, inputs)
         lead = self.lead
@@ -312,18 +467,33 @@ class StableLinearModel(Fitted):
             _say([remark], 4)
         fit: StableFit | ForecastFit
         choice, error = None, None
-        units = self._units(parts)
+        held: list[Fold] = []
+        models: list[Model] = []
+        units = of_units = self._units(parts)
         seen = Seen(coordinates, units, rows, lead, self.period)
         if self.horizon == "cv":
-            fit, choice, error = self._chosen(parts, units, inputs, seen)
+            (parts, of_units), found = self._chosen(parts, units, inputs, seen)
+            fit, choice = restored(found.fit, of_units, self.offset), found.choice
+            held, models = found.folds, found.models
+            error = seen.errors(held, models)
         else:
             fit = self._fit_of(parts, units)
             if self.horizon is not None or self.lead is not None:
-                error = checked(seen, parts, self.offset, lambda kept: self._fit_of(kept, units), units)
+                error, held, models = checked(
+                    seen, parts, self.offset, lambda kept: self._fit_of(kept, units), units
+                )
         if error is not None:
             _say(no_better(error), 4)
         deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
-        return _Fitted(fit, coordinates, deviation, choice, error, seen.period)
+        newest = [Y[self.delays - 1 :] for Y in rows]
+        left = [
+            residuals(of_units.restored(*model), fold.where, parts, coordinates, newest, lead)
+            for fold, model in zip(held, models, strict=True)
+        ]
+        X, after = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
+        noise = self._noise_of(fit, X, after, np.vstack([U for _, U in parts]))
+        known = np.concatenate(left) if left else None
+        return _Fitted(fit, coordinates, deviation, choice, error, seen.period, noise, known)
 
     def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
         """Raise a ValueError if a column is constant and the fit needs its unit."""
@@ -383,10 +553,10 @@ class StableLinearModel(Fitted):
 
     def _chosen(
         self, parts: list[Part], units: Units, inputs: list[Array], seen: Seen
-    ) -> tuple[ForecastFit, Choice, dict[str, Array]]:
-        """Return the fit that forecasts rows held out best, what was chosen, and the errors there."""
+    ) -> tuple[tuple[list[Part], Units], Chosen]:
+        """Return the recordings that were chosen, with their units, and the fit that forecasts best."""
         variants = [(parts, units)]
-        if self.delays > 1 and inputs[0].shape[1]:
+        if self.delays > 1 and self.input_delays == 1 and inputs[0].shape[1]:
             lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
             variants.append((lagged, self._units(lagged)))
         # Of the rows stacked for delays only the newest is forecast.
@@ -401,8 +571,7 @@ class StableLinearModel(Fitted):
             shown,
             self.verbose,
         )
-        units = variants[int(found.choice.lagged_inputs)][1]
-        return restored(found.fit, units, self.offset), found.choice, seen.errors(found.folds, found.models)
+        return variants[int(found.choice.lagged_inputs)], found
 
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)
@@ -413,7 +582,10 @@ class StableLinearModel(Fitted):
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
         self._vectors = vectors[:, order].astype(np.complex128)
         vectors = self._vectors
-        self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
+        if self.C_ is not None:
+            self.modes_ = self.C_ @ vectors
+        else:
+            self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
         if self.time == "discrete":
             with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
                 self.growth_rates_ = np.log(np.abs(self.eigenvalues_)) / self.dt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import scipy.linalg
@@ -20,9 +20,20 @@ from spectral_param.dynamics._data import (
 )
 from spectral_param.dynamics._forecast.descent import ForecastFit
 from spectral_param.dynamics._forecast.windows import Windows, forecast
+from spectral_param.dynamics._intervals import (
+    Forecast,
+    Interval,
+    banded,
+    check_interval,
+    conformal,
+    gaussian,
+    spread,
+)
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.dynamics._states.fit import StatesFit
+from spectral_param.dynamics._states.use import Filter
 from spectral_param.functional._checks import whole_number
 
 
@@ -34,9 +45,13 @@ class Fitted(Estimator):
     offset: bool
     dt: float
     missing: Missing
-    fit_: StableFit | ForecastFit
+    feedthrough: bool
+    fit_: StableFit | ForecastFit | StatesFit
     A_: Array
     B_: Array | None
+    C_: Array | None
+    D_: Array | None
+    K_: Array | None
     lagged_inputs_: Array | None
     offset_: Array
     eigenvalues_: Array
@@ -44,19 +59,35 @@ class Fitted(Estimator):
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _filter: Filter | None  # of hidden states
+    _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
+    _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
+
+    @property
+    def _memory(self) -> int:
+        """Rows that a forecast needs."""
+        if self.lagged_inputs_ is None or self.B_ is None:
+            return self.delays
+        return max(self.delays, 1 + self.lagged_inputs_.shape[1] // self.B_.shape[1])
+
+    def _stacked(self, rows: Array) -> Array:
+        """Return the states of the model from the row on that has all rows before it that it needs."""
+        return self._coordinates.into(rows)[self._memory - self.delays :]
 
     def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
-            X: States ``(N, n)``. With delays or a window, in order of time.
-            U: Inputs ``(N, m)``.
+            X: States ``(N, n)``. With delays, a window or hidden states (outputs ``(N, p)``), in order of
+                time.
+            U: Inputs ``(N, m)``; with ``feedthrough`` one row more, for the last prediction.
             window: Number of states from which each prediction starts: more than 1, the default, reduce noise
                 of the measurements. The start is the one that fits the window best.
 
         Returns:
-            Array ``(N − delays − window + 2, n)``. Each prediction needs delays + window − 1 successive rows
-            of X, and is what follows the last of them.
+            Array ``(N − delays − window + 2, n)``, with the larger of ``delays`` and ``input_delays``. Each
+            prediction needs delays + window − 1 successive rows of X, and is what follows the last of them.
+            With hidden states, ``(N, p)``: each prediction uses all rows up to its own.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
@@ -65,33 +96,98 @@ class Fitted(Estimator):
         window = whole_number(window, "StableLinearModel.predict: window")
         if self.time == "continuous" and window > 1:
             raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
-        rows = self._states(X, "X", "predict", self.delays + window - 1)
+        rows = self._states(X, "X", "predict", self._memory + window - 1)
+        if self._filter is not None:
+            if window > 1:
+                raise ValueError("StableLinearModel.predict: expected window=1 with hidden states.")
+            return self._filter.predict(rows, U, "StableLinearModel.predict")
         driven = self._driven(U, len(rows))
-        states = self._coordinates.into(rows)
+        states = self._stacked(rows)
         if window > 1:
             states, driven = self._last(states, driven, window), driven[window - 1 :]
         return self._coordinates.newest(states @ self.A_.T + driven)
 
-    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array:
-        """Return the states that follow x0, each computed from the previous one.
+    @overload
+    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array: ...
+
+    @overload
+    def simulate(
+        self, x0: Any, steps: int, U: Any = None, *, coverage: float, interval: Interval = "conformal"
+    ) -> Forecast: ...
+
+    def simulate(
+        self,
+        x0: Any,
+        steps: int,
+        U: Any = None,
+        *,
+        coverage: float | None = None,
+        interval: Interval = "conformal",
+    ) -> Array | Forecast:
+        """Return the states that follow x0, each computed from the previous one, perhaps with a band.
 
         Args:
             x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
                 to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+                With hidden states, the last rows of the outputs: the more, the better the filter knows the
+                state; about 20 or twice the number of states suffice where A − KC decays fast.
             steps: Number of states to return.
             U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
-                ignored. The first row acts on the first of x0. In continuous time each row is held for
-                ``dt``.
+                ignored. The first row acts on the first of x0. With ``feedthrough`` one row more. In
+                continuous time each row is held for ``dt``.
+            coverage: Share of the measured rows, for each step and state, that are to lie in a band around
+                the forecast, between 0 and 1. None, the default, for no band.
+            interval: ``"conformal"``, the default: the band is as wide as the errors of forecasts of held-out
+                rows. This needs recordings, and ``lead`` of the fit (or ``horizon``, or ``"cv"``), and at
+                most so many steps. Coverage is exact, or more, if the forecasts of held-out rows and this one
+                are exchangeable; as windows overlap, models differ and rows may drift, it is approximate. A
+                band is infinite where there are too few held-out forecasts for the coverage.
+                ``"gaussian"``: from the covariance of the residuals of one step, Σ⁺ = AΣAᵀ + Q, for any
+                number of steps. It is exact for Gaussian noise and the true model, with hidden states for
+                noise of states and outputs; without them, for noise that drives the system and a measured
+                start. It leaves out the error of the fit itself.
 
         Returns:
-            Array ``(steps, n)``, without x0.
+            Array ``(steps, n)``, without x0. With a coverage, a named tuple of three such arrays: the
+            forecast ``mean``, and ``lower`` and ``upper``. The band is that of each number by itself, not of
+            the whole path.
 
         Raises:
-            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or the band
+                cannot be given.
         """
         self._require_fit("simulate")
-        steps = whole_number(steps, "StableLinearModel.simulate: steps", least=0)
-        rows = self._states(x0, "x0", "simulate", self.delays, one=True)
+        caller = "StableLinearModel.simulate"
+        steps = whole_number(steps, f"{caller}: steps", least=0)
+        coverage = check_interval(caller, coverage, interval)
+        rows = self._states(x0, "x0", "simulate", self._memory, one=True)
+        if self._filter is not None:
+            mean, P = self._filter.simulate(rows, steps, U, caller)
+        else:
+            mean = self._rolled(rows, steps, U)
+        if coverage is None:
+            return mean
+        if interval == "gaussian":
+            if self._filter is not None:
+                return banded(mean, gaussian(self._filter.variances(P, steps), coverage))
+            if self._noise is None:
+                raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
+            return banded(mean, gaussian(spread(self.A_, self._noise, steps, self._coordinates), coverage))
+        if self._sizes is None:
+            raise ValueError(
+                f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
+                "recordings with lead=steps and more rows, or pass interval='gaussian'."
+            )
+        lead = self._sizes.shape[1]
+        if steps > lead:
+            raise ValueError(
+                f"{caller}: expected steps <= {lead}, the lead of the fit, with a coverage, got {steps}. Fit "
+                "with a longer lead, or pass interval='gaussian'."
+            )
+        return banded(mean, conformal(self._sizes, steps, coverage))
+
+    def _rolled(self, rows: Array, steps: int, U: Any) -> Array:
+        """Return the states that follow these rows."""
         before = len(rows) - 1
         if U is not None:
             U = as_array(U, "U", "StableLinearModel.simulate")
@@ -105,8 +201,8 @@ class Fitted(Estimator):
             U = U[: before + steps]
         driven = self._driven(U, before + steps)
         A, driven = self._of_one_step(driven)
-        states = self._coordinates.into(rows)
-        before -= self.delays - 1
+        states = self._stacked(rows)
+        before -= self._memory - 1
         x = self._last(states, driven[:before], len(states), A)[0]
         return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
 
@@ -138,7 +234,7 @@ class Fitted(Estimator):
             modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
 
         Returns:
-            Array ``(rows − delays + 1, n)``: x*, the response to the inputs, and the sum over these modes.
+            Array ``(rows − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``: x*, the response to the inputs, and the sum over these modes.
 
         Raises:
             ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
@@ -167,7 +263,11 @@ class Fitted(Estimator):
     def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
         """Return the amplitudes, the point at rest, and the response to the inputs."""
         self._require_fit(method)
-        rows = self._states(X, "X", method, self.delays)
+        if self._filter is not None:
+            raise ValueError(
+                f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
+            )
+        rows = self._states(X, "X", method, self._memory)
         if U is not None:
             U = as_array(U, "U", f"StableLinearModel.{method}")
             if len(U) == len(rows) - 1:
@@ -177,7 +277,7 @@ class Fitted(Estimator):
         center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
         rest = np.zeros(len(A))
         forced = np.vstack([rest, _rolled_out(A, rest, driven[:-1])])
-        states = self._coordinates.into(rows) - center - forced
+        states = self._stacked(rows) - center - forced
         scale = self._scale
         windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
         scaled = A / scale[:, None] * scale
@@ -227,12 +327,19 @@ class Fitted(Estimator):
                 "model.set_fit_request(U=True).set_score_request(U=True)."
             )
         after, predicted = [], []
+        memory = self._memory
         for r in recordings_of(
-            "StableLinearModel.score", X, Y, U, missing=self.missing, least=self.delays + 1
+            "StableLinearModel.score",
+            X,
+            Y,
+            U,
+            missing=self.missing,
+            least=memory + 1,
+            whole_inputs=self.feedthrough,
         ):
             x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
             predicted.append(self.predict(x, r.u))
-            after.append(y[self.delays - 1 :])
+            after.append(y[memory - 1 :])
         Y = np.vstack(after)
         left = float(np.square(Y - np.vstack(predicted)).sum())
         total = float(np.square(Y - Y.mean(axis=0)).sum())
@@ -243,16 +350,56 @@ class Fitted(Estimator):
 
         Returns:
             The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
-            With ``lagged_inputs_``, u has as many rows of inputs side by side as there are delays.
+            With ``lagged_inputs_``, u has as many rows of inputs side by side, the newest last.
 
         Raises:
-            ValueError: If the model is not fitted.
+            ValueError: If the model is not fitted, or has hidden states.
         """
         self._require_fit("to_module")
+        if self._filter is not None:
+            raise ValueError(
+                f"StableLinearModel.to_module: expected a model of measured states, got states={len(self.A_)}."
+                " Take the matrices A_, B_, C_, D_ and K_."
+            )
         B = self.B_
         if B is not None and self.lagged_inputs_ is not None:
             B = np.hstack([self.lagged_inputs_, B])
         return StableLinear(self.A_, B, self.offset_ if self.offset else None, self.time, self.fit_.bound)
+
+    def to_dlti(self) -> Any:
+        """Return these dynamics as ``scipy.signal.dlti``, from inputs to outputs, with time step ``dt``.
+
+        The outputs are those of hidden states or, without them, the newest measured row. Without inputs in
+        the fit, the input is the innovation e (for measured states, what drives each state). The offset is
+        left out: y is measured from it, or from the point at rest. python-control takes
+        ``control.ss(model.A_, model.B_, model.C_, model.D_, model.dt)``.
+
+        Returns:
+            The system, with A, B, C and D.
+
+        Raises:
+            ValueError: If the model is not fitted, is one of continuous time, or has ``lagged_inputs_``.
+        """
+        from scipy.signal import dlti
+
+        self._require_fit("to_dlti")
+        if self.time == "continuous":
+            raise ValueError(
+                "StableLinearModel.to_dlti: expected discrete time, got a model of continuous time. Pass its "
+                "matrices to scipy.signal.lti."
+            )
+        if self.lagged_inputs_ is not None:
+            raise ValueError(
+                "StableLinearModel.to_dlti: expected inputs of one row, got lagged_inputs_. Fit states=n, "
+                "whose states hold what earlier inputs did."
+            )
+        n = len(self.A_)
+        if self.C_ is not None:
+            B, D = (self.K_, np.eye(len(self.C_))) if self.B_ is None else (self.B_, self.D_)
+            return dlti(self.A_, B, self.C_, D, dt=self.dt)
+        B = np.eye(n) if self.B_ is None else self.B_
+        C = self._coordinates.newest(np.eye(n)).T
+        return dlti(self.A_, B, C, np.zeros((len(C), B.shape[1])), dt=self.dt)
 
     def _driven(self, U: Any, rows: int) -> Array:
         """Return B u + c for each state that these rows make."""
@@ -261,8 +408,8 @@ class Fitted(Estimator):
                 f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
                 f"{'none' if U is None else 'some'}."
             )
-        states = rows - self.delays + 1
-        c = np.broadcast_to(self.offset_, (states, len(self.A_)))
+        memory = self._memory
+        c = np.broadcast_to(self.offset_, (rows - memory + 1, len(self.A_)))
         if self.B_ is None:
             return c
         U = as_array(U, "U", "StableLinearModel")
@@ -271,9 +418,11 @@ class Fitted(Estimator):
                 f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
             )
         require_finite(U, "U", "StableLinearModel", "Fill in what is missing.")
-        driven = c + U[self.delays - 1 :] @ self.B_.T
+        driven = c + U[memory - 1 :] @ self.B_.T
         if self.lagged_inputs_ is not None:
-            driven = driven + side_by_side(U[:-1], self.delays - 1) @ self.lagged_inputs_.T
+            lags = self.lagged_inputs_.shape[1] // self.B_.shape[1]
+            earlier = side_by_side(U[:-1], lags)[memory - 1 - lags :]
+            driven = driven + earlier @ self.lagged_inputs_.T
         return driven
 
     def _require_fit(self, method: str) -> None:

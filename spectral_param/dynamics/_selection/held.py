@@ -296,20 +296,24 @@ def checked(
     offset: bool,
     fit: Callable[[list[Part]], StableFit | ForecastFit],
     units: Units,
-) -> dict[str, Array] | None:
-    """Return the errors on the last block, None if the rows before do not suffice for a fit."""
+) -> tuple[dict[str, Array] | None, list[Fold], list[Model]]:
+    """Return the errors on the last block, the block and its model, in units.
+
+    Without errors, block and model if the rows before do not suffice for a fit.
+    """
     folds = folds_of(parts, seen.lead)
     if not folds:
-        return None
+        return None, [], []
     try:
         found = fit(folds[-1].kept)
     except ValueError:
-        return None
+        return None, [], []
     A, B = found.A, np.zeros((len(found.A), 0)) if found.B is None else found.B
     m = B.shape[1] - offset
     A, B = units.scaled(A, B[:, :m], B[:, m:].sum(axis=1))
     fold = folds_of(units.parts(parts, offset), seen.lead)[-1]
-    return seen.errors([fold], [(A, B if offset else B[:, :m])])
+    model = A, B if offset else B[:, :m]
+    return seen.errors([fold], [model]), [fold], [model]
 
 
 def no_better(errors: dict[str, Array]) -> list[str]:

@@ -1,0 +1,115 @@
+r"""Bands of forecasts: from the errors of forecasts of held-out rows, or from the covariance of the noise.
+
+Split conformal: of N residuals of a lead and a state, the band has the ⌈(N + 1) · coverage⌉-th smallest
+absolute value on both sides of the forecast. If the N forecasts and a new one are exchangeable, its coverage is
+at least that which was asked for, whatever the noise (Vovk, Gammerman and Shafer, "Algorithmic Learning in a
+Random World", 2005; Lei et al., "Distribution-free predictive inference for regression", JASA 2018). Forecasts
+from successive rows of a recording overlap and are not exchangeable: then the coverage is approximate.
+
+Gaussian: Σ⁺ = A Σ Aᵀ + Q, exact for the true A and Q and Gaussian noise that drives the system.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import scipy.special
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._data import Coordinates, Part
+from spectral_param.functional._checks import is_finite
+
+Interval = Literal["conformal", "gaussian"]
+Places = list[tuple[int, int, int]]  # recording, first row and end
+
+
+class Forecast(NamedTuple):
+    """A forecast and its band.
+
+    Attributes:
+        mean: The forecast ``(steps, n)``.
+        lower: Lower end of the band of each step and state.
+        upper: Its upper end.
+    """
+
+    mean: Array
+    lower: Array
+    upper: Array
+
+
+def check_interval(caller: str, coverage: object, interval: object) -> float | None:
+    """Return the coverage; raise a ValueError if it or the kind of interval is out of range."""
+    if interval not in get_args(Interval):
+        raise ValueError(f"{caller}: expected interval 'conformal' or 'gaussian', got {interval!r}.")
+    if coverage is None:
+        return None
+    if not (is_finite(coverage) and 0 < coverage < 1):  # type: ignore[operator]
+        raise ValueError(f"{caller}: expected 0 < coverage < 1, or None for no band, got {coverage!r}.")
+    return float(coverage)  # type: ignore[arg-type]
+
+
+def sorted_sizes(residuals: Array) -> Array:
+    """Return the absolute residuals ``(origins, lead, n)``, sorted, those that are not known last."""
+    return np.sort(np.abs(residuals), axis=0)
+
+
+def conformal(sizes: Array, steps: int, coverage: float) -> Array:
+    """Return half the width of the band ``(steps, n)``, infinity where there are too few residuals."""
+    sizes = sizes[:, :steps]
+    number = np.isfinite(sizes).sum(axis=0)
+    rank = np.ceil((number + 1) * coverage - 1e-9).astype(int)  # 0.9 · 10 is 9
+    at = np.minimum(rank, np.maximum(number, 1)) - 1
+    found = np.take_along_axis(sizes, at[None], axis=0)[0] if len(sizes) else np.zeros(number.shape)
+    return np.where(rank <= number, found, np.inf)
+
+
+def gaussian(variances: Array, coverage: float) -> Array:
+    """Return half the width of the band of a normal distribution."""
+    width: Array = np.sqrt(variances) * np.sqrt(2) * scipy.special.erfinv(coverage)
+    return width
+
+
+def banded(mean: Array, half: Array) -> Forecast:
+    """Return the forecast with a band of this half width."""
+    return Forecast(mean, mean - half, mean + half)
+
+
+# Models of states that are observed -------------------------------------------------------------------
+
+
+def spread(A: Array, Q: Array, steps: int, coordinates: Coordinates) -> Array:
+    """Return the variances of the newest row of the states ``(steps, n)`` from a known start."""
+    decoder = coordinates.newest(np.eye(len(A)))  # (states, columns)
+    found, P = np.empty((steps, decoder.shape[1])), np.zeros_like(A)
+    for k in range(steps):
+        P = A @ P @ A.T + Q
+        found[k] = np.einsum("ij,ik,kj->j", decoder, P, decoder)
+    return found
+
+
+def residuals(
+    model: tuple[Array, Array, Array],
+    where: Places,
+    parts: list[Part],
+    coordinates: Coordinates,
+    rows: list[Array],
+    lead: int,
+) -> Array:
+    """Return the residuals of forecasts from every held-out row, ``(origins, lead, columns)``.
+
+    The model A, B, c and the parts are in the user's units; rows has the row that each state stands for.
+    What lies behind the block is NaN.
+    """
+    A, B, c = model
+    found = []
+    for i, begin, end in where:
+        X, U = parts[i][0][begin : end - 1], parts[i][1][begin : end - 1]
+        count = len(X)
+        r = np.full((count, lead, rows[i].shape[1]), np.nan)
+        driven = U @ B.T + c
+        for k in range(min(lead, count)):
+            X = X[: count - k] @ A.T + driven[k:]
+            r[: count - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
+        found.append(r)
+    return np.concatenate(found)

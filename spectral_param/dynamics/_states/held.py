@@ -1,0 +1,112 @@
+"""Hidden states on rows that were held out: the order, and the errors of forecasts."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._selection.held import folds_of
+from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order
+from spectral_param.dynamics._states.model import Innovations, Rows, filtered, predicted, rolled_out
+
+SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
+_PATIENCE = 3  # orders without a better one, after which the search ends
+_MOST = 20  # states that are tried
+_SHORT = 8  # iterations of a fit of a fold
+_LEAD = 50
+
+
+class Fold(NamedTuple):
+    """A problem without some rows, and these rows."""
+
+    problem: Problem
+    held: list[Rows]
+
+
+def folds(recordings: list[Rows], options: Options, lead: int) -> list[Fold]:
+    """Return the folds: blocks of successive rows, or whole recordings."""
+    p = recordings[0][0].shape[1]
+    joined = [(np.hstack(of), np.zeros((len(of[0]) - 1, 0))) for of in recordings]
+    found = []
+    for fold in folds_of(joined, lead):
+        kept, held = ([(Z[:, :p], Z[:, p:]) for Z, _ in of] for of in (fold.kept, fold.held))
+        found.append(Fold(Problem(kept, options), held))
+    return found
+
+
+def order(recordings: list[Rows], options: Options, lead: int) -> dict[int, float]:
+    """Return the error of each order that was tried, on held-out rows: the mean of −log p of a row.
+
+    Orders grow until several of them are no better than the best.
+
+    Raises:
+        ValueError: If there are too few rows to hold any out.
+    """
+    quick = options._replace(max_iter=min(options.max_iter, _SHORT))
+    some = folds(recordings, quick, lead)
+    most = 0
+    if len(some) > 1:
+        most = min(_MOST, *(largest_order(fold.problem.recordings) for fold in some))
+        if recordings[0][1].shape[1]:
+            most = min(most, *(excited(fold.problem.recordings, most) for fold in some))
+    if most < 1:
+        raise ValueError(
+            "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
+            f"out, got {sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings. Pass the "
+            "number of states, or record more."
+        )
+    errors: dict[int, float] = {}
+    for n in range(1, most + 1):
+        found = [unlikely(fold.problem.fit(n), *rows) for fold in some for rows in fold.held]
+        errors[n] = float(np.concatenate(found).mean())
+        if n - chosen(errors) >= _PATIENCE:
+            break
+    return errors
+
+
+def chosen(errors: dict[int, float]) -> int:
+    """Return the order of the least error."""
+    return min(errors, key=lambda n: errors[n])
+
+
+def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
+    """Return −log p of each row after those in which the filter settles, without its constant."""
+    X, _ = filtered(model, (Y, U))
+    e = (Y - predicted(model, X[:-1], U))[settling(len(Y)) :]
+    whitened = np.linalg.solve(np.linalg.cholesky(model.noise), e.T)
+    found: Array = 0.5 * (np.square(whitened).sum(axis=0) + np.linalg.slogdet(model.noise)[1])
+    return found
+
+
+def settling(rows: int) -> int:
+    """Return the rows after which a forecast may begin."""
+    return min(SETTLING, rows // 4)
+
+
+def residuals(some: list[Fold], n: int, lead: int) -> tuple[Array, dict[str, Array]]:
+    """Return the residuals of forecasts of held-out rows, ``(origins, lead, p)``, and their relative errors.
+
+    The forecasts begin at every row once the filter has settled. What lies behind the rows is NaN.
+    """
+    found = []
+    squares = {name: np.zeros(lead) for name in ("model", "no change", "mean")}
+    for fold in some:
+        model, unit = fold.problem.fit(n), fold.problem.unit
+        mean = np.vstack([Y for Y, _ in fold.problem.recordings]).mean(axis=0) * unit + fold.problem.mean
+        for Y, U in fold.held:
+            X, _ = filtered(model, (Y, U))
+            origins = np.arange(settling(len(Y)), len(Y) - 1) + 1  # the first row that is forecast
+            after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
+            inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
+            at = origins + np.arange(lead)[:, None]
+            true = after[at]
+            r = true - rolled_out(model, X[origins], inputs[at], lead)
+            found.append(r.swapaxes(0, 1))
+            for name, of in (("model", r), ("no change", true - Y[origins - 1]), ("mean", true - mean)):
+                squares[name] += np.nansum(np.square(of / unit), axis=(1, 2))
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        relative = {name: np.sqrt(of / squares["mean"]) for name, of in squares.items()}
+    return np.concatenate(found), relative

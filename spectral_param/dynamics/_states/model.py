@@ -1,0 +1,120 @@
+r"""A model in innovation form, and what its filter finds.
+
+.. math:: x_{k+1} = A x_k + B u_k + K e_k, \qquad y_k = C x_k + D u_k + d + e_k .
+
+Given x_0, the innovations e_k, and with them all states, follow from the outputs:
+
+.. math:: x_{k+1} = (A - KC) x_k + (B - KD) u_k + K (y_k - d) .
+
+With x_0 unknown, of mean ``first`` and covariance ``start``, the Kalman filter of this model is the recursion
+
+.. math:: G = P C^T + \text{noise},\; L = (A P C^T + K\,\text{noise}) G^{-1},\;
+    \hat x^+ = A \hat x + B u + L (y - \hat y),\; P^+ = (A - KC) (P - P C^T G^{-1} C P) (A - KC)^T
+
+(G = C P Cᵀ + noise), whose gain L tends to K. Source: Anderson and Moore, "Optimal Filtering" (1979),
+sections 4.5 and 9.4.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spectral_param._matrices import Array
+
+Rows = tuple[Array, Array]  # outputs (rows, p) and inputs of the same rows (rows, m)
+
+
+class Innovations(NamedTuple):
+    """A model of p outputs, m inputs and n states."""
+
+    A: Array
+    B: Array  # (n, m)
+    C: Array
+    D: Array  # (p, m), zeros without feedthrough
+    K: Array
+    d: Array  # (p,), the constant of the outputs
+    noise: Array  # covariance of e
+    first: Array  # mean of a first state
+    start: Array  # its covariance
+
+    @property
+    def predictor(self) -> Array:
+        """A − KC, the state matrix of the filter."""
+        return self.A - self.K @ self.C
+
+    def based(self, T: Array, inverse: Array) -> Innovations:
+        """Return the same model with states T⁻¹ x."""
+        return self._replace(
+            A=inverse @ self.A @ T,
+            B=inverse @ self.B,
+            C=self.C @ T,
+            K=inverse @ self.K,
+            first=inverse @ self.first,
+            start=inverse @ self.start @ inverse.T,
+        )
+
+    def scaled(self, unit: Array, unit_u: Array, mean: Array) -> Innovations:
+        """Return the model of outputs ``mean + unit · y`` and inputs ``unit_u · u``."""
+        return self._replace(
+            B=self.B / unit_u,
+            C=unit[:, None] * self.C,
+            D=unit[:, None] * self.D / unit_u,
+            K=self.K / unit,
+            d=mean + unit * self.d,
+            noise=unit[:, None] * self.noise * unit,
+        )
+
+
+def filtered(model: Innovations, rows: Rows) -> tuple[Array, Array]:
+    """Return x̂_0, …, x̂_N ``(N + 1, n)``, each from the rows before it, and the covariance of the last error."""
+    A, B, C, D, K, d, noise, first, P = model
+    Y, U = rows
+    target = Y - d - U @ D.T
+    forced = U @ B.T
+    X = np.zeros((len(Y) + 1, len(A)))
+    predictor = model.predictor
+    x = X[0] = first
+    known = np.finfo(np.float64).eps * max(float(np.trace(P)), 1e-300)
+    k = 0
+    while k < len(Y) and np.trace(P) > known:
+        PC = P @ C.T
+        G = C @ PC + noise
+        gain = np.linalg.solve(G, (A @ PC + K @ noise).T).T
+        x = X[k + 1] = A @ x + forced[k] + gain @ (target[k] - C @ x)
+        P = predictor @ (P - PC @ np.linalg.solve(G, PC.T)) @ predictor.T
+        P = (P + P.T) / 2
+        k += 1
+    driven = forced[k:] + target[k:] @ K.T
+    for i, row in enumerate(driven, start=k + 1):
+        x = X[i] = predictor @ x + row
+    return X, P
+
+
+def predicted(model: Innovations, X: Array, U: Array) -> Array:
+    """Return ŷ for states and inputs of the same rows."""
+    return X @ model.C.T + U @ model.D.T + model.d
+
+
+def rolled_out(model: Innovations, x: Array, U: Array, steps: int) -> Array:
+    """Return the outputs of the next steps, ``(steps, ..., p)``, from the states x ``(..., n)``.
+
+    U ``(steps, ..., m)`` has the inputs, from the row of x on.
+    """
+    outputs = np.empty((steps, *x.shape[:-1], len(model.C)))
+    forced = U @ model.B.T
+    for k in range(steps):
+        outputs[k] = x @ model.C.T
+        x = x @ model.A.T + forced[k]
+    outputs += U @ model.D.T + model.d
+    return outputs
+
+
+def variances(model: Innovations, P: Array, steps: int) -> Array:
+    """Return the variances of the next outputs ``(steps, p)``: C P Cᵀ + noise, P⁺ = A P Aᵀ + K noise Kᵀ."""
+    found, Q = np.empty((steps, len(model.C))), model.K @ model.noise @ model.K.T
+    for k in range(steps):
+        found[k] = np.diag(model.C @ P @ model.C.T + model.noise)
+        P = model.A @ P @ model.A.T + Q
+    return found
