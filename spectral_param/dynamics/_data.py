@@ -305,7 +305,7 @@ def _pieces(recording: Recording, least: int) -> list[Recording]:
         return [Recording(x[whole], y[whole], None if u is None else u[whole])] if whole.any() else []
     known = np.ones(len(x) - 1, dtype=bool)
     if u is not None:
-        finite = np.isfinite(u).all(axis=1)
+        finite: Any = np.isfinite(u).all(axis=1)
         known = finite[: len(x) - 1]
         if len(u) == len(x):  # The last row acts, too.
             whole &= finite

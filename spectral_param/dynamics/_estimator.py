@@ -30,9 +30,8 @@ from spectral_param.dynamics._intervals import residuals, sorted_sizes
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
 from spectral_param.dynamics._selection.choose import Choice, Chosen, choose, choose_ridge
 from spectral_param.dynamics._selection.held import Fold, Seen, checked, no_better
-from spectral_param.dynamics._states.fit import Options, Problem, require, result
-from spectral_param.dynamics._states.held import chosen, folds, order
-from spectral_param.dynamics._states.held import residuals as residuals_of_states
+from spectral_param.dynamics._states.fit import Options, result
+from spectral_param.dynamics._states.held import fit_states
 from spectral_param.dynamics._states.use import Filter
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
@@ -88,8 +87,8 @@ class StableLinearModel(Fitted):
             rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
             rows. None, the default, takes the rows as states. The fit begins with canonical variates
             (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
-            1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on to
-            the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
+            1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on
+            to the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
         feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. False by
             default: sampled plants have none.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
@@ -377,42 +376,22 @@ class StableLinearModel(Fitted):
 
     def _fit_states(self, recordings: list[Recording]) -> None:
         """Fit hidden states and set what is known of them."""
-        rows = [
-            (r.x, np.zeros((len(r.x), 0)) if r.u is None else np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0))))
-            for r in recordings
-        ]
         radius = bound_of("StableLinearModel", "discrete", self.radius, None)
-        options = Options(
-            radius, self.feedthrough, self.offset, 30 if self.max_iter is None else self.max_iter
-        )
-        lead = self.lead
-        if lead is None and self.states == "cv":
-            lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
-        if self.states == "cv":
-            require(rows, 1)
-            self.order_errors_ = order(rows, options, _LEAD if lead is None else lead)
-            n = chosen(self.order_errors_)
-        else:
-            assert isinstance(self.states, int | np.integer)
-            n, self.order_errors_ = int(self.states), None
-            require(rows, n)
-        model = Problem(rows, options).fit(n)
-        self.fit_ = result(model, radius)
+        max_iter = 30 if self.max_iter is None else self.max_iter
+        options = Options(radius, self.feedthrough, self.offset, max_iter)
+        assert self.states is not None
+        found = fit_states(recordings, self.states, options, self.lead)
+        self.fit_ = result(found.model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self.states_, self.offset_, self.radius_ = n, model.d, radius
+        self.offset_, self.radius_ = found.model.d, radius
+        self.states_, self.order_errors_ = len(found.model.A), found.order_errors
         self.choice_, self.period_, self.lagged_inputs_, self.components_ = None, None, None, None
-        self._filter, self._noise, self._sizes, self.forecast_error_ = (
-            Filter(model, self.feedthrough),
-            None,
-            None,
-            None,
-        )
-        self._coordinates, self._scale = Coordinates(rows[0][0].shape[1]), np.ones(n)
-        if lead is not None:
-            held = residuals_of_states(folds(rows, options, lead), n, lead)
-            if held is not None:
-                self._sizes, self.forecast_error_ = sorted_sizes(held[0]), held[1]
-                _say(no_better(held[1]))
+        self._filter, self._noise = Filter(found.model, self.feedthrough), None
+        self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
+        self._sizes = None if found.residuals is None else sorted_sizes(found.residuals)
+        self.forecast_error_ = found.forecast_error
+        if found.forecast_error is not None:
+            _say(no_better(found.forecast_error), 4)
 
     def _fit_pairs(self, recordings: list[Recording]) -> _Fitted:
         """Return the fit of one step, of pairs or of derivatives."""

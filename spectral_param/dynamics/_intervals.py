@@ -1,10 +1,11 @@
 r"""Bands of forecasts: from the errors of forecasts of held-out rows, or from the covariance of the noise.
 
 Split conformal: of N residuals of a lead and a state, the band has the ⌈(N + 1) · coverage⌉-th smallest
-absolute value on both sides of the forecast. If the N forecasts and a new one are exchangeable, its coverage is
-at least that which was asked for, whatever the noise (Vovk, Gammerman and Shafer, "Algorithmic Learning in a
-Random World", 2005; Lei et al., "Distribution-free predictive inference for regression", JASA 2018). Forecasts
-from successive rows of a recording overlap and are not exchangeable: then the coverage is approximate.
+absolute value on both sides of the forecast. If the N forecasts and a new one are exchangeable, its coverage
+is at least that which was asked for, whatever the noise (Vovk, Gammerman and Shafer, "Algorithmic Learning in
+a Random World", 2005; Lei et al., "Distribution-free predictive inference for regression", JASA 2018).
+Forecasts from successive rows of a recording overlap and are not exchangeable: then the coverage is
+approximate.
 
 Gaussian: Σ⁺ = A Σ Aᵀ + Q, exact for the true A and Q and Gaussian noise that drives the system.
 """

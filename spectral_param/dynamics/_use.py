@@ -234,7 +234,8 @@ class Fitted(Estimator):
             modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
 
         Returns:
-            Array ``(rows − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``: x*, the response to the inputs, and the sum over these modes.
+            Array ``(rows − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``: x*, the
+            response to the inputs, and the sum over these modes.
 
         Raises:
             ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
@@ -358,8 +359,8 @@ class Fitted(Estimator):
         self._require_fit("to_module")
         if self._filter is not None:
             raise ValueError(
-                f"StableLinearModel.to_module: expected a model of measured states, got states={len(self.A_)}."
-                " Take the matrices A_, B_, C_, D_ and K_."
+                "StableLinearModel.to_module: expected a model of measured states, got "
+                f"states={len(self.A_)}. Take the matrices A_, B_, C_, D_ and K_."
             )
         B = self.B_
         if B is not None and self.lagged_inputs_ is not None:

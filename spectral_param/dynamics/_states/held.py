@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._selection.held import folds_of
-from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order
+from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order, require
 from spectral_param.dynamics._states.model import Innovations, Rows, filtered, predicted, rolled_out
 
 SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
@@ -17,6 +17,41 @@ _PATIENCE = 3  # orders without a better one, after which the search ends
 _MOST = 20  # states that are tried
 _SHORT = 8  # iterations of a fit of a fold
 _LEAD = 50
+
+
+class Found(NamedTuple):
+    """The fit, the errors of the orders that were tried, and what is known from held-out rows."""
+
+    model: Innovations
+    order_errors: dict[int, float] | None
+    residuals: Array | None  # (origins, lead, p)
+    forecast_error: dict[str, Array] | None
+
+
+def fit_states(
+    recordings: list[Recording], states: int | Literal["cv"], options: Options, lead: int | None
+) -> Found:
+    """Return the fit of so many states; with a lead, or for "cv", rows are held out, too.
+
+    Raises:
+        ValueError: If rows or inputs do not suffice.
+    """
+    rows = [
+        (r.x, np.zeros((len(r.x), 0)) if r.u is None else np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0))))
+        for r in recordings
+    ]
+    errors = None
+    if states == "cv":
+        if lead is None:
+            lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
+        require(rows, 1)
+        errors = order(rows, options, lead)
+        n = chosen(errors)
+    else:
+        n = int(states)
+        require(rows, n)
+    held, relative = residuals(folds(rows, options, lead), n, lead) if lead is not None else (None, None)
+    return Found(Problem(rows, options).fit(n), errors, held, relative)
 
 
 class Fold(NamedTuple):
@@ -86,27 +121,33 @@ def settling(rows: int) -> int:
     return min(SETTLING, rows // 4)
 
 
-def residuals(some: list[Fold], n: int, lead: int) -> tuple[Array, dict[str, Array]]:
+def residuals(some: list[Fold], n: int, lead: int) -> tuple[Array | None, dict[str, Array] | None]:
     """Return the residuals of forecasts of held-out rows, ``(origins, lead, p)``, and their relative errors.
 
-    The forecasts begin at every row once the filter has settled. What lies behind the rows is NaN.
+    The forecasts begin at every row once the filter has settled. What lies behind the rows is NaN. None if
+    no fold has rows for so many states.
     """
     found = []
     squares = {name: np.zeros(lead) for name in ("model", "no change", "mean")}
     for fold in some:
-        model, unit = fold.problem.fit(n), fold.problem.unit
-        mean = np.vstack([Y for Y, _ in fold.problem.recordings]).mean(axis=0) * unit + fold.problem.mean
+        problem = fold.problem
+        if largest_order(problem.recordings) < n:
+            continue
+        model, unit = problem.fit(n), problem.unit
+        mean = problem.mean + unit * np.vstack([Y for Y, _ in problem.recordings]).mean(axis=0)
         for Y, U in fold.held:
             X, _ = filtered(model, (Y, U))
-            origins = np.arange(settling(len(Y)), len(Y) - 1) + 1  # the first row that is forecast
+            first = np.arange(settling(len(Y)), len(Y) - 1) + 1  # the rows that are forecast first
             after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
             inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
-            at = origins + np.arange(lead)[:, None]
+            at = first + np.arange(lead)[:, None]
             true = after[at]
-            r = true - rolled_out(model, X[origins], inputs[at], lead)
+            r = true - rolled_out(model, X[first], inputs[at], lead)
             found.append(r.swapaxes(0, 1))
-            for name, of in (("model", r), ("no change", true - Y[origins - 1]), ("mean", true - mean)):
+            for name, of in (("model", r), ("no change", true - Y[first - 1]), ("mean", true - mean)):
                 squares[name] += np.nansum(np.square(of / unit), axis=(1, 2))
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+    if not found:
+        return None, None
+    with np.errstate(divide="ignore", invalid="ignore"):
         relative = {name: np.sqrt(of / squares["mean"]) for name, of in squares.items()}
     return np.concatenate(found), relative

@@ -68,7 +68,7 @@ class Innovations(NamedTuple):
 
 
 def filtered(model: Innovations, rows: Rows) -> tuple[Array, Array]:
-    """Return x̂_0, …, x̂_N ``(N + 1, n)``, each from the rows before it, and the covariance of the last error."""
+    """Return x̂_0, …, x̂_N ``(N + 1, n)``, each from the rows before, and the covariance of the last error."""
     A, B, C, D, K, d, noise, first, P = model
     Y, U = rows
     target = Y - d - U @ D.T

@@ -10,13 +10,13 @@ are eliminated (variable projection; Golub and Pereyra, "The differentiation of 
 least squares problems whose variables separate", 1973, with Kaufman's Jacobian). e is whitened by its
 covariance at the last point, with which a Gauss-Newton step of the squares is one of f.
 
-A is a block triangular matrix of the chart of stable matrices, whose basis is that of the states: the basis is
-free, so that the rotation of the chart is not needed. A − KC need not be bounded by coordinates: where it is
-unstable, K is replaced by the gain of the Kalman filter of the same noise, which has the same spectrum and is
-stable.
+A is a block triangular matrix of the chart of stable matrices, whose basis is that of the states: the basis
+is free, so that the rotation of the chart is not needed. A − KC need not be bounded by coordinates: where it
+is unstable, K is replaced by the gain of the Kalman filter of the same noise, which has the same spectrum and
+is stable.
 
-Derivatives: with H(k) = C (A − KC)^(k−1) for k ≥ 1, a change of A by e_i e_jᵀ moves ŷ by the convolution of H e_i
-with x̂_j, one of K with e_j, of B with u_j; one of C, D and d by the direct term less K times these. All
+Derivatives: with H(k) = C (A − KC)^(k−1) for k ≥ 1, a change of A by e_i e_jᵀ moves ŷ by the convolution of
+H e_i with x̂_j, one of K with e_j, of B with u_j; one of C, D and d by the direct term less K times these. All
 convolutions are done by FFT.
 
 Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and 10.2.
@@ -24,7 +24,7 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
@@ -84,8 +84,10 @@ class Refinement:
         """Return f and the model after at most this many steps from the start."""
         chart = Chart.of(start.A, self.radius)
         point = self.point(chart.T, start.C @ chart.Q, chart.Q.T @ start.K, start.noise)
-        if point is None:  # A − KC is unstable after clipping
-            point = self.point(chart.T, start.C @ chart.Q, 0 * start.K.T.T, start.noise)
+        if point is None:
+            # A − KC is unstable after clipping, and A may be with a radius above 1.
+            chart = Chart.of(Chart.of(start.A, min(self.radius, 1.0)).A, self.radius)
+            point = self.point(chart.T, start.C @ chart.Q, np.zeros_like(start.K), start.noise)
         assert point is not None
         chart.Q = np.eye(len(chart.T))
         point = self._levenberg(chart, point, max_iter)
@@ -107,10 +109,8 @@ class Refinement:
             g, H = self._quadratic(chart, point)
             x = np.concatenate([chart.coordinates[skipped:], point.K.ravel(), point.C.ravel()])
             unbounded = np.full(2 * n * p, np.inf)
-            least, most = (
-                np.concatenate([M[skipped:], s * unbounded])
-                for M, s in zip(chart.bounds, (-1, 1), strict=True)
-            )
+            box = zip(chart.bounds, (-unbounded, unbounded), strict=True)
+            least, most = (np.concatenate([of_chart[skipped:], rest]) for of_chart, rest in box)
             free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
             H, g = H[np.ix_(free, free)], g[free]
             diagonal = np.diag(H)
@@ -167,10 +167,8 @@ class Refinement:
         e = target - linear @ solved
         first = [solve @ (flat - of @ solved) for solve, flat, of in bases]
         inverse = np.linalg.inv(white)
-        residuals = np.split(
-            e.reshape(-1, p) @ inverse.T, np.cumsum([len(r.Y) for r in self.recordings])[:-1]
-        )
-        every = np.vstack(residuals)
+        every = e.reshape(-1, p) @ inverse.T
+        residuals = np.split(every, np.cumsum([len(r.Y) for r in self.recordings])[:-1])
         noise = every.T @ every / self.rows + _FLOOR * np.eye(p)
         error = 0.5 * self.rows * float(np.linalg.slogdet(noise)[1])
         if not np.isfinite(error):
@@ -204,7 +202,7 @@ class Refinement:
         white = _whitening(point.noise)
         predictor = point.A - K @ point.C
         J_A = chart.jacobian()[:, len(chart.lower[0]) :]  # rows j·n + i
-        products, total = [], 0
+        total: Any = 0.0
         for r, e, x in zip(self.recordings, point.residuals, point.first, strict=True):
             rows = len(r.Y)
             H = _responses(predictor, point.C, rows + 1)
@@ -248,17 +246,8 @@ class Refinement:
         # Its degrees of freedom are not those of the errors.
         used = point.B.size + point.C.size + point.K.size + self.p * (self.offset + self.feedthrough * self.m)
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
-        return Innovations(
-            point.A,
-            point.B,
-            point.C,
-            point.D,
-            point.K,
-            point.d,
-            noise,
-            X.mean(axis=0),
-            np.atleast_2d(np.cov(X.T)),
-        )
+        matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
+        return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
 
 
 def _responses(predictor: Array, C: Array, number: int) -> Array:

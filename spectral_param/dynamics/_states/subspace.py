@@ -18,7 +18,7 @@ CVA in section 4.3.3.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -49,11 +49,11 @@ class Variates:
         self.span, self.offset = span, offset
         self.past = [_past(Y, U, span) for Y, U in self.recordings]
         future, inputs = (
-            np.vstack([side_by_side(M[i][span:], span) for M in self.recordings]) for i in (0, 1)
+            np.vstack([side_by_side(M[span:], span) for M in of]) for of in zip(*self.recordings, strict=True)
         )
         past = np.vstack([P[: len(P) - span] for P in self.past])
         inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
-        R = np.linalg.qr(np.hstack([inputs, past, future]), mode="r")
+        R: Any = np.linalg.qr(np.hstack([inputs, past, future]), mode="r")
         v, p = inputs.shape[1], past.shape[1]
         U, s, Vt = np.linalg.svd(R[v : v + p, v : v + p], full_matrices=False)
         kept = s > _LOST * s[0]
@@ -62,9 +62,7 @@ class Variates:
         rest = R[v:, v + p :]
         values, vectors = np.linalg.eigh(rest.T @ rest)
         values = np.maximum(values, _LOST * values[-1])
-        left, self.correlations, _ = np.linalg.svd(
-            whitened @ (vectors / np.sqrt(values)), full_matrices=False
-        )
+        left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
         self.J = onto @ left * np.sqrt(len(past))
 
     def start(self, n: int, radius: float, feedthrough: bool) -> Start:
@@ -72,7 +70,7 @@ class Variates:
         span = self.span
         states = [P @ self.J[:, :n] for P in self.past]
         X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
-        Y, U = (np.vstack([M[i][span:] for M in self.recordings]) for i in (0, 1))
+        Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*self.recordings, strict=True))
         one = np.ones((len(X), int(self.offset)))
         given = np.hstack([X, one, U] if feedthrough else [X, one])
         solved = np.linalg.lstsq(given, Y, rcond=None)[0]
