@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     )
     driven: Array  # (windows, lead, m)
     common: bool  # whether all states are in one unit: coordinates of a projection
+    measured: Array | None = None  # the same rows as ``following``, as they were measured
 
     @property
     def lead(self) -> int:
@@ -51,12 +52,12 @@ def _problem(
 ) -> Problem:
     """Cut the rows that are to be forecast into windows, a fifth of the lead apart."""
     cuts = [
-        (measured[s], truth[s + 1 : s + lead + 1], U[s : s + lead])
+        (measured[s], truth[s + 1 : s + lead + 1], U[s : s + lead], measured[s + 1 : s + lead + 1])
         for truth, measured, U in tests
         for s in range(0, len(truth) - lead, max(1, lead // 5))
     ]
-    starts, following, driven = (np.stack(parts) for parts in zip(*cuts, strict=True))
-    return Problem(recordings, inputs, starts, following, driven, common)
+    starts, following, driven, after = (np.stack(parts) for parts in zip(*cuts, strict=True))
+    return Problem(recordings, inputs, starts, following, driven, common, after)
 
 
 def _without_inputs(truth: Array, measured: Array) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
 """Hidden states beside the true system and other packages, their order, and the coverage of bands.
 
-Run ``python -m benchmarks.states [--only TEXT] [--new] [--rivals PYTHON] [--output FILE]``; ``--new`` resumes.
-PYTHON is the interpreter of an environment with ``nfoursid``, ``sippy_unipi`` and ``statsmodels``; without it
+Run ``python -m benchmarks.states [--only TEXT] [--new] [--rivals PYTHON] [--output FILE]``; ``--new``
+resumes. PYTHON is the interpreter of an environment with ``nfoursid``, ``sippy_unipi`` and ``statsmodels``; without it
 the true system alone is compared with.
 
 The error of a forecast: the root of the mean square over windows and outputs, in standard deviations of the
@@ -244,11 +244,7 @@ def _covered(
 
 
 def families() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the name of each problem of measured states, and a function that returns the coverage of its bands.
-
-    Where the recording is noisy and the rows that are forecast are not, bands cover more than is asked for:
-    they are for measured rows.
-    """
+    """Yield the name of each problem of measured states, and a function that returns its coverage."""
     for name, make in problems(""):
         if not name.startswith(FAMILIES):
             continue
@@ -261,7 +257,8 @@ def families() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
                 warnings.simplefilter("ignore")
                 model = StableLinearModel(horizon="cv", lead=problem.lead, rank=rank)
                 model.fit(problem.recordings, U=problem.inputs)
-            windows = list(zip(problem.starts, problem.following, driven, strict=True))
+            after = problem.following if problem.measured is None else problem.measured
+            windows = list(zip(problem.starts, after, driven, strict=True))
             return {"environment": environment(), "coverage": _covered(model, windows, problem.lead)}
 
         yield name, run
