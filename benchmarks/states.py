@@ -1,8 +1,8 @@
 """Hidden states beside the true system and other packages, their order, and the coverage of bands.
 
 Run ``python -m benchmarks.states [--only TEXT] [--new] [--rivals PYTHON] [--output FILE]``; ``--new``
-resumes. PYTHON is the interpreter of an environment with ``nfoursid``, ``sippy_unipi`` and ``statsmodels``; without it
-the true system alone is compared with.
+resumes. PYTHON is the interpreter of an environment with ``nfoursid``, ``sippy_unipi`` and ``statsmodels``;
+without it the true system alone is compared with.
 
 The error of a forecast: the root of the mean square over windows and outputs, in standard deviations of the
 outputs, then the mean over the leads. Windows begin after the rows of the fit; the filter of each model has

@@ -243,8 +243,9 @@ class Refinement:
                 states.append(x)
                 x = predictor @ x + row
         X = np.array(states)
-        # Its degrees of freedom are not those of the errors.
-        used = point.B.size + point.C.size + point.K.size + self.p * (self.offset + self.feedthrough * self.m)
+        # The degrees of freedom of the fit are taken from the errors.
+        used = point.B.size + point.C.size + point.K.size + point.A.shape[0] * len(self.recordings)
+        used += self.p * (self.offset + self.feedthrough * self.m)
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
