@@ -99,7 +99,9 @@ class Fitted(Estimator):
         rows = self._states(X, "X", "predict", self._memory + window - 1)
         if self._filter is not None:
             if window > 1:
-                raise ValueError("StableLinearModel.predict: expected window=1 with hidden states.")
+                raise ValueError(
+                    f"StableLinearModel.predict: expected window=1 with hidden states, got {window}."
+                )
             return self._filter.predict(rows, U, "StableLinearModel.predict")
         driven = self._driven(U, len(rows))
         states = self._stacked(rows)
