@@ -6,7 +6,7 @@ without it the true system alone is compared with.
 
 The error of a forecast: the root of the mean square over windows and outputs, in standard deviations of the
 outputs, then the mean over the leads. Windows begin after the rows of the fit; the filter of each model has
-seen all rows before.
+seen all rows before, from the first state that fits the rows of the fit best.
 """
 
 from __future__ import annotations
@@ -119,6 +119,19 @@ def _states(A: Array, driven: Array) -> Array:
     return X
 
 
+def _first(predictor: Array, C: Array, errors: Array, rows: int) -> Array:
+    """Return what the first state adds to those of a filter that began at 0: the state that fits best."""
+    powers = np.empty((rows, *predictor.shape))
+    powers[0] = np.eye(len(predictor))
+    for k in range(1, rows):
+        powers[k] = predictor @ powers[k - 1]
+    seen = (C @ powers[: len(errors)]).reshape(-1, len(predictor))
+    if not (np.isfinite(seen).all() and np.isfinite(errors).all()):
+        return np.zeros((rows, len(predictor)))
+    found: Array = powers @ np.linalg.lstsq(seen, errors.ravel(), rcond=None)[0]
+    return found
+
+
 def forecast_error(matrices: Matrices, of: System) -> float:
     """Return the error of the forecasts of a model in innovation form, infinity if they overflow.
 
@@ -130,6 +143,7 @@ def forecast_error(matrices: Matrices, of: System) -> float:
     Y, U, rows = of.Y, of.U, of.rows
     with np.errstate(all="ignore"):
         X = _states(A - K @ C, U @ (B - K @ D).T + Y @ K.T)
+        X = X + _first(A - K @ C, C, Y[:rows] - X[:rows] @ C.T - U[:rows] @ D.T, len(Y))
         starts = np.arange(rows, len(Y) - LEAD, 5)
         x, errors = X[starts], []
         for k in range(LEAD):
