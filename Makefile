@@ -36,6 +36,7 @@ bench: $(VENV)/.test  ## time the library beside its peers, write the numbers an
 	$(BIN)/python -m benchmarks.device
 	$(BIN)/python -m benchmarks.dynamics
 	$(BIN)/python -m benchmarks.dynamics_forecasts
+	$(BIN)/python -m benchmarks.states
 	$(BIN)/python -m benchmarks.table
 
 results: $(VENV)/.test  ## write the page of results from the runs' numbers

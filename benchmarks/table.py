@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks
+from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks, states_table
 from examples.papers.networks import BASELINES
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -93,8 +93,8 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def pages() -> dict[str, str]:
     """Return all pages by their file names, from the committed numbers."""
-    names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json")
-    results, memory, device, dynamics, forecasts = (
+    names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json", "states.json")
+    results, memory, device, dynamics, forecasts, states = (
         json.loads((RESULTS / name).read_text()) for name in names
     )
     return {
@@ -102,6 +102,7 @@ def pages() -> dict[str, str]:
         "networks.md": networks_page(results),
         "dynamics_compared.md": dynamics_forecasts_table.page(forecasts),
         "dynamics_one_step.md": dynamics_table.page(dynamics),
+        "dynamics_states.md": states_table.page(states),
     }
 
 

@@ -14,6 +14,7 @@ from spectral_param.dynamics._states.model import Innovations, Rows, filtered, p
 
 SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
 _PATIENCE = 3  # orders without a better one, after which the search ends
+_CHANCE = 2.0  # of a sum of −log p: models that are equally good differ by about so much
 _MOST = 20  # states that are tried
 _SHORT = 8  # iterations of a fit of a fold
 _LEAD = 50
@@ -45,8 +46,7 @@ def fit_states(
         if lead is None:
             lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
         require(rows, 1)
-        errors = order(rows, options, lead)
-        n = chosen(errors)
+        n, errors = order(rows, options, lead)
     else:
         n = int(states)
         require(rows, n)
@@ -72,10 +72,11 @@ def folds(recordings: list[Rows], options: Options, lead: int) -> list[Fold]:
     return found
 
 
-def order(recordings: list[Rows], options: Options, lead: int) -> dict[int, float]:
-    """Return the error of each order that was tried, on held-out rows: the mean of −log p of a row.
+def order(recordings: list[Rows], options: Options, lead: int) -> tuple[int, dict[int, float]]:
+    """Return the order, and the error of each that was tried, on held-out rows: the mean of −log p of a row.
 
-    Orders grow until several of them are no better than the best.
+    Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
+    is as small as the least but for chance.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
@@ -96,15 +97,12 @@ def order(recordings: list[Rows], options: Options, lead: int) -> dict[int, floa
     errors: dict[int, float] = {}
     for n in range(1, most + 1):
         found = [unlikely(fold.problem.fit(n), *rows) for fold in some for rows in fold.held]
+        number = sum(map(len, found))
         errors[n] = float(np.concatenate(found).mean())
-        if n - chosen(errors) >= _PATIENCE:
+        if n - min(errors, key=errors.__getitem__) >= _PATIENCE:
             break
-    return errors
-
-
-def chosen(errors: dict[int, float]) -> int:
-    """Return the order of the least error."""
-    return min(errors, key=lambda n: errors[n])
+    least = min(errors.values())
+    return min(n for n, error in errors.items() if number * (error - least) <= _CHANCE), errors
 
 
 def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
