@@ -71,7 +71,7 @@ simulation stays bounded; $A - KC$, the matrix of the filter, is stable, so it f
 - Without inputs, the same call fits noise or vibrations. Where noise alone drives many states, a smaller
   model forecasts as well, and `"cv"` takes it.
 
-[A tutorial](tutorials/plot_13_hidden_states.rst) goes from a recording to a controller.
+{doc}`A tutorial <tutorials/plot_13_hidden_states>` goes from a recording to a controller.
 
 ## What a band is worth
 

@@ -121,6 +121,20 @@ def plot_11_provably_forgets(ax):
     ax.set(xlim=(0, 10), ylim=(-1.1, 1.1))
 
 
+def plot_13_hidden_states(ax):
+    """Two sensors of a plant give its hidden states, a forecast with its band, and a controller."""
+    t = np.linspace(0, 10, 300)
+    wave, ahead = np.exp(-0.1 * t) * np.cos(1.5 * t), t > 4.5
+    width = 0.35 * np.sqrt(np.maximum(t - 4.5, 0) / 5.5)
+    ax.fill_between(
+        t[ahead], (wave - width)[ahead], (wave + width)[ahead], color=AFTER, alpha=0.25, linewidth=0
+    )
+    ax.plot(t[ahead], wave[ahead], color=AFTER, linewidth=4)
+    noise = 0.12 * np.random.default_rng(0).standard_normal(300)
+    ax.plot(t[~ahead][::5], (wave + noise)[~ahead][::5], "o", color=OTHER, markersize=4)
+    ax.set(xlim=(0, 10), ylim=(-1.2, 1.2))
+
+
 def finish_gallery(gallery):
     """Draw the pictures of all tutorials, and write the lines below their titles.
 

@@ -856,6 +856,41 @@ STATES = (
 
 FITS = (
     Fault(
+        "hidden: the derivative by C forgets that the filter reads C",
+        "spectral_param/dynamics/_states/refine.py",
+        'in_C = -np.einsum("kpij,il->kplj", moved[..., :n], K)',
+        'in_C = 0 * np.einsum("kpij,il->kplj", moved[..., :n], K)',
+        ("tests/internal/dynamics/states", "-k", "gradient"),
+    ),
+    Fault(
+        "filter: the covariance of the state is not reduced by what a row says",
+        "spectral_param/dynamics/_states/model.py",
+        "(P - PC @ np.linalg.solve(G, PC.T))",
+        "P",
+        promise("dynamics/test_intervals.py", "few_rows"),
+    ),
+    Fault(
+        "quantile: a conformal band forgets the forecast itself among the ranks",
+        "spectral_param/dynamics/_intervals.py",
+        "np.ceil((number + 1) * coverage - 1e-9)",
+        "np.ceil(number * coverage - 1e-9)",
+        promise("dynamics/test_intervals.py", "quantile"),
+    ),
+    Fault(
+        "feedthrough: a forecast reads the inputs of the row before",
+        "spectral_param/dynamics/_states/use.py",
+        "rolled_out(self.model, X[-1], inputs[count:], steps)",
+        "rolled_out(self.model, X[-1], inputs[count - 1 : -1], steps)",
+        promise("dynamics/test_states.py", "feedthrough"),
+    ),
+    Fault(
+        "lags: earlier inputs are one row too early",
+        "spectral_param/dynamics/_use.py",
+        "side_by_side(U[:-1], lags)[memory - 1 - lags :]",
+        "side_by_side(U[:-2], lags)[memory - 2 - lags :]",
+        promise("dynamics/test_states.py", "input_delays"),
+    ),
+    Fault(
         "inputs: the best B does not count what A does",
         "spectral_param/dynamics/_one_step/fit.py",
         "self.C - self.S @ A.T",
