@@ -884,13 +884,6 @@ FITS = (
         promise("dynamics/test_states.py", "feedthrough"),
     ),
     Fault(
-        "lags: earlier inputs are one row too early",
-        "spectral_param/dynamics/_use.py",
-        "side_by_side(U[:-1], lags)[memory - 1 - lags :]",
-        "side_by_side(U[:-2], lags)[memory - 2 - lags :]",
-        promise("dynamics/test_states.py", "input_delays"),
-    ),
-    Fault(
         "inputs: the best B does not count what A does",
         "spectral_param/dynamics/_one_step/fit.py",
         "self.C - self.S @ A.T",
@@ -1061,8 +1054,8 @@ FITS = (
     Fault(
         "lagged: the rows of the inputs before the newest are those after the oldest",
         "spectral_param/dynamics/_use.py",
-        "side_by_side(U[:-1], self.delays - 1)",
-        "side_by_side(U[1:], self.delays - 1)",
+        "side_by_side(U[:-1], lags)",
+        "side_by_side(U[1:], lags)",
         promise("dynamics/test_choice.py", "lagged"),
     ),
     Fault(
