@@ -867,7 +867,7 @@ FITS = (
         "spectral_param/dynamics/_states/model.py",
         "(P - PC @ np.linalg.solve(G, PC.T))",
         "P",
-        promise("dynamics/test_intervals.py", "few_rows"),
+        ("tests/internal/dynamics/states", "-k", "filter_is_least"),
     ),
     Fault(
         "quantile: a conformal band forgets the forecast itself among the ranks",
