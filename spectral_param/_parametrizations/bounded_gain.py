@@ -31,8 +31,6 @@ _ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 4e-7)
 _INSIDE, _STABLE = 1e-6, 0.99
 # To how many digits a weight of the set comes back.
 _DISTANCE = 1e-6
-# The moduli of the eigenvalues at the start, over the radius.
-_RING = (0.9, 0.999)
 
 
 class BoundedGain(Parametrization):
@@ -56,6 +54,9 @@ class BoundedGain(Parametrization):
         radius: The bound r of the spectral radius of A, 0 < r ≤ 1. The default is 1. With r < 1 the gain is
             at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets at this rate. It is
             the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
+        moduli: The least and the largest modulus, over r, of the eigenvalues of A at a start with
+            ``init="paper"``, from 0 to below 1. After k steps a state has the modulus to the power of k left:
+            for long memories take numbers close to 1.
 
     Raises:
         ValueError: If an argument is outside its range; at registration, if the weight has no more rows or
@@ -82,7 +83,14 @@ class BoundedGain(Parametrization):
     shapes = "any"
     acts_after = False
 
-    def __init__(self, gain: float, states: int, radius: float = 1.0) -> None:
+    def __init__(
+        self,
+        gain: float,
+        states: int,
+        radius: float = 1.0,
+        *,
+        moduli: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
         super().__init__()
         if not (is_finite(gain) and gain > 0):
             raise ValueError(
@@ -93,6 +101,13 @@ class BoundedGain(Parametrization):
                 f"radius: expected a number, 0 < radius <= 1, got {radius!r}. Beyond 1 no gain is finite: take "
                 "LyapunovForm(radius) for A alone."
             )
+        try:
+            low, high = map(float, moduli)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not 0 <= low <= high < 1:
+            raise ValueError(f"moduli: expected two numbers, 0 <= least <= largest < 1, got {moduli!r}.")
+        self.moduli = (low, high)
         self.gain, self.radius = float(gain), float(radius)
         self.states = whole_number(states, "states")
 
@@ -109,14 +124,14 @@ class BoundedGain(Parametrization):
         return self._originals(W, found)
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the originals of a weight with eigenvalues uniform on the ring from 0.9 r to 0.999 r.
+        """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
 
         B and C are random, and not quite as large as the gain allows, where the map is flat; T is the
         identity.
         """
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
         batch = like.shape[:-2]
-        low, high = (modulus**2 for modulus in _RING)
+        low, high = (modulus**2 for modulus in self.moduli)
         A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64))
         # The same modulus for both rows of a rotation.
         moduli = (low + (high - low) * torch.rand(*batch, (n + 1) // 2, dtype=torch.float64)).sqrt()

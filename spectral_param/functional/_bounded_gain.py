@@ -53,8 +53,8 @@ from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
 from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
-from spectral_param.functional._h_infinity import System
 from spectral_param.functional._lyapunov import contraction_inverse
+from spectral_param.functional._systems import System
 
 _EPS = finfo_eps(torch.float64)
 _TINY = float(torch.finfo(torch.float64).tiny)

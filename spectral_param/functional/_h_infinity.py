@@ -21,13 +21,13 @@ function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from spectral_param._matrices import Array
 from spectral_param._scale import balanced
+from spectral_param.functional._systems import System
 
 # Relative accuracy.
 PRECISION = 1e-10
@@ -38,15 +38,6 @@ _NEAR = 1e-3
 _LEVELS = 100
 # Numbers in the systems that are solved at once.
 _AT_ONCE = 1 << 20
-
-
-class System(NamedTuple):
-    """x⁺ = Ax + Bu or dx/dt = Ax + Bu, and y = Cx + Du: arrays in float64."""
-
-    A: Array
-    B: Array
-    C: Array
-    D: Array
 
 
 def h_infinity(system: System, continuous: bool = False) -> float:
