@@ -63,16 +63,16 @@ class BoundedGain(Parametrization):
             columns than there are states.
         UnsupportedDtypeError: If the weight is complex.
 
-    .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \qquad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
+    .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \quad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
 
-    has this gain for every K and every invertible T, and every system of a smaller gain with ρ(A) < 1 has this
-    form. The derivation stands above the code in ``spectral_param/functional/_bounded_gain.py``. Sources: the
-    bounded real lemma; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state space models"
-    (2025), whose set is complete for square systems.
+    has this gain for every K and every invertible T, and every system of a smaller gain with ρ(A) < 1 has
+    this form. The derivation stands above the code in ``spectral_param/functional/_bounded_gain.py``.
+    Sources: the bounded real lemma; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state
+    space models" (2025), whose set is complete for square systems.
 
-    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K of
-    shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, of which the upper triangle is used. A step
-    takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
+    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
+    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, of which the upper triangle is used. A
+    step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
 
     Registration starts from the given weight. One outside the set keeps its frequency response up to a
     factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before, an A that
@@ -98,8 +98,8 @@ class BoundedGain(Parametrization):
             )
         if not (is_finite(radius) and 0 < radius <= 1):
             raise ValueError(
-                f"radius: expected a number, 0 < radius <= 1, got {radius!r}. Beyond 1 no gain is finite: take "
-                "LyapunovForm(radius) for A alone."
+                f"radius: expected a number, 0 < radius <= 1, got {radius!r}. Beyond 1 no gain is finite: "
+                "take LyapunovForm(radius) for A alone."
             )
         try:
             low, high = map(float, moduli)
@@ -153,10 +153,10 @@ class BoundedGain(Parametrization):
 
     @torch.no_grad()
     def certificate(self, K: Tensor, T: Tensor) -> Tensor:
-        """Return the storage function xᵀPx that proves the gain.
+        r"""Return the storage function xᵀPx that proves the gain.
 
         :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x the outputs have
-        :math:`\\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \\sum ‖u_t‖^2`.
+        :math:`\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \sum ‖u_t‖^2`.
 
         Args:
             K: The first original.
@@ -181,8 +181,8 @@ class BoundedGain(Parametrization):
         m, p = layout.split(W).shape[-2:] if W.numel() else (0, 0)
         if min(m, p) <= self.states:
             raise NotAMatrixError(
-                f"BoundedGain: expected a weight [[A, B], [C, D]] of more than {self.states} rows and columns, "
-                f"as many as there are states, got shape {tuple(W.shape)}. Change states; for A alone take "
+                f"BoundedGain: expected more rows and columns of [[A, B], [C, D]] than the {self.states} "
+                f"states, got shape {tuple(W.shape)}. Change states; for A alone take "
                 "LyapunovForm."
             )
         return layout

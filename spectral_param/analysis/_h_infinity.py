@@ -9,7 +9,7 @@ from spectral_param.functional._systems import system_of
 
 
 def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | bool | None = 1.0) -> float:
-    r"""Return the H∞ norm, or ℓ2 gain, of :math:`x^+ = Ax + Bu,\; y = Cx + Du`.
+    r"""Return the H∞ norm, or L2 gain, of :math:`x^+ = Ax + Bu,\; y = Cx + Du`.
 
     It is the largest norm of :math:`C(zI - A)^{-1}B + D` over the unit circle, in continuous time over the
     imaginary axis; and the least γ with :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for all inputs, from x = 0.

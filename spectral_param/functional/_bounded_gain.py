@@ -1,4 +1,4 @@
-r"""Systems x⁺ = Ax + Bu, y = Cx + Du of bounded gain, together with the storage function that proves the bound.
+r"""Systems x⁺ = Ax + Bu, y = Cx + Du of bounded gain, with the storage function that proves the bound.
 
 The map
 -------

@@ -13,8 +13,8 @@ The search: σ(s), the norm of H(s), is evaluated at a few points, for a lower b
 crossings divide the boundary, and σ exceeds the level between two of them. So σ is evaluated at the crossings
 and midway between them. If it exceeds the level nowhere, the lower bound is the norm; if it does, the lower
 bound rises, quadratically in the end. An eigenvalue that rounding has moved from the boundary must not be
-missed, so all eigenvalues near it count: one too many costs an evaluation, and nothing else. Sources: Boyd and
-Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
+missed, so all eigenvalues near it count: one too many costs an evaluation, and nothing else. Sources: Boyd
+and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
 function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
 """
 

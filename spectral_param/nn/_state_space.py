@@ -280,7 +280,7 @@ class StateSpace(SequenceLayer):
     recurrent neural networks for long sequences", 2023).
 
     Example:
-        >>> net = spectral_param.nn.StateSpace(3, 16, 2, num_layers=2, nonlinearity="relu", gain=1.0, bias=False)
+        >>> net = spectral_param.nn.StateSpace(3, 16, 2, 2, nonlinearity="relu", gain=1.0, bias=False)
         >>> u = torch.randn(100, 8, 3)
         >>> y, x = net(u)
         >>> y.shape, x.shape, bool(y.norm() <= u.norm())
