@@ -46,7 +46,6 @@ import numpy as np
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from spectral_param._context import is_plain
 from spectral_param._matrices import Array, identity_like, to_double
@@ -97,9 +96,12 @@ def _value(K: Tensor, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return V, Q and the Cholesky factor of H, in double precision."""
     n, size = T.shape[-1], K.shape[-1]
     Q = _times(K, T)
-    E = identity_like(K)
-    H = Q.mT @ Q + F.pad(T.mT @ T, (0, size - n, 0, size - n)) / 4 + F.pad(E[n:, n:], (n, 0, n, 0)) / 4
-    L = torch.linalg.cholesky_ex(H * (1 + 2 * size * _EPS * E) + _TINY * E).L
+    H = Q.mT @ Q
+    H[..., :n, :n] += T.mT @ T / 4
+    diagonal = H.diagonal(dim1=-2, dim2=-1)
+    diagonal[..., n:] += 0.25
+    diagonal.mul_(1 + 2 * size * _EPS).add_(_TINY)
+    L = torch.linalg.cholesky_ex(H).L
     return _solved(L, _times(Q.mT, T)), Q, L
 
 
