@@ -111,6 +111,16 @@ def plot_10_known_lipschitz_constant(ax):
     ax.set(xlim=(-1, 1), ylim=(-1, 1))
 
 
+def plot_12_certified_gain(ax):
+    """The frequency response of a trained system stays below a gain that is given."""
+    w = np.linspace(0, np.pi, 300)
+    ax.fill_between(w, 0, 1, color=AFTER, alpha=0.25, linewidth=0)
+    ax.axhline(1, color=OTHER, linewidth=2, linestyle="--")
+    ax.plot(w, 0.98 / np.sqrt(1 + 30 * (w - 0.9) ** 2), color=AFTER, linewidth=4)
+    ax.plot(w, 1.25 / np.sqrt(1 + 60 * (w - 0.9) ** 2), color=BEFORE, linewidth=2)
+    ax.set(xlim=(0, np.pi), ylim=(0, 1.4))
+
+
 def plot_11_provably_forgets(ax):
     """Two trajectories of an attacked ReLU network stay inside an envelope that is known beforehand."""
     t = np.linspace(0, 10, 300)

@@ -13,6 +13,7 @@ from spectral_param._constrain import constrain, remove
 from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
 from spectral_param._parametrizations import (
     BlockTriangular,
+    BoundedGain,
     FourierUnitary,
     Givens,
     Householder,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BlockTriangular",
+    "BoundedGain",
     "FourierUnitary",
     "Givens",
     "Householder",

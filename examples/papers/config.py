@@ -102,7 +102,16 @@ def _shrunk(network: dict[str, Any]) -> dict[str, Any]:
     ones = network.get("negative_ones")
     if isinstance(ones, int):
         network["negative_ones"] = ones / (network.get("long_size") or network["hidden_size"])
-    for name in ("hidden_size", "long_size", "short_size", "reflections", "embedding", "readout_size"):
+    sizes = (
+        "hidden_size",
+        "long_size",
+        "short_size",
+        "state_size",
+        "reflections",
+        "embedding",
+        "readout_size",
+    )
+    for name in sizes:
         if isinstance(network.get(name), int):
             network[name] = min(network[name], QUICK_SIZE)
         elif isinstance(network.get(name), list):

@@ -2,6 +2,7 @@
 
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import BlockTriangular
+from spectral_param._parametrizations.bounded_gain import BoundedGain
 from spectral_param._parametrizations.fourier_unitary import FourierUnitary
 from spectral_param._parametrizations.givens import Givens
 from spectral_param._parametrizations.householder import Householder
@@ -17,6 +18,7 @@ from spectral_param._parametrizations.spectral_radius import SpectralRadiusNorm
 
 __all__ = [
     "BlockTriangular",
+    "BoundedGain",
     "FourierUnitary",
     "Givens",
     "Householder",

@@ -8,6 +8,7 @@ it. Wrong input raises a :class:`ValueError`, which says what to pass.
 from spectral_param.analysis._displacement import displacement
 from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
+from spectral_param.analysis._h_infinity import h_infinity
 from spectral_param.analysis._lipschitz import certified_radius, lipschitz
 from spectral_param.analysis._lyapunov import lyapunov_certificate
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
@@ -55,6 +56,7 @@ __all__ = [
     "fisher_memory_bound",
     "gradient_norm_bounds",
     "gradient_norms",
+    "h_infinity",
     "kreiss_constant",
     "lipschitz",
     "loss_gradient_norms",

@@ -301,9 +301,9 @@ def _singular(c: Tensor) -> Tensor:
     return c / (1 + (1 - c.square()).sqrt()) / 2
 
 
-def contraction_inverse(C: Tensor) -> Tensor:  # (n, n) -> (n, n)
+def contraction_inverse(C: Tensor) -> Tensor:  # (m, n) -> (n, m)
     """Return K of a contraction; singular values above 1 become 1."""
-    U, c, Xh = torch.linalg.svd(C)
+    U, c, Xh = torch.linalg.svd(C, full_matrices=False)
     return (Xh.mH * _singular(c)) @ U.mH
 
 

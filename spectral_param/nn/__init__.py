@@ -17,6 +17,7 @@ from spectral_param.nn._models import (
 from spectral_param.nn._modrelu import ModReLU
 from spectral_param.nn._residual import Residual
 from spectral_param.nn._sequence_layer import SequenceLayer
+from spectral_param.nn._state_space import StateSpace, StateSpaceCell
 
 __all__ = [
     "ENRNN",
@@ -36,4 +37,6 @@ __all__ = [
     "ScuRNN",
     "SequenceLayer",
     "SpectralRNN",
+    "StateSpace",
+    "StateSpaceCell",
 ]

@@ -18,12 +18,22 @@ from spectral_param._parametrizations.block_triangular import Blocks, BlockTrian
 from spectral_param.errors import UnsupportedDtypeError
 
 
-class ConstrainedCell(nn.Module):
-    """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks.
+class PicklableModule(nn.Module):
+    """A parametrized module that ``pickle`` and ``torch.save`` can save as a whole.
 
-    ``pickle`` and ``torch.save`` can save the whole cell. For other parametrized modules they can save only
-    the ``state_dict``, because PyTorch changes the class of the module to one that pickle cannot find.
+    Of others they can save only the ``state_dict``, because PyTorch changes the class of the module to one
+    that pickle cannot find.
     """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not parametrize.is_parametrized(self):
+            return super().__reduce_ex__(protocol)
+        names = tuple(self.parametrizations)  # type: ignore[arg-type]
+        return _without_state, (type(self).__bases__[0], names), vars(self).copy()
+
+
+class ConstrainedCell(PicklableModule):
+    """Abstract recurrent cell whose matrix ``weight_hh`` is made of constrained blocks."""
 
     input_size: int
     hidden_size: int
@@ -92,12 +102,6 @@ class ConstrainedCell(nn.Module):
             fn = _by_precision(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if not parametrize.is_parametrized(self):
-            return super().__reduce_ex__(protocol)
-        names = tuple(self.parametrizations)  # type: ignore[arg-type]
-        return _without_state, (type(self).__bases__[0], names), vars(self).copy()
 
 
 def _constrain_weight(

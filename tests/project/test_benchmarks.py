@@ -22,6 +22,7 @@ from benchmarks import (
     guarantees,
     memory,
     networks,
+    systems,
     table,
 )
 from benchmarks import run as runner
@@ -80,6 +81,19 @@ def test_quick_run_of_guarantees_resumes(monkeypatch, tmp_path) -> None:
         results = json.loads(output.read_text())
         assert before in (None, results["equilibria"])
     assert results["digits"].keys() == {f"{name}, seed 0" for name in guarantees.CERTIFIED}
+
+
+def test_quick_run_of_systems_resumes(monkeypatch, tmp_path) -> None:
+    output = tmp_path / "systems.json"
+    arguments = ["benchmarks.systems", "--quick", "--output", str(output), "--only"]
+    for parts in (["returned"], ["returned", "attack", "steps", "network"]):
+        monkeypatch.setattr("sys.argv", [*arguments, *parts])
+        before = json.loads(output.read_text())["returned"] if output.is_file() else None
+        systems.main()
+        results = json.loads(output.read_text())
+        assert before in (None, results["returned"])
+    assert all(result["distance"] <= 1e-6 for result in results["returned"].values())
+    assert all(result["gain above"] <= 1e-9 for result in results["attack"].values())
 
 
 def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:

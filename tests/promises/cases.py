@@ -227,6 +227,35 @@ def masked_abscissa_violation(W: Tensor) -> Tensor:
     return torch.relu(torch.linalg.eigvals(shifted).real.amax(dim=-1) / sizes).amax(dim=0)
 
 
+def gains(W: Tensor, states: int) -> Tensor:
+    """H∞ norm of [[A, B], [C, D]]."""
+    blocks = blocks_of(W) if W.shape[-2] % W.shape[-1] == 0 else W
+    flat = blocks.reshape(-1, *blocks.shape[-2:])
+    n = states
+    found = [sp.analysis.h_infinity(V[:n, :n], V[:n, n:], V[n:, :n], V[n:, n:]) for V in flat]
+    return torch.tensor(found).reshape(blocks.shape[:-2])
+
+
+def slowed(W: Tensor, states: int, factor: float) -> Tensor:
+    """A and B times a factor."""
+    W = W.clone()
+    blocks_of(W)[..., :states, :] *= factor
+    return W
+
+
+def with_gain(shape: Shape, dtype: torch.dtype, gain: float, states: int, radius: float) -> Tensor:
+    """A random system of this gain and this radius of A."""
+    W = torch.randn(shape, dtype=dtype)
+    blocks = blocks_of(W) if shape[-2] % shape[-1] == 0 else W
+    n = states
+    sizes = torch.linalg.eigvals(blocks[..., :n, :n]).abs().amax(dim=-1)
+    blocks[..., :n, :n] *= (radius / sizes)[..., None, None]
+    scale = (gain / gains(W, n)).to(dtype)[..., None, None]
+    blocks[..., :n, n:] *= scale
+    blocks[..., n:, n:] *= scale
+    return W
+
+
 def checkered(n: int) -> Tensor:
     """Columns of one sign each, by turns; zeros below the diagonal, one row free."""
     pattern = torch.ones(n, n)
@@ -489,6 +518,25 @@ CASES = (
         member=lambda shape, dtype: as_masked(shape, dtype, 0.1),
         violation=masked_abscissa_violation,
         outside=lambda shape, dtype: with_abscissa(shape, dtype, 1.5),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="BoundedGain",
+        make=lambda shape: sp.BoundedGain(1.5, states=2),
+        member=lambda shape, dtype: with_gain(shape, dtype, 1.2, 2, 0.8),
+        violation=lambda W: torch.relu(gains(W, 2) / 1.5 - 1),
+        outside=lambda shape, dtype: with_gain(shape, dtype, 2.0, 2, 0.8),
+        dtypes=(torch.float32, torch.float64),
+        rectangles=((5, 3), (3, 5), (60, 59), (2, 3, 6)),
+    ),
+    Case(
+        name="BoundedGain-radius",
+        variant=True,
+        make=lambda shape: sp.BoundedGain(1.5, states=3, radius=0.9),
+        # The gain on the circle of radius 0.9 is that of A/0.9 and B/0.9.
+        member=lambda shape, dtype: slowed(with_gain(shape, dtype, 1.2, 3, 0.8), 3, 0.9),
+        violation=lambda W: torch.relu(gains(slowed(W, 3, 1 / 0.9), 3) / 1.5 - 1),
+        outside=lambda shape, dtype: slowed(with_gain(shape, dtype, 2.0, 3, 0.8), 3, 0.9),
         dtypes=(torch.float32, torch.float64),
     ),
     Case(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 import spectral_param as sp
-from examples.papers.networks import full_capacity, gated, linear_stack, unconstrained
+from examples.papers.networks import full_capacity, gated, linear_stack, state_space, unconstrained
 from examples.papers.tasks import Task
 
 # What the library's networks are compared with.
@@ -24,7 +24,7 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "RNNOrth": unconstrained.RNNOrth,
 }
 # Built from the library's cells.
-BUILT = {"LinearStack": linear_stack.LinearStack}
+BUILT = {"LinearStack": linear_stack.LinearStack, "StateSpaceStack": state_space.StateSpaceStack}
 COMPLEX = ("EUNN", "URNN", "FullCapacityURNN", "ScuRNN")
 
 State = Any

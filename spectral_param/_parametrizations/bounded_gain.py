@@ -1,0 +1,259 @@
+"""Linear systems of bounded gain, parametrized together with the storage function that proves the bound."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectral_param import init
+from spectral_param._matrices import identity_like, to_double
+from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.layout import Layout
+from spectral_param.errors import InManifoldError, NotAMatrixError
+from spectral_param.functional._bounded_gain import as_system, bounded, bounded_inverse
+from spectral_param.functional._checks import (
+    check_finite,
+    check_real,
+    check_tensor,
+    finfo_eps,
+    is_finite,
+    whole_number,
+)
+from spectral_param.functional._h_infinity import h_infinity
+from spectral_param.functional._lyapunov import contraction_inverse
+
+# By how much the gain of a weight is reduced, relatively, if no storage function is found for it: the first
+# that will do.
+_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 4e-7)
+# As close to the bounds as a weight outside is moved: the gain, relatively, and the radius.
+_INSIDE, _STABLE = 1e-6, 0.99
+# To how many digits a weight of the set comes back.
+_DISTANCE = 1e-6
+
+
+class BoundedGain(Parametrization):
+    r"""System :math:`x^+ = Ax + Bu,\; y = Cx + Du` of bounded gain, as the weight [[A, B], [C, D]].
+
+    From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
+    gain, or H∞ norm, is at most γ. It holds for all originals, and also for the weight as rounded to its
+    dtype.
+
+    Example:
+        >>> system = torch.nn.Linear(8 + 2, 8 + 3)
+        >>> system = spectral_param.constrain(system, "weight", spectral_param.BoundedGain(2.0, states=8))
+        >>> A, B = system.weight[:8].split([8, 2], dim=-1)
+        >>> C, D = system.weight[8:].split([8, 2], dim=-1)
+        >>> spectral_param.analysis.h_infinity(A, B, C, D) <= 2.0 * (1 + 1e-9)
+        True
+
+    Args:
+        gain: The bound γ > 0.
+        states: The number n of states: A is the n x n block at the upper left.
+        radius: The bound r of the spectral radius of A, 0 < r ≤ 1. The default is 1. With r < 1 the gain is
+            at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets at this rate. It is
+            the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
+        moduli: The least and the largest modulus, over r, of the eigenvalues of A at a start with
+            ``init="paper"``, from 0 to below 1. After k steps a state has the modulus to the power of k left:
+            for long memories take numbers close to 1.
+
+    Raises:
+        ValueError: If an argument is outside its range; at registration, if the weight has no more rows or
+            columns than there are states.
+        UnsupportedDtypeError: If the weight is complex.
+
+    .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \quad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
+
+    has this gain for every K and every invertible T, and every system of a smaller gain with ρ(A) < 1 has
+    this form. The derivation stands above the code in ``spectral_param/functional/_bounded_gain.py``.
+    Sources: the bounded real lemma; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state
+    space models" (2025), whose set is complete for square systems.
+
+    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
+    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, of which the upper triangle is used. A
+    step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
+
+    Registration starts from the given weight. One outside the set keeps its frequency response up to a
+    factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before, an A that
+    is not stable is divided by its spectral radius over 0.99 r. The state at time 0 is not part of the bound:
+    it adds at most xᵀPx, see :meth:`certificate`.
+    """
+
+    shapes = "any"
+    acts_after = False
+
+    def __init__(
+        self,
+        gain: float,
+        states: int,
+        radius: float = 1.0,
+        *,
+        moduli: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        super().__init__()
+        if not (is_finite(gain) and gain > 0):
+            raise ValueError(
+                f"gain: expected a finite number > 0, got {gain!r}. For outputs of zero take no system."
+            )
+        if not (is_finite(radius) and 0 < radius <= 1):
+            raise ValueError(
+                f"radius: expected a number, 0 < radius <= 1, got {radius!r}. Beyond 1 no gain is finite: "
+                "take LyapunovForm(radius) for A alone."
+            )
+        try:
+            low, high = map(float, moduli)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not 0 <= low <= high < 1:
+            raise ValueError(f"moduli: expected two numbers, 0 <= least <= largest < 1, got {moduli!r}.")
+        self.moduli = (low, high)
+        self.gain, self.radius = float(gain), float(radius)
+        self.states = whole_number(states, "states")
+
+    def constrain(self, K: Tensor, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return W for K ``(..., n + m, n + p)`` and T ``(..., n, n)``."""
+        eps = max(finfo_eps(K.dtype), finfo_eps(self.dtype))  # The weight may be in half precision.
+        return bounded(as_real(K), as_real(T), self.gain, self.radius, eps)
+
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, Tensor]:
+        """Return the originals, found in double precision."""
+        check_finite(W, "BoundedGain")
+        exact = to_double(W.detach().cpu()) / self._scales(W.shape)
+        found = [self._inverse(V, eps, project) for V in exact.reshape(-1, *W.shape[-2:])]
+        return self._originals(W, found)
+
+    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
+
+        B and C are random, and not quite as large as the gain allows, where the map is flat; T is the
+        identity.
+        """
+        n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
+        batch = like.shape[:-2]
+        low, high = (modulus**2 for modulus in self.moduli)
+        A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64))
+        # The same modulus for both rows of a rotation.
+        moduli = (low + (high - low) * torch.rand(*batch, (n + 1) // 2, dtype=torch.float64)).sqrt()
+        moduli = moduli.repeat_interleave(2, dim=-1)[..., :n]
+        A, rest = A * moduli[..., None], (1 - moduli.square()).sqrt()
+        # [[A, R], [R, -Aᵀ]] is orthogonal for R = diag(rest), which commutes with A.
+        left = _contraction(torch.randn(*batch, n, m, dtype=torch.float64))
+        right = _contraction(torch.randn(*batch, p, n, dtype=torch.float64))
+        above = torch.cat([A, rest[..., None] * left], dim=-1)
+        below = torch.cat([right * rest[..., None, :], -right @ A.mT @ left], dim=-1)
+        V = torch.cat([above, below], dim=-2).reshape(-1, n + p, n + m)
+        return self._originals(like, [(contraction_inverse(each), identity_like(A)) for each in V])
+
+    def free_parameters(self, K: Tensor, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of W, the dimension of the set."""
+        entries = K.numel() if is_trained(K) else 0
+        n = self.states
+        return max(entries, min(T.numel() // n * (n + 1) // 2, K.numel())) if is_trained(T) else entries
+
+    @torch.no_grad()
+    def certificate(self, K: Tensor, T: Tensor) -> Tensor:
+        r"""Return the storage function xᵀPx that proves the gain.
+
+        :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x the outputs have
+        :math:`\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \sum ‖u_t‖^2`.
+
+        Args:
+            K: The first original.
+            T: The second.
+
+        Returns:
+            P = TᵀT of shape ``(..., n, n)``, in double precision.
+        """
+        check_tensor(K, "certificate: K")
+        T = to_double(as_real(T)).triu()
+        return T.mT @ T
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"gain={self.gain}, states={self.states}, radius={self.radius}"
+
+    # Implementation -----------------------------------------------------------------------------------
+
+    def _layout_of(self, W: Tensor) -> Layout:
+        check_real(W, "BoundedGain", "Take real and imaginary parts as states.")
+        layout = super()._layout_of(W)
+        m, p = layout.split(W).shape[-2:] if W.numel() else (0, 0)
+        if min(m, p) <= self.states:
+            raise NotAMatrixError(
+                f"BoundedGain: expected more rows and columns of [[A, B], [C, D]] than the {self.states} "
+                f"states, got shape {tuple(W.shape)}. Change states; for A alone take "
+                "LyapunovForm."
+            )
+        return layout
+
+    def _scales(self, shape: torch.Size) -> Tensor:
+        """Return the factors of the blocks: r, γ, rγ and 1."""
+        scales = torch.ones(shape[-2:], dtype=torch.float64)
+        scales[: self.states] *= self.radius
+        scales[:, self.states :] *= self.gain
+        return scales
+
+    def _originals(self, like: Tensor, found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        K, T = (torch.stack(each) for each in zip(*found, strict=True))
+        batch = like.shape[:-2]
+        K, T = K.reshape(*batch, *K.shape[-2:]), T.reshape(*batch, *T.shape[-2:])
+        return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
+
+    def _inverse(self, V: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
+        """Return the originals of a weight in units of the gain and the radius."""
+        found, error = self._nearest(V, _ROOMS[:1], eps)
+        if found is not None and error <= max(_DISTANCE, 10 * len(V) * eps):
+            return found
+        n = self.states
+        gain = h_infinity(as_system(V.numpy(), n))
+        inside = gain <= 1
+        if inside:
+            found, error = self._nearest(V, _ROOMS[1:], eps)
+        if not project and not (inside and error <= max(_DISTANCE, 10 * len(V) * eps)):
+            size = float(torch.linalg.eigvals(V[:n, :n]).abs().max())
+            raise InManifoldError(
+                f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
+                f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
+                f"{self.radius * size:.9g}. Remove the parametrization, set the weight and register a new "
+                "instance, which scales the system."
+            )
+        if not inside:
+            V = V.clone()
+            if math.isinf(gain):
+                V[:n, :n] *= _STABLE / torch.linalg.eigvals(V[:n, :n]).abs().max()
+                gain = h_infinity(as_system(V.numpy(), n))
+            V = self._with_gain(V, (1 - _INSIDE) / max(gain, 1 - _INSIDE))
+            found, error = self._nearest(V, (*_ROOMS, 1e-6, 1e-4, 1e-2, 0.5), eps)
+        assert found is not None
+        return found
+
+    def _nearest(
+        self, V: Tensor, rooms: tuple[float, ...], eps: float
+    ) -> tuple[tuple[Tensor, Tensor] | None, float]:
+        """Return the originals of the nearest weight that is found, and its distance from V, relatively."""
+        best, least = None, math.inf
+        for room in rooms:
+            inner = self._with_gain(V, 1 - room)
+            inner[: self.states, : self.states] *= 1 - room
+            found = bounded_inverse(inner, self.states, eps)
+            if found is None:
+                continue
+            error = float((bounded(*found, 1.0, 1.0, eps) - V).abs().max()) / max(1.0, float(V.abs().max()))
+            if error < least:
+                best, least = found, error
+            if error <= max(_DISTANCE, room):
+                break
+        return best, least
+
+    def _with_gain(self, V: Tensor, factor: float) -> Tensor:
+        """Return the weight whose frequency response has this factor."""
+        scales = torch.ones_like(V)
+        scales[: self.states, self.states :] = scales[self.states :, : self.states] = math.sqrt(factor)
+        scales[self.states :, self.states :] = factor
+        return V * scales
+
+
+def _contraction(X: Tensor) -> Tensor:
+    """Return X with a norm of 0.9."""
+    return 0.9 * X / torch.linalg.matrix_norm(X, 2, keepdim=True)

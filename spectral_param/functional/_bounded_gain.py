@@ -1,0 +1,205 @@
+r"""Systems x⁺ = Ax + Bu, y = Cx + Du of bounded gain, with the storage function that proves the bound.
+
+The map
+-------
+For an upper triangular T and a K of shape (n + m, n + p), let
+
+.. math:: S = \mathrm{diag}(T, I_p), \quad S' = \mathrm{diag}(T, I_m), \quad Q = KS, \quad
+          H = Q^T Q + S^T S / 4, \quad V = H^{-1} Q^T S'.
+
+For an invertible T this is V = S⁻¹MS' with the contraction M = (KᵀK + I/4)⁻¹Kᵀ; see
+:mod:`spectral_param.functional._lyapunov`. So SVS'⁻¹ has a norm of at most 1. For the blocks of V,
+
+.. math:: \begin{pmatrix} A & B \\ C & D \end{pmatrix}, \qquad
+          ‖Tx^+‖^2 + ‖y‖^2 ≤ ‖Tx‖^2 + ‖u‖^2,
+
+and the sum over time gives Σ‖y‖² ≤ Σ‖u‖² from x = 0: the gain is at most 1. Every system of gain below 1
+with ρ(A) < 1 has this form: that is the bounded real lemma. P = TᵀT is the storage function.
+
+The gain γ multiplies B and D. The radius r multiplies A and B, so that the transfer function at rz is what it
+was at z. The gain is then γ on the circle of radius r, hence outside of it, and ρ(A) ≤ r.
+
+Sources: the bounded real lemma, for instance in Zhou, Doyle and Glover, "Robust and optimal control" (1996),
+chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state space models" (2025).
+
+Rounding
+--------
+V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most
+δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is that of the weight's dtype plus 4N ε₆₄, for the
+products in double precision, N = n + p. T is triangular because δ depends on it: for QT in place of T, Q
+orthogonal, all is the same but δ, which is small for a T near the identity. H is enlarged by 2N ε₆₄,
+relatively, which covers the rounding errors of its Cholesky factor; what is proven above still holds. The
+gradient leaves δ and the enlargement out: they change V about as much as rounding does.
+
+The gradient
+------------
+With Y = H⁻¹G and N = YVᵀ + VYᵀ, g_Q = S'Yᵀ - QN, g_K = g_Q Sᵀ, and g_T is the upper triangle of the first n
+rows and columns of Kᵀg_Q - SN/4 + QY.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_plain
+from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._node import node
+from spectral_param._scale import balanced
+from spectral_param.functional._checks import finfo_eps
+from spectral_param.functional._lyapunov import contraction_inverse
+from spectral_param.functional._systems import System
+
+_EPS = finfo_eps(torch.float64)
+_TINY = float(torch.finfo(torch.float64).tiny)
+# Quarterings of the margin with which a storage function is sought: 4⁻²⁶ is that of rounding.
+_QUARTERINGS = 26
+
+
+def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
+    """Return [[A, B], [C, D]] of this gain, in the dtype of K, and also when rounded to ``eps``.
+
+    Args:
+        K: ``(..., n + m, n + p)``.
+        T: ``(..., n, n)``, of which the upper triangle is read.
+        gain: γ.
+        radius: r.
+        eps: At least the rounding error of the dtype.
+    """
+    if not is_plain(K, T):
+        return bounded_reference(K, T, gain, radius, eps)
+    reference = functools.partial(bounded_reference, gain=gain, radius=radius, eps=eps)
+    k, t = to_double(K.detach()), to_double(T.detach()).triu()
+    V, Q, L = _value(k, t)
+    factors = _factors(V, t, gain, radius, eps)
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
+        g_K, g_T = _pull_back(to_double(G) * factors, k, t, V, Q, L)
+        return g_K.to(K.dtype), g_T.to(T.dtype)
+
+    return node((V * factors).to(K.dtype), pull_back, reference, K, T)
+
+
+def bounded_reference(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
+    """Return the same by PyTorch's operations alone."""
+    k, t = to_double(K), to_double(T).triu()
+    V = _value(k, t)[0]
+    return (V * _factors(V.detach(), t.detach(), gain, radius, eps)).to(K.dtype)
+
+
+def _value(K: Tensor, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return V, Q and the Cholesky factor of H, in double precision."""
+    n, size = T.shape[-1], K.shape[-1]
+    Q = _times(K, T)
+    H = Q.mT @ Q
+    H[..., :n, :n] += T.mT @ T / 4
+    diagonal = H.diagonal(dim1=-2, dim2=-1)
+    diagonal[..., n:] += 0.25
+    diagonal.mul_(1 + 2 * size * _EPS).add_(_TINY)
+    L = torch.linalg.cholesky_ex(H).L
+    return _solved(L, _times(Q.mT, T)), Q, L
+
+
+def _times(X: Tensor, T: Tensor) -> Tensor:
+    """Return X diag(T, I)."""
+    n = T.shape[-1]
+    return torch.cat([X[..., :n] @ T, X[..., n:]], dim=-1)
+
+
+def _solved(L: Tensor, X: Tensor) -> Tensor:
+    """Return (LLᵀ)⁻¹X."""
+    half = torch.linalg.solve_triangular(L, X, upper=False)
+    return torch.linalg.solve_triangular(L.mT, half, upper=True)
+
+
+def _factors(V: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
+    """Return what the entries of V are multiplied by: r, γ, rγ or 1, over 1 + δ."""
+    n = T.shape[-1]
+    factors = torch.ones_like(V) / (1 + _delta(V, T, eps))
+    rows, columns = factors[..., :n, :] * radius, factors[..., n:, :]
+    factors = torch.cat([rows, columns], dim=-2)
+    return torch.cat([factors[..., :n], factors[..., n:] * gain], dim=-1)
+
+
+def _delta(V: Tensor, T: Tensor, eps: float) -> Tensor:  # -> (..., 1, 1)
+    """Return δ, infinity for a singular T."""
+    inverse = torch.linalg.solve_triangular(T, identity_like(T).expand_as(T), upper=True)
+    size = _times(_times(V.abs(), inverse.abs()).mT, T.abs().mT)
+    norm = torch.linalg.vector_norm(size, dim=(-2, -1), keepdim=True)
+    return (eps + 4 * V.shape[-2] * _EPS) * norm.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _pull_back(G: Tensor, K: Tensor, T: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients for K and T by the formulas at the top."""
+    n = T.shape[-1]
+    Y = torch.cholesky_solve(G, L)
+    half = Y @ V.mT
+    N = half + half.mT
+    g_Q = _times(Y, T.mT).mT - Q @ N
+    g_T = K[..., :n].mT @ g_Q[..., :n] - T @ N[..., :n, :n] / 4 + Q[..., :n, :] @ Y[..., :n]
+    return _times(g_Q, T.mT), g_T.triu()
+
+
+# The way back: one given system, in double precision ---------------------------------------------------
+
+
+def as_system(W: Array, n: int) -> System:
+    """Return the blocks of a weight with n states."""
+    return System(W[:n, :n], W[:n, n:], W[n:, :n], W[n:, n:])
+
+
+def bounded_inverse(W: Tensor, n: int, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Return K and T of a weight of gain and radius 1, or of one near it; None if there is no T.
+
+    The T is the first one that leaves room for rounding, or else the one that does best.
+    """
+    best, found, proven = float("inf"), None, False
+    for T in _storage_roots(as_system(W.numpy(), n)):
+        V = _times(_times(W.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)
+        if not bool(V.isfinite().all()):
+            continue
+        norm, room = float(torch.linalg.matrix_norm(V, 2)), 1 + float(_delta(W, T, eps))
+        if norm * room < best:
+            best, found, proven = norm * room, (V * room, T), norm <= 1
+        elif proven:
+            break
+        if best <= 1:
+            break
+    return None if found is None else (contraction_inverse(found[0]), found[1])
+
+
+def _storage_roots(system: System) -> Iterator[Tensor]:
+    """Yield upper triangular T for which TᵀT may prove a gain of 1, the best conditioned first.
+
+    The bounded real Riccati equation with an additional output √ε x. Without it P would be singular where C
+    does not see a state, and the norm would be 1 exactly.
+    """
+    A, B, C, D = system
+    if not float(np.abs(np.linalg.eigvals(A)).max()) < 1:
+        return
+    A, d = balanced(A)
+    B, C = B / d[:, None], C * d
+    b, c = np.linalg.norm(B), np.linalg.norm(C)
+    unit = np.sqrt(b / c) if b > 0 and c > 0 else (b or 1 / (c or 1.0))  # Of the state.
+    B, C, d = B / unit, C * unit, d * unit
+    identity = np.eye(len(A))
+    try:
+        P = scipy.linalg.solve_discrete_lyapunov(A.T, identity)
+    except (ValueError, np.linalg.LinAlgError):
+        return
+    epsilon = 1 / max(1.0, float(np.linalg.norm(B.T @ P @ B, 2)))
+    for _ in range(_QUARTERINGS):
+        epsilon /= 4
+        try:
+            P = scipy.linalg.solve_discrete_are(
+                A, B, C.T @ C + epsilon * identity, D.T @ D - np.eye(D.shape[1]), s=C.T @ D
+            )
+            root = np.linalg.cholesky((P + P.T) / 2).T
+        except (ValueError, np.linalg.LinAlgError):
+            continue
+        yield torch.from_numpy(root / d)

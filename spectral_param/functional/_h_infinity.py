@@ -1,0 +1,118 @@
+r"""The largest gain of a system over all frequencies, by eigenvalues of a pencil.
+
+For H(s) = C(sI - A)⁻¹B + D and a level γ that is no singular value of D, γ is a singular value of H(s) at a
+point s of the boundary of stability (the unit circle, or the imaginary axis) if and only if s is an
+eigenvalue of a pencil F - sE. Let y = H(s)u and H(s)ᴴy = γ²u, with the states x and q of the two factors. On
+the unit circle the conjugate of s is 1/s:
+
+.. math:: sx = Ax + Bu, \qquad q = s(A^Tq + C^Ty), \qquad 0 = D^Ty + B^Tq - γ^2u, \qquad y = Cx + Du;
+
+on the imaginary axis it is -s, and -sq = Aᵀq + Cᵀy takes the place of the second equation.
+
+The search: σ(s), the norm of H(s), is evaluated at a few points, for a lower bound. Level: just above it. Its
+crossings divide the boundary, and σ exceeds the level between two of them. So σ is evaluated at the crossings
+and midway between them. If it exceeds the level nowhere, the lower bound is the norm; if it does, the lower
+bound rises, quadratically in the end. An eigenvalue that rounding has moved from the boundary must not be
+missed, so all eigenvalues near it count: one too many costs an evaluation, and nothing else. Sources: Boyd
+and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
+function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.linalg
+
+from spectral_param._matrices import Array
+from spectral_param._scale import balanced
+from spectral_param.functional._systems import System
+
+# Relative accuracy.
+PRECISION = 1e-10
+# Eigenvalues at most so far from the boundary, relatively, count as crossings. Those of a double crossing are
+# moved by the root of a rounding error.
+_NEAR = 1e-3
+# Levels; more than ten are not met.
+_LEVELS = 100
+# Numbers in the systems that are solved at once.
+_AT_ONCE = 1 << 20
+
+
+def h_infinity(system: System, continuous: bool = False) -> float:
+    """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if an entry is NaN."""
+    if not all(np.isfinite(part).all() for part in system):
+        return math.nan
+    A, B, C, D = system
+    A, d = balanced(A)
+    B, C = B / d[:, None], C * d
+    b, c, size = _norm(B), _norm(C), _norm(A)
+    poles = np.linalg.eigvals(A)
+    if continuous and size > 0:  # The norm does not depend on the unit of time.
+        A, B, poles = A / size, B / size, poles / size
+        b = _norm(B)
+    distance = -poles.real.max() if continuous else 1 - np.abs(poles).max()
+    if not distance > len(A) * np.finfo(np.float64).eps:
+        return math.inf
+    if b == 0 or c == 0:
+        return _norm(D)
+    angles = np.abs(poles.imag) if continuous else np.abs(np.angle(poles))
+    return b * c * _search(System(A, B / b, C / c, D / b / c), continuous, angles)
+
+
+def _search(system: System, continuous: bool, angles: Array) -> float:
+    """Return the norm of a system; ``angles`` are the frequencies at which it resonates, perhaps."""
+    ends = [0.0] if continuous else [0.0, math.pi]
+    best = max(_norm(system.D), _largest(system, continuous, np.append(angles, ends)))
+    for _ in range(_LEVELS):
+        level = best * (1 + PRECISION)
+        if level == 0:  # Perhaps B drives nothing that C sees.
+            level = float(np.finfo(np.float64).eps)
+        crossings = np.append(_crossings(system, continuous, level), ends)
+        crossings.sort()
+        middles = (crossings[1:] + crossings[:-1]) / 2
+        found = _largest(system, continuous, np.concatenate([crossings, middles]))
+        if not found > level:
+            break
+        best = found
+    return best
+
+
+def _crossings(system: System, continuous: bool, level: float) -> Array:
+    """Return the frequencies, 0 or more, at which a singular value is the level, and perhaps others."""
+    A, B, C, D = system
+    B, D = B / level, D / level
+    n, m = B.shape
+    F, E = np.zeros((2, 2 * n + m, 2 * n + m))
+    x, q, u = slice(n), slice(n, 2 * n), slice(2 * n, None)
+    E[x, x] = np.eye(n)
+    F[x, x], F[x, u] = A, B
+    F[u, x], F[u, q], F[u, u] = D.T @ C, B.T, D.T @ D - np.eye(m)
+    if continuous:
+        F[q, x], F[q, q], F[q, u], E[q, q] = C.T @ C, A.T, C.T @ D, -np.eye(n)
+    else:
+        E[q, x], E[q, q], E[q, u], F[q, q] = C.T @ C, A.T, C.T @ D, np.eye(n)
+    above, below = scipy.linalg.eigvals(F, E, homogeneous_eigvals=True)
+    finite = np.abs(below) > np.finfo(np.float64).eps * np.abs(above)
+    s = above[finite] / below[finite]
+    if continuous:
+        return np.abs(s.imag[np.abs(s.real) <= _NEAR * np.abs(s)])
+    return np.abs(np.angle(s[np.abs(np.abs(s) - 1) <= _NEAR]))
+
+
+def _largest(system: System, continuous: bool, angles: Array) -> float:
+    """Return the largest norm of H(s) at some points of the boundary."""
+    A, B, C, D = system
+    points = 1j * angles if continuous else np.exp(1j * angles)
+    step = max(1, _AT_ONCE // A.size)
+    best = 0.0
+    for first in range(0, len(points), step):
+        part = points[first : first + step, None, None]
+        H = C @ np.linalg.solve(part * np.eye(len(A)) - A, np.broadcast_to(B, (len(part), *B.shape))) + D
+        best = max(best, float(np.linalg.norm(H, 2, axis=(-2, -1)).max()))
+    return best
+
+
+def _norm(X: Array) -> float:
+    return float(np.linalg.norm(X, 2)) if X.size else 0.0
