@@ -126,3 +126,18 @@ def test_it_agrees_with_python_control() -> None:
 def test_bad_input_is_refused(name, parts) -> None:
     with refused(name):
         h_infinity(*parts)
+
+
+def test_coordinates_of_the_state_do_not_matter() -> None:
+    """Also where they are so skew that entries of B are 1e5 times those of the result."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        A = rng.standard_normal((8, 8))
+        A *= 0.9 / np.abs(np.linalg.eigvals(A)).max()
+        B, C = rng.standard_normal((8, 2)), rng.standard_normal((3, 8))
+        Q = np.linalg.qr(rng.standard_normal((8, 8)))[0]
+        T = Q * np.logspace(0, 5, 8) @ np.linalg.qr(rng.standard_normal((8, 8)))[0]
+        skew = T @ A @ np.linalg.inv(T), T @ B, C @ np.linalg.inv(T)
+        expected = sp.analysis.h_infinity(A, B, C)
+        # Rounding of the entries of A alone moves its eigenvalues by the condition of T, times eps.
+        assert sp.analysis.h_infinity(*skew) == pytest.approx(expected, rel=1e-6)
