@@ -51,13 +51,13 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
     header, *lines = output.out.splitlines()
     assert header.split() == ["system", "parameters", "test", "accuracy", "seconds", "per", "epoch"]
     rows = {line.split()[0]: line.split()[1:] for line in lines}
-    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer"}
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer", "StateSpaceCell"}
     assert set(rows) == (set(spectral_param.nn.__all__) - parts) | set(networks.BASELINES)
     # Input weights and biases of 10 units, ten outputs, and the recurrent matrix.
     assert int(rows["ScoRNN"][0]) == 10 + 10 + 110 + 45
     assert int(rows["LSTM"][0]) == 4 * (10 + 10 + 100) + 110
     assert all(0 <= float(right) <= 1 and float(seconds) >= 0 for _, right, seconds in rows.values())
-    assert "32/32" in output.err
+    assert "34/34" in output.err
 
 
 def test_swap_the_recurrence_learns_with_one_that_is_named(monkeypatch, capsys):

@@ -72,6 +72,12 @@ NETWORKS = (
         # There is no paper: one learning rate for all parameters.
         optimizer=lambda model: torch.optim.Adam(model.parameters(), 5e-3),
     ),
+    Network(
+        "StateSpace",
+        lambda m, *a, **k: sp.nn.StateSpace(m, N, N, *a, **k),
+        modulus_defect,
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), 5e-3),
+    ),
     Network("ScuRNN", lambda m, *a, **k: sp.nn.ScuRNN(m, N, *a, **k), orthogonality_defect),
     Network("NNRNN", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, **k)),
     Network("NNRNN-radius", lambda m, *a, **k: sp.nn.NNRNN(m, N, *a, radius=1.0, **k), modulus_defect),
@@ -91,7 +97,7 @@ NETWORKS = (
 
 
 def test_every_network_is_in_the_table() -> None:
-    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer"}
+    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer", "StateSpaceCell"}
     assert {network.name.split("-")[0] for network in NETWORKS} == set(sp.nn.__all__) - parts
 
 
