@@ -191,10 +191,13 @@ class _Search:
 
     def look(self, index: int) -> None:
         """Compute the norm at a frequency, which leads if the norm is larger than those before."""
-        K = self.kernel
+        small = self.kernel.shape[0] < self.norms.least_size
         # Small ones are exact to double precision, as LAPACK has them.
-        K = to_double(K) if K.shape[0] < self.norms.least_size else K
-        found = self.norms.follow(symbol.tall(symbol.symbol(K, self.points[index : index + 1])[0]))
+        K = to_double(self.kernel) if small else self.kernel
+        K = symbol.tall(symbol.symbol(K, self.points[index : index + 1])[0])
+        found = self.norms.follow(K)
+        # The entries of K are sums that have been rounded.
+        found = Norm(found.pair, found.bound * (1 + 2 * torch.finfo(K.dtype).eps))
         self.upper[index] = found.bound
         if self.found is None or found.bound > self.found.bound:
             self.found, self.index = found, index
