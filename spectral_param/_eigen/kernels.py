@@ -41,7 +41,7 @@ from spectral_param._matrices import to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 # Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
-_ENTRIES, _LEAST = 2**18, 8
+_ENTRIES, _LEAST = 2**18, 16
 # Steps of Lanczos' method to find a larger norm, and what its rounding errors are below.
 _STEPS, _LESS = 24, 2e-6
 # The first reserve, relative to B, and the range. It is worth trying from so many moves on. It changes by
