@@ -72,10 +72,10 @@ images of 16 x 16 pixels, matrices 32 rows. The residual network has 12 convolut
 its images shrink from 16 x 16 to 4 x 4, so that little of its time is left for anything but the norms. The
 critic has 64 to 256 channels.
 
-Times are milliseconds of processor time, medians over steps of the three ways in turn. A weight's first
-steps are its most expensive ones: Adam changes a new kernel by more than its norms differ from frequency to
-frequency, so that all of them have to be proven again. Later a proof lasts for some steps. "Longest" is the
-longest of all steps.
+Times are milliseconds of processor time, medians over steps of the three ways in turn. Adam changes a new
+kernel in each step by more than its norms differ from frequency to frequency, so that all frequencies have
+to be proven again. Where norms differ more, a proof lasts for some steps. "Later" is after the first 100
+steps, or fewer for large weights; "longest" is the longest of all steps but the first.
 
 | | no bound | torch | this library | over torch | over torch, later | longest | registration |
 |---|---:|---:|---:|---:|---:|---:|---:|
