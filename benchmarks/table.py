@@ -93,12 +93,12 @@ def _relative(result: Result | None, contender: str) -> str:
 
 def pages() -> dict[str, str]:
     """Return all pages by their file names, from the committed numbers."""
-    names = ("cpu.json", "memory.json", "device.json", "dynamics.json", "forecasts.json", "states.json")
-    results, memory, device, dynamics, forecasts, states = (
-        json.loads((RESULTS / name).read_text()) for name in names
+    names = ("cpu", "memory", "device", "norms", "dynamics", "forecasts", "states")
+    results, memory, device, norms, dynamics, forecasts, states = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in names
     )
     return {
-        **costs_table.pages(results, memory, device),
+        **costs_table.pages(results, memory, device, norms),
         "networks.md": networks_page(results),
         "dynamics_compared.md": dynamics_forecasts_table.page(forecasts),
         "dynamics_one_step.md": dynamics_table.page(dynamics),

@@ -38,6 +38,11 @@ def promise(file: str, words: str = "") -> tuple[str, ...]:
     return (f"tests/promises/{file}", *(["-k", words] if words else []))
 
 
+def kernel_test(words: str) -> tuple[str, ...]:
+    """Return tests of the following of kernels, which asks how often and of what, not by public names."""
+    return ("tests/internal/eigen/kernels", "-k", words)
+
+
 def fault_test(words: str) -> tuple[str, ...]:
     """Return tests that were written because no other one found a fault."""
     return promise("test_faults.py", words)
@@ -432,8 +437,8 @@ GRADIENTS = (
     Fault(
         "kernel-gradient: the leading frequency has a wrong sign",
         "spectral_param/_eigen/symbol.py",
-        "wave = torch.complex(angle.cos(), -angle.sin())",
-        "wave = torch.complex(angle.cos(), -angle.cos())",
+        "for part in (angle.cos(), -angle.sin())",
+        "for part in (angle.cos(), -angle.cos())",
         promise("constraints/test_spectral_norm.py", "kernel or layer"),
     ),
     Fault(
@@ -711,6 +716,36 @@ PROOFS = (
         "cosine *= math.cos(math.pi * (q - 1) / (2 * n))",
         "cosine *= 1.0",
         promise("constraints/test_spectral_norm.py", "layer or grid"),
+    ),
+    Fault(
+        "moves: a kernel moves, and the bounds of its frequencies do not",
+        "spectral_param/_eigen/kernels.py",
+        "factor * known.upper / unit + moves",
+        "factor * known.upper / unit",
+        kernel_test("moves_little or attack"),
+    ),
+    Fault(
+        "grown: a kernel grows, and the bounds of its frequencies do not",
+        "spectral_param/_eigen/kernels.py",
+        "factor * known.upper / unit + moves",
+        "known.upper / unit + moves",
+        kernel_test("overtakes"),
+    ),
+    Fault(
+        "autocorrelation: the frequency 0 of the autocorrelation counts twice",
+        "spectral_param/_eigen/kernels.py",
+        "C[(r == 0).all(dim=-1).to(K.device)] /= 2",
+        "C[(r == 0).all(dim=-1).to(K.device)] /= 1",
+        kernel_test("products_of_taps"),
+    ),
+    Fault(
+        "unbounded: what no proof has bounded counts as bounded",
+        "spectral_param/_eigen/kernels.py",
+        "            if values[best] > self.bound:\n                self.look(int(part[best]))\n"
+        "            self.upper[part] = values\n"
+        "            self.bound = max(self.bound, float(values[best]))\n",
+        "            self.upper[part] = self.bound\n",
+        kernel_test("attack"),
     ),
     Fault(
         "powers: their rounding errors do not count",
@@ -1775,8 +1810,8 @@ DIAGONAL = (
     Fault(
         "frequencies: the norm of a convolution is that on the grid of frequencies",
         "spectral_param/analysis/_layer_constants.py",
-        "/ leader.cosine * (1 + _SAME + rounding)",
-        "* (1 + _SAME + rounding)",
+        "return float(leader.bound.max()) * (1 + rounding)",
+        "return float(leader.pair.value.max()) * (1 + rounding)",
         promise("analysis/test_lipschitz.py", "linear_layer or attack"),
     ),
     Fault(

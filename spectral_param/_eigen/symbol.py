@@ -12,7 +12,9 @@ this is a bound for every size, and the least one. A circular convolution of siz
 2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output, and their common
 factor spreads the image over independent sublattices. Either way the bound stays.
 
-From a grid to all frequencies ------------------------------ Along one axis, p(ω) = xᴴ K̂(ω) y for unit
+From a grid to all frequencies
+------------------------------
+Along one axis, p(ω) = xᴴ K̂(ω) y for unit
 vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| be largest, M, at ω*, and p(ω*) > 0. Then
 f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and by Bernstein and Szegő f'² +
 (d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of N points has one within
@@ -33,16 +35,10 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import promoted
-from spectral_param._eigen import proof
-from spectral_param._eigen.singular import Pair, leading_pair, norm, recorded_norm
-from spectral_param._matrices import to_double
+from spectral_param._eigen.singular import Pair, norm, recorded_norm
 
 # The least quotient of the largest norm on the grid and the bound.
 TIGHT = 0.9775
-# Relative error up to which a frequency counts as the leading one.
-_SAME = 1e-9
-# Entries of the Gram matrices that are held at once.
-_ENTRIES = 2**22
 
 
 def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
@@ -78,10 +74,10 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     # Half of the first axis of a real kernel.
     used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
     ways = [2 * math.pi / n * torch.arange(k, dtype=torch.float64) for n, k in zip(counts, used, strict=True)]
-    return _product(ways), cosine
+    return product(ways), cosine
 
 
-def _product(ways: list[Tensor]) -> Tensor:
+def product(ways: list[Tensor]) -> Tensor:
     """Return all combinations, ``(count, axes)``."""
     return torch.stack([x.flatten() for x in torch.meshgrid(*ways, indexing="ij")], dim=-1)
 
@@ -89,65 +85,18 @@ def _product(ways: list[Tensor]) -> Tensor:
 def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., P, axes) -> (..., P, o, i)
     """Return K̂, complex, at the frequencies."""
     axes = frequencies.shape[-1]
-    taps = _product([torch.arange(q) for q in K.shape[-axes:]])
+    taps = product([torch.arange(q) for q in K.shape[-axes:]])
     angle = frequencies @ taps.to(frequencies).mT  # (..., P, Q)
-    kind = promoted(K.dtype, torch.complex64)
-    wave = torch.complex(angle.cos(), -angle.sin()).to(K.device, kind)
     flat = K.flatten(-axes)  # (..., o, i, Q)
-    return torch.einsum("...pq,...oiq->...poi", wave, flat.to(wave.dtype))
-
-
-def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """Return C_r (R, o, o) of K (o, i, *Q), with Σ_r C_r e^(-i r·ω) = K̂ K̂ᴴ, and r (R, axes)."""
-    sizes, o = K.shape[-axes:], K.shape[0]
-    taps = _product([torch.arange(q) for q in sizes])
-    rows = K.flatten(-axes).permute(2, 0, 1).reshape(-1, K.shape[1])  # (Q o, i)
-    products = (rows @ rows.mH).unflatten(0, (-1, o)).unflatten(-1, (-1, o)).transpose(1, 2)  # (Q, Q, o, o)
-    shifts = taps[:, None] - taps[None, :] + torch.tensor(sizes) - 1  # each 0 … 2Q - 2
-    flat = torch.zeros(shifts.shape[:2], dtype=torch.int64)
-    for axis, q in enumerate(sizes):
-        flat = flat * (2 * q - 1) + shifts[..., axis]
-    C = K.new_zeros(math.prod(2 * q - 1 for q in sizes), o, o)
-    C.index_add_(0, flat.flatten().to(K.device), products.flatten(0, 1))
-    r = _product([torch.arange(1 - q, q) for q in sizes])
-    return C, r
-
-
-def _leading_frequency(K: Tensor, points: Tensor, hint: int) -> int:
-    """Return the index of the frequency at which ‖K̂‖ is largest. K (o, i, *Q) is finite, double and o ≤ i.
-
-    That ‖K̂‖ is smaller elsewhere is proven by Cholesky, which takes less time than eigenvalues; where the
-    proof fails, eigenvalues decide.
-    """
-    axes = points.shape[-1]
-    C, r = _autocorrelation(K, axes)
-    angle = (points @ r.to(points).mT).to(K.device)
-    flat, o = C.flatten(1), C.shape[-1]
-
-    def grams(chosen: slice | Tensor) -> Tensor:
-        part = angle[chosen]
-        G: Tensor
-        if K.is_complex():
-            G = (torch.polar(torch.ones_like(part), -part) @ flat).unflatten(-1, (o, o))
-        else:
-            G = torch.complex(part.cos() @ flat, -part.sin() @ flat).unflatten(-1, (o, o))
-        return G
-
-    def largest(G: Tensor) -> Tensor:
-        return torch.linalg.eigvalsh(G)[..., -1].cpu()
-
-    best, size = hint, float(largest(grams(slice(hint, hint + 1))))
-    step = max(1, _ENTRIES // o**2)
-    for start in range(0, len(points), step):
-        s = torch.full((len(points[start : start + step]),), size * (1 + _SAME), dtype=torch.float64)
-        proven = proof.is_below(grams(slice(start, start + step)), s.to(K.device))
-        above = (~proven).nonzero()[:, 0]
-        if len(above):
-            values = largest(grams(start + above))
-            index = int(values.argmax())
-            if float(values[index]) > size:
-                best, size = start + int(above[index]), float(values[index])
-    return best
+    if K.is_complex():
+        wave = torch.complex(angle.cos(), -angle.sin()).to(flat)
+        return torch.einsum("...pq,...oiq->...poi", wave, flat)
+    # Two real products take half the time of a complex one.
+    flat = flat.to(promoted(K.dtype, torch.float32))
+    real, imaginary = (
+        torch.einsum("...pq,...oiq->...poi", part.to(flat), flat) for part in (angle.cos(), -angle.sin())
+    )
+    return torch.complex(real, imaginary)
 
 
 class Leader(NamedTuple):
@@ -155,43 +104,18 @@ class Leader(NamedTuple):
 
     Attributes:
         pair: σ, in double precision, and the right singular vector of the tall one of K̂ and its transpose.
+        bound: A bound of the norm at all frequencies, on the grid and between: ``(...)``, float64.
         frequency: ω, float64 ``(..., 1, axes)``.
-        cosine: Quotient of σ and the bound of the norm at all frequencies.
     """
 
     pair: Pair
+    bound: Tensor
     frequency: Tensor
-    cosine: float
 
 
 def tall(T: Tensor) -> Tensor:
     """Return matrices (..., m, n), m ≥ n: T or its transpose."""
     return T.mT if T.shape[-2] < T.shape[-1] else T
-
-
-def leader(K: Tensor, axes: int, hints: list[int]) -> Leader:
-    """Return where the symbols of kernels ``(..., o, i, *Q)`` are largest on the grid.
-
-    Args:
-        K: Kernels of stride 1, see :func:`phases`.
-        axes: Number of spatial dimensions.
-        hints: For each kernel an index of the grid to start from, such as the last result; it is overwritten.
-    """
-    K = to_double(K.detach().resolve_conj())
-    sizes = tuple(K.shape[-axes:])
-    points, cosine = grid(sizes, not K.is_complex())
-    batch = K.shape[: -axes - 2]
-    kernels = K.reshape(-1, *K.shape[-axes - 2 :])
-    if len(hints) != len(kernels):
-        hints[:] = [0] * len(kernels)
-    for i, kernel in enumerate(kernels):
-        small = kernel if kernel.shape[0] <= kernel.shape[1] else kernel.transpose(0, 1)
-        if bool(small.isfinite().all()):
-            # The frequency does not depend on the size, whose square may overflow.
-            largest = torch.linalg.vector_norm(small, math.inf).clamp(min=torch.finfo(small.dtype).tiny)
-            hints[i] = _leading_frequency(small / largest, points, hints[i])
-    frequency = points[hints].reshape(*batch, 1, axes)
-    return Leader(leading_pair(tall(symbol(K, frequency)[..., 0, :, :])), frequency, cosine)
 
 
 def norm_at(K: Tensor, found: Leader) -> Tensor:

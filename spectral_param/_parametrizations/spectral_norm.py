@@ -10,6 +10,7 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.follower import Solver
+from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
@@ -59,7 +60,7 @@ class SpectralNorm(Bounded):
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
             values lie too close together; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the default, is
-            ``"tracking"`` where the smaller side is at least 64. Kernels of convolutions are never tracked.
+            ``"tracking"`` where the smaller side is at least 64.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -75,8 +76,11 @@ class SpectralNorm(Bounded):
     It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. T is divided by
     a bound that is at most 2.3 % above the largest norm of the layer over images of all sizes. (With circular
     padding *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of
-    stride 1, which is larger.) A step takes O(P n³) for n channels and P frequencies: 231 for a kernel of
-    size 3 x 3 and stride 1.
+    stride 1, which is larger.) P frequencies are asked, 231 for a kernel of size 3 x 3 and stride 1. A step
+    takes O(n³) operations for each of those at which a Cholesky factorisation has to prove anew that the norm
+    is not larger. With Adam and a new kernel these are all, since a step changes more than the frequencies
+    differ; later they are those close to the largest. With ``"dense"`` they are always all. A depthwise
+    kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 
@@ -102,16 +106,16 @@ class SpectralNorm(Bounded):
         self.mode = mode
         self.solver = solver
         self.tracking = NormFollower(solver)
-        self._hints: tuple[int, ...] = ()
+        self.kernels = KernelFollower(solver)
         self._warned = False
 
     def find(self, T: Tensor) -> _Found:  # type: ignore[override]
         """Return the norms of T and their bounds."""
         leader = None
         if self._is_convolution():
-            leader = self._leader(T)
+            leader = self.kernels.follow(self._kernel(T), len(self.strides))
             sigma = leader.pair.value
-            found = Norm(leader.pair, sigma / leader.cosine)
+            found = Norm(leader.pair, leader.bound)
         else:
             found = self.tracking.follow(symbol.tall(T))
             sigma = found.pair.value
@@ -176,7 +180,7 @@ class SpectralNorm(Bounded):
             self._take_present(bound)
         c = self._bound_for(W, bound)
         tolerance = 10 * max(W.shape[-2:]) * eps * c
-        if not self._is_convolution() and min(W.shape[-2:]) >= self.tracking.least_size:
+        if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             tolerance = tolerance + 2 * followed_tolerance(W.dtype) * c
         outside = bound > c + tolerance
@@ -212,11 +216,10 @@ class SpectralNorm(Bounded):
         return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
     def _bound_of(self, T: Tensor) -> Tensor:
-        """Return the norms, or bounds of them for a convolution, by LAPACK."""
+        """Return the norms by LAPACK, or bounds of them for a convolution."""
         if not self._is_convolution():
             return leading_pair(symbol.tall(T)).value
-        leader = self._leader(T)
-        return leader.pair.value / leader.cosine
+        return self.kernels.follow(self._kernel(T), len(self.strides)).bound
 
     # Convolutions -----------------------------------------------------------------------------------
 
@@ -224,15 +227,15 @@ class SpectralNorm(Bounded):
         """Return whether the weight is a kernel whose patches overlap, which is more than a matrix."""
         return any(k > s for k, s in zip(self._layout.kernel, self.strides, strict=False))
 
+    def _sides(self, T: Tensor) -> tuple[int, ...]:
+        """Return the sizes of the matrices whose norm is asked for."""
+        if not self._is_convolution():
+            return T.shape[-2:]
+        return self._kernel(T).shape[T.ndim - 2 : T.ndim]
+
     def _kernel(self, T: Tensor) -> Tensor:
         """Return the kernel of stride 1, with a channel for each phase, of the base class's matrices."""
         return symbol.phases(T.unflatten(-1, (-1, *self._layout.kernel)), self.strides)
-
-    def _leader(self, T: Tensor) -> symbol.Leader:
-        hints = list(self._hints)
-        leader = symbol.leader(self._kernel(T), len(self.strides), hints)
-        vars(self)["_hints"] = tuple(hints)  # Not an edit: the result does not depend on them.
-        return leader
 
 
 def _is_zero(size: Tensor, T: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectral_param._constrain import _strides
 from spectral_param._eigen import symbol
+from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._matrices import to_double
 from spectral_param.functional._proven_norm import norm_bound
 from spectral_param.nn._modrelu import ModReLU
@@ -35,8 +36,6 @@ from spectral_param.nn._modrelu import ModReLU
 GELU, GELU_TANH = 1.1289041451851549, 1.1289930686587719
 SILU, MISH = 1.0998393201288670, 1.0884981612517280
 SELU = 1.7580993408473769
-# The relative error of the norms at frequencies other than the leading one.
-_SAME = 2e-9
 
 
 class UnknownConstantError(ValueError):
@@ -85,9 +84,9 @@ def _convolution(module: Any) -> float:
         0, (module.groups, -1)
     )  # A transposed convolution is the adjoint of one.
     strides = _strides(module)
-    leader = symbol.leader(symbol.phases(kernels, strides), len(strides), [])
+    leader = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
-    return float(leader.pair.value.max()) / leader.cosine * (1 + _SAME + rounding)
+    return float(leader.bound.max()) * (1 + rounding)
 
 
 def _batch_norm(module: Any) -> float:

@@ -22,6 +22,7 @@ from benchmarks import (
     guarantees,
     memory,
     networks,
+    norms,
     systems,
     table,
 )
@@ -67,7 +68,7 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     memory.main()
     peaks = json.loads(output.read_text())
     assert set(peaks["environment"]) >= {"commit", "torch"}
-    for name, page in costs_table.pages(results, peaks, {"steps": {}}).items():
+    for name, page in costs_table.pages(results, peaks, {"steps": {}}, {}).items():
         assert "Other measurements" not in page, f"{name}: every case has its section"
 
 
@@ -104,6 +105,21 @@ def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
     assert set(results) == set(sparse_radius.KINDS)
     assert all(result["wrong"] == 0 for result in results.values())
     assert all(set(result["environment"]) >= {"commit", "scipy"} for result in results.values())
+
+
+def test_quick_run_of_norms_resumes_and_attacks(monkeypatch, tmp_path) -> None:
+    output = tmp_path / "norms.json"
+    start = ["benchmarks.norms", "--quick", "--output", str(output)]
+    for arguments in (["--only", "32 channels"], ["--only", "32 channels"], ["--attack", "50"]):
+        before = json.loads(output.read_text()) if output.is_file() else {}
+        monkeypatch.setattr("sys.argv", [*start, *arguments])
+        norms.main()
+        results = json.loads(output.read_text())
+        assert before.items() <= results.items()
+    assert results["attack"]["above"] <= 4e-7
+    assert results["attack"]["below"] >= -1e-5
+    page = costs_table.pages({}, {}, {"steps": {}}, results)["costs_norms.md"]
+    assert "| Conv2d 3 x 3, 32 channels, Adam, one thread | " in page
 
 
 def test_only_the_asked_group_is_run_and_the_rest_kept(text, monkeypatch, tmp_path) -> None:
@@ -197,7 +213,7 @@ def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
         characters.characters(10)
 
 
-@pytest.mark.parametrize("module", [runner, memory, dynamics, sparse_radius])
+@pytest.mark.parametrize("module", [runner, memory, dynamics, sparse_radius, norms])
 @pytest.mark.parametrize("commit", ["0" * 40 + "-dirty", "unknown"])
 def test_numbers_of_changed_code_are_not_written_among_the_committed_ones(
     module, commit, monkeypatch

@@ -29,6 +29,7 @@ WORDS = {
     "costs_gpu": ("GPU", "CUDA"),
     "costs_networks": ("RNN speed", "memory"),
     "costs_orthogonal": ("orthogonal speed",),
+    "costs_norms": ("convolution speed",),
 }
 
 

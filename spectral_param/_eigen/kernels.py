@@ -1,0 +1,358 @@
+r"""Where the symbol of a kernel is largest, with a proof for all frequencies, followed from step to step.
+
+Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) what is proven. The
+leading frequency of the last step, or one that turns out to be larger, is *looked at*: its norm and a bound B
+of it from above come from :class:`spectral_param._eigen.norm.NormFollower`. Where b(ω) ≤ B, nothing is done.
+
+**Carried bounds.** Let the kernel of the last step be scaled, and then move by D. By Weyl's inequality σ(ω)
+moves by at most ‖D̂(ω)‖, and
+
+.. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
+
+takes one product of the taps with each other for all frequencies. So b(ω) grows by that, and most frequencies
+are not asked in most steps: they lie by several moves below the largest.
+
+**Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
+products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
+subtracted from t² before. First t is below B, by the *reserve* of ω, so that b(ω) can grow for some steps:
+the reserve doubles where that succeeds, and is not tried where moves are nearly as large. Else t = B. (One
+product G·G, as Gram iteration takes, costs six times as many operations as the factorisation, and leaves a
+factor of n^(1/8).)
+
+**What remains.** Where that fails, Lanczos' method finds out whether σ(ω) > B: then ω is looked at. A σ(ω)
+within rounding errors of B is decided in double precision: by Cholesky, and else by eigenvalues.
+
+A kernel with one channel on a side, as a depthwise one, has the norms of vectors, which need no proof.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param._eigen import proof, symbol
+from spectral_param._eigen.follower import Solver
+from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
+from spectral_param._eigen.singular import Pair, leading_pair
+from spectral_param._matrices import to_double
+from spectral_param._scale import divided, power_of_two_scale
+
+# Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
+_ENTRIES, _LEAST = 2**18, 16
+# Steps of Lanczos' method to find a larger norm, and what its rounding errors are below.
+_STEPS, _LESS = 24, 2e-6
+# The first reserve, relative to B, and the range. It is worth trying from so many moves on. It changes by
+# these factors where it is proven, where it is not, and where it was not tried.
+_RESERVE, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
+_PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
+# Relative error of the Gram matrix of a move, which is summed in single precision.
+_SUMMED = 1e-5
+
+
+class KernelFollower:
+    """The leaders of kernels that change little from read to read.
+
+    A cache, as :class:`spectral_param._eigen.follower.Follower` is. A copy knows nothing.
+
+    Args:
+        solver: ``"dense"`` for LAPACK, with nothing kept; ``"tracking"``; or ``"auto"`` for LAPACK at the
+            leading frequency if the smaller side is below 64.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver: Solver = solver
+        self.least_size = NormFollower(solver).least_size
+        self._each: list[_One] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KernelFollower, (self.solver,)
+
+    def follow(self, K: Tensor, axes: int) -> symbol.Leader:
+        """Return the leader of each kernel.
+
+        Args:
+            K: Kernels ``(..., o, i, *Q)`` of stride 1, see :func:`spectral_param._eigen.symbol.phases`. The
+                caller does not change them any more.
+            axes: Number of spatial dimensions.
+        """
+        K = K.detach().resolve_conj()
+        batch, kernels = K.shape[: -axes - 2], K.reshape(-1, *K.shape[-axes - 2 :])
+        points, cosine = symbol.grid(tuple(K.shape[-axes:]), not K.is_complex())
+        if kernels.shape[1] > kernels.shape[2]:
+            kernels = kernels.transpose(1, 2)
+        if kernels.shape[1] == 1:
+            (pair, bound), indices = _of_vectors(kernels[:, 0], points)
+        else:
+            if len(self._each) != len(kernels):
+                self._each = [_One(self.solver) for _ in kernels]
+            found = [each.follow(kernel, points) for each, kernel in zip(self._each, kernels, strict=True)]
+            indices = [index for _, index in found]
+            values, vectors, bounds = zip(*((*norm.pair, norm.bound) for norm, _ in found), strict=True)
+            pair, bound = Pair(torch.stack(values), torch.stack(vectors)), torch.stack(bounds)
+        pair = Pair(pair.value.reshape(batch), pair.vector.reshape(*batch, -1))
+        return symbol.Leader(pair, bound.reshape(batch) / cosine, points[indices].reshape(*batch, 1, axes))
+
+
+def _of_vectors(K: Tensor, points: Tensor) -> tuple[Norm, list[int]]:  # (b, i, *Q), (P, axes)
+    """Return the norms of kernels with one channel on a side, and the indices of their frequencies."""
+    scale = power_of_two_scale(K.flatten(1)[:, None])
+    S = divided(K.flatten(1)[:, None], scale).reshape(K.shape)
+    step = max(1, _ENTRIES // (len(points) * K.shape[1]))
+    sizes = [
+        symbol.symbol(to_double(part), points).flatten(-2).norm(dim=-1) for part in S[:, None].split(step)
+    ]
+    sigma, index = torch.cat(sizes).max(dim=-1)  # (b, P) -> (b)
+    sigma = sigma.cpu() * scale[:, 0, 0].double().cpu()
+    return Norm(Pair(sigma, K.new_ones(len(K), 1).to(K.dtype.to_complex())), sigma), index.tolist()
+
+
+class _Known(NamedTuple):
+    """What is known of a kernel (n, i, *Q) after a step: b and the reserves of all ω, and which leads."""
+
+    kernel: Tensor
+    upper: Tensor
+    reserve: Tensor
+    leader: int
+
+
+class _One:
+    """The follower of one kernel (n, i, *Q), n ≤ i."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.norms, self.keeps = NormFollower(solver), solver != "dense"
+        self.known: _Known | None = None
+
+    def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
+        """Return the norm on the grid, and the index of the frequency."""
+        known, self.known = self.known, None
+        index = 0 if known is None else known.leader
+        flat = K.flatten(1)
+        if not bool(flat.any() & flat.isfinite().all()):
+            pair = leading_pair(symbol.tall(symbol.symbol(K, points[index : index + 1])[0]))
+            return Norm(pair, pair.value), index
+        scale = power_of_two_scale(flat)
+        unit = float(scale)
+        search = _Search(divided(flat, scale).reshape(K.shape), points, self.norms)
+        moved = 0.0
+        if known is not None and (known.kernel.shape, known.kernel.dtype) == (K.shape, K.dtype):
+            before = known.kernel.to(K.device)
+            factor, error = _factor(flat, before.flatten(1), math.prod(K.shape[2:]))
+            moves = _moves((K - factor * before) / unit, points) + error / unit
+            search.upper, search.reserve = factor * known.upper / unit + moves, known.reserve
+            moved = float(moves.max())
+        search.look(index)
+        search.finish(moved)
+        assert search.found is not None
+        (sigma, v), _ = search.found
+        if self.keeps and ORDINARY[0] < unit < ORDINARY[1]:
+            self.known = _Known(K, search.upper * unit, search.reserve, search.index)
+        return Norm(Pair(sigma * unit, v), search.proven * unit), search.index
+
+
+def _factor(K: Tensor, before: Tensor, taps: int) -> tuple[float, float]:  # (n, iQ)
+    """Return the factor f ≥ 0 for which ‖K - f before‖_F is least, and a bound of the rounding of f K̂."""
+    square = float(torch.linalg.vector_norm(before)) ** 2
+    factor = max(0.0, float(torch.vdot(before.flatten(), K.flatten()).real) / square)
+    return factor, torch.finfo(K.dtype).eps * factor * math.sqrt(square * taps)
+
+
+def _moves(D: Tensor, points: Tensor) -> Tensor:
+    """Return a bound of ‖D̂(ω)‖ at all frequencies, float64 on the host, for D (n, i, *Q)."""
+    axes = points.shape[-1]
+    rows = D.flatten(-axes).flatten(0, 1).mT
+    inner = to_double(rows @ rows.mH).cpu().to(torch.complex128)
+    wave = torch.exp(-1j * (points @ _taps(D, axes).mT))  # (P, Q)
+    square = ((wave @ inner) * wave.conj()).sum(dim=-1).real
+    error = _SUMMED * len(inner) * float(inner.diagonal().real.sum())
+    return 1.001 * (square.clamp(min=0) + error).sqrt()
+
+
+def _taps(K: Tensor, axes: int) -> Tensor:
+    """Return the positions q of the taps, (Q, axes)."""
+    return symbol.product([torch.arange(q, dtype=torch.float64) for q in K.shape[-axes:]])
+
+
+class _Search:
+    """The search for the largest norm of K̂ on a grid, K (n, i, *Q) finite and with entries of about 1."""
+
+    def __init__(self, K: Tensor, points: Tensor, norms: NormFollower) -> None:
+        self.kernel, self.points, self.norms = K, points, norms
+        self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
+        self.exact: _Grams | None = None
+        self.upper = torch.full((len(points),), math.inf, dtype=torch.float64)
+        self.reserve = torch.full_like(self.upper, _RESERVE)
+        self.bound = 0.0  # B
+        self.found: Norm | None = None
+        self.index = 0
+        self.candidate: int | None = None
+
+    def look(self, index: int) -> None:
+        """Compute the norm at a frequency, which leads if the norm is larger than those before."""
+        small = self.kernel.shape[0] < self.norms.least_size
+        # Small ones are exact to double precision, as LAPACK has them.
+        K = to_double(self.kernel) if small else self.kernel
+        K = symbol.tall(symbol.symbol(K, self.points[index : index + 1])[0])
+        found = self.norms.follow(K)
+        # The entries of K are sums that have been rounded.
+        found = Norm(found.pair, found.bound * (1 + 2 * torch.finfo(K.dtype).eps))
+        self.upper[index] = found.bound
+        if self.found is None or found.bound > self.found.bound:
+            self.found, self.index = found, index
+        self.bound = max(self.bound, float(found.bound))
+
+    def finish(self, moved: float) -> None:
+        """Look until the norm at no frequency is above B. ``moved``: the largest of the moves."""
+        left = self._open(self.upper.argsort(descending=True))
+        while len(left):
+            for part in left.split(max(_LEAST, _ENTRIES // self.kernel.shape[0] ** 2)):
+                self._sweep(self._open(part), moved)
+            if self.candidate is not None:
+                self.look(self.candidate)
+                self.candidate = None
+            left = self._open(left)
+
+    def _sweep(self, part: Tensor, moved: float) -> None:
+        """Bound the norms at frequencies; or make B larger, and one of them the candidate."""
+        tried = self.reserve[part] * self.bound > _WORTH * moved
+        self._prove(part[tried], self.bound * (1 - self.reserve[part[tried]]))
+        proven = self.upper[part] <= self.bound
+        factors = torch.where(proven, _PROVEN, torch.where(tried, _FAILED, _UNTRIED))
+        self.reserve[part] = (self.reserve[part] * factors).clamp(*_RANGE)
+        self._prove(part)
+        part = self._open(part)
+        if not len(part):
+            return
+        size, best = _ritz_value(self.grams.at(part), _STEPS).max(dim=0)
+        level = math.sqrt(max(float(size), 0.0)) * (1 - _LESS)
+        if level > self.bound:
+            # The candidate is looked at when all have been asked, since another one may take its place.
+            self.bound, self.candidate = level, int(part[best])
+            self._prove(part[torch.arange(len(part)) != best])
+        else:
+            self._decide(part)
+
+    def _open(self, indices: Tensor) -> Tensor:
+        return indices[self.upper[indices] > self.bound]
+
+    def _prove(self, part: Tensor, levels: Tensor | None = None) -> None:
+        """Prove bounds at frequencies, by default B."""
+        if not len(part):
+            return
+        if levels is None:
+            part = self._open(part)
+            levels = torch.full((len(part),), self.bound, dtype=torch.float64)
+        n, i, *sizes = self.kernel.shape
+        # Each number is a sum of so many products. Rounding errors add up as a random walk does, so that this
+        # leaves a reserve.
+        terms = n + i + math.prod(2 * q - 1 for q in sizes)
+        rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
+        G = self.grams.at(part)
+        proven = proof.is_below(G, (levels**2 - rounding).to(G.device, G.real.dtype)).cpu()
+        self.upper[part[proven]] = levels[proven]
+
+    def _decide(self, part: Tensor) -> None:
+        """Bound the norms at frequencies in double precision."""
+        if self.exact is None:
+            self.exact = _Grams(to_double(self.kernel), self.points)
+        same = 1 + self._same()
+        square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64)
+        proven = proof.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
+        self.upper[part[proven]] = self.bound
+        part = part[~proven]
+        if len(part):
+            values = same * torch.linalg.eigvalsh(self.exact.at(part))[..., -1].cpu().sqrt()
+            best = values.argmax()
+            if values[best] > self.bound:
+                self.look(int(part[best]))
+            self.upper[part] = values
+            self.bound = max(self.bound, float(values[best]))
+
+    def _same(self) -> float:
+        """Return the rounding errors of norms in double precision, relative to B."""
+        return 4 * self.kernel.shape[0] * torch.finfo(torch.float64).eps
+
+    @property
+    def proven(self) -> Tensor:
+        """The bound for all frequencies."""
+        return self.upper.max() * (1 + self._same())
+
+
+class _Grams:
+    """G(ω) of a kernel K (n, i, *Q) at frequencies: each by a product, or all by those of the taps."""
+
+    def __init__(self, K: Tensor, points: Tensor) -> None:
+        self.kernel, self.points = K, points
+        self._asked = 0
+        self._lags: tuple[Tensor, ...] | None = None
+        self._room: list[Tensor] = []
+
+    def at(self, indices: Tensor) -> Tensor:  # -> (m, n, n)
+        """Return G at the frequencies of these indices, valid until the next call."""
+        self._asked += len(indices)
+        count = self.kernel[0, 0].numel()
+        # A product of complex matrices takes as many operations as four of real ones.
+        products = count * (count + 1) / 2 / (1 if self.kernel.is_complex() else 4)
+        if self._lags is None and self._asked <= products:
+            X = symbol.symbol(self.kernel, self.points[indices])
+            return X @ X.mH
+        if self._lags is None:
+            C, r = _autocorrelation(self.kernel, self.points.shape[-1])
+            lags = [C] if C.is_complex() else [C + C.mT, C - C.mT]
+            self._lags = r, *(part.flatten(1) for part in lags)
+        r, *lags = self._lags
+        angle = (self.points[indices] @ r.mT).to(lags[0].device, lags[0].real.dtype)
+        square = (-1, *self.kernel.shape[:1] * 2)
+        if len(lags) == 1:
+            G = (torch.polar(torch.ones_like(angle), angle) @ lags[0]).reshape(square)
+            return G + G.mH
+        # Touching new memory takes longer than the products.
+        if not self._room or len(self._room[0]) < len(angle):
+            parts = [angle.new_empty(len(angle), lags[0].shape[-1]) for _ in range(2)]
+            self._room = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
+        real, imaginary, G = (part[: len(angle)] for part in self._room)
+        torch.mm(angle.cos(), lags[0], out=real)
+        torch.mm(angle.sin(), lags[1], out=imaginary)
+        return torch.complex(real, imaginary, out=G).reshape(square)
+
+
+def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes), double.
+
+    Of r and -r there is one, and C_0 is halved.
+    """
+    n, taps = K.shape[0], _taps(K, axes)
+    first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
+    r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
+    places = place.to(K.device).split(list(range(len(taps), 0, -1)))
+    rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
+    C = K.new_zeros(len(r), n, n)
+    for q, each in enumerate(places):
+        products = rows[q] @ rows[q:].flatten(0, 1).mH  # K_q K_q'ᴴ: (n, (Q - q) n)
+        C.index_add_(0, each, products.unflatten(-1, (-1, n)).transpose(0, 1))
+    C[(r == 0).all(dim=-1).to(K.device)] /= 2
+    return C, r
+
+
+def _ritz_value(G: Tensor, steps: int) -> Tensor:  # (m, n, n) -> (m), on the host
+    """Return about λ_max(G) from below, by steps of Lanczos' method without orthogonalisation."""
+    n = G.shape[-1]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 1, generator=generator).to(G.device, G.dtype).expand(len(G), n, 1)
+    x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
+    before, beta = torch.zeros_like(x), x.new_zeros(len(G), 1, 1).real
+    alphas, betas = [], []
+    for _ in range(min(steps, max(2, n // 2))):
+        y = G @ x - beta * before
+        alpha = (x.conj() * y).real.sum(dim=-2, keepdim=True)
+        y = y - alpha * x
+        beta = torch.linalg.vector_norm(y, dim=-2, keepdim=True)
+        alphas.append(alpha[:, 0])
+        betas.append(beta[:, 0])
+        before, x = x, y / beta.clamp(min=torch.finfo(beta.dtype).tiny)
+    T = torch.diag_embed(torch.cat(alphas, dim=-1))
+    if len(betas) > 1:
+        T = T + torch.diag_embed(torch.cat(betas[:-1], dim=-1), offset=-1)  # eigvalsh reads the lower part.
+    return torch.linalg.eigvalsh(T.cpu())[..., -1]
