@@ -376,7 +376,7 @@ GRADIENTS = (
         "spectral_param/functional/_lyapunov.py",
         "(growth - 1) / (growth + 1) * contraction(K)",
         "(growth - 1) / growth * contraction(K)",
-        contract("LyapunovForm-growth or LyapunovForm-abscissa-growth"),
+        fault_test("growth_reaches"),
     ),
     Fault(
         "dissipation: real parts have the wrong sign",

@@ -549,3 +549,14 @@ def test_check_of_ones_own_constraint_looks_at_each_matrix_of_a_batch() -> None:
     )
     with pytest.raises(AssertionError, match="expected a violation <="):
         sp.testing.check_projection(case, (2, 4, 4), torch.float64)
+
+
+def test_growth_reaches_its_bound_and_no_more() -> None:
+    """S of the largest condition, and a rotation: the first power has the norm g·r."""
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+    sp.constrain(module, "weight", sp.LyapunovForm(0.9, growth=3.0))
+    rotation, mirror = torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+    with torch.no_grad():
+        module.parametrizations.weight.original.copy_(torch.cat([rotation, mirror]) / 2)
+    assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(2.7, rel=1e-12)
