@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly kernels mutations random-mutations bench results lint types docs wheel bounds peers newest clean help
+.PHONY: demo test nightly kernels mutations random-mutations bench lint types docs wheel bounds peers newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -30,17 +30,13 @@ mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="l
 random-mutations: $(VENV)/.test  ## see which random faults the tests find (OUTPUT=file.json)
 	$(BIN)/python -m tests.random_mutations $(OUTPUT) --jobs 2
 
-bench: $(VENV)/.test  ## time the library beside its peers, write the numbers and their pages
+bench: $(VENV)/.test  ## time the library beside its peers and write the numbers
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.device
 	$(BIN)/python -m benchmarks.dynamics
 	$(BIN)/python -m benchmarks.dynamics_forecasts
 	$(BIN)/python -m benchmarks.states
-	$(BIN)/python -m benchmarks.table
-
-results: $(VENV)/.test  ## write the page of results from the runs' numbers
-	$(BIN)/python -m examples.papers table
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(BIN)/ruff check .
@@ -52,7 +48,6 @@ types: $(VENV)/.dev  ## check the types
 # One thread: the tutorials are small, and a second thread would wait for whatever else the machine does.
 docs: export OMP_NUM_THREADS = 1
 docs: $(VENV)/.dev  ## build the documentation and run its examples
-	$(BIN)/python -m benchmarks.table --check
 	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest

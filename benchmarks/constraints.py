@@ -11,7 +11,6 @@ from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from benchmarks.case import Case, Run, peak_bytes, registered, require_close, training
-from benchmarks.costs_table import FRESH
 
 
 class Product(nn.Module):
@@ -59,7 +58,8 @@ def normalised_step(n: int, batch: int | None = None, fresh: bool = False, dtype
 
     solvers = {"solver auto": "auto", "solver dense": "dense", "unconstrained": "none"}
     many = f", batch of {batch}" if batch else ""
-    title = f"{FRESH}, {dtype}" if fresh else "SpectralRadiusNorm, a training step"
+    title = "SpectralRadiusNorm" + (" on a new Linear" if fresh else "") + ", a training step"
+    title += f", {dtype}" if fresh else ""
     return Case(
         f"{title}, n = {n}" if fresh else f"training step with SpectralRadiusNorm, n = {n}{many}",
         {name: multiplying(name, solver) for name, solver in solvers.items()},

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks.case import Case, Run
+from benchmarks.costs_table import cases, milliseconds
+from benchmarks.table import Table
 from examples.papers import networks as papers
 
 BASELINE = "torch.nn.RNN"
@@ -17,17 +19,9 @@ INPUTS = 2
 BATCH = 32
 STEPS = 50
 SIZES = (128, 512)
+NAME = "training step of the networks, "
 
 Violation = Callable[[nn.Module], float]
-
-
-def name(n: int) -> str:
-    """Return the name of the case for n units.
-
-    Args:
-        n: Number of hidden units.
-    """
-    return f"training step of the networks, n = {n}, batch {BATCH}, {STEPS} steps"
 
 
 def long_size(n: int) -> int:
@@ -77,172 +71,90 @@ def _not_the_trained_moduli(rnn: nn.Module) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A recurrent network of n units, and its line in the table.
+    """A recurrent network of n units.
 
     Attributes:
-        make: From n to the network, which reads ``INPUTS`` numbers in each step. formula: How many free
-        parameters its recurrent matrices have. count: The same as a function of n. matrix: What it costs to
-        compute W, once after each optimizer step. product: What each step of the recurrence costs for one
-        sequence. guarantee: What holds for W after each optimizer step. paper: Where the network is from.
+        make: From n to the network, which reads ``INPUTS`` numbers in each step.
+        count: How many free parameters its recurrent matrices have, as a function of n.
         violation: How far W is from its set; None where there is no constraint.
     """
 
     make: Callable[[int], nn.Module]
-    formula: str
     count: Callable[[int], int]
-    matrix: str
-    product: str
-    guarantee: str
-    paper: str
     violation: Violation | None = None
 
 
 SYSTEMS = {
     "ENRNN": System(
         lambda n: sp.nn.ENRNN(INPUTS, long_size(n), n - long_size(n)),
-        "$q(q-1)/2 + qs + s^2$, $q + s = n$",
         lambda n: (q := long_size(n)) * (q - 1) // 2 + q * (n - q) + (n - q) ** 2,
-        "$q^3$; ρ: $s^3$, tracked $s^2$",
-        "$n^2$",
-        "$q$ eigenvalues on the unit circle, $s$ in the disc",
-        "Helfrich, Ye 2020",
         _not_two_blocks,
     ),
     "ScoRNN": System(
         lambda n: sp.nn.ScoRNN(INPUTS, n),
-        "$n(n-1)/2$",
         lambda n: n * (n - 1) // 2,
-        "$n^3$",
-        "$n^2$",
-        "orthogonal, determinant fixed",
-        "Helfrich, Willmott, Ye 2018",
         _not_unitary,
     ),
     "ScuRNN": System(
         lambda n: sp.nn.ScuRNN(INPUTS, n),
-        "$n^2 + n$",
         lambda n: n**2 + n,
-        "$n^3$",
-        "$n^2$",
-        "unitary",
-        "Maduranga, Helfrich, Ye 2019",
         _not_unitary,
     ),
     "NNRNN": System(
         lambda n: sp.nn.NNRNN(INPUTS, n),
-        "$n^2$",
         lambda n: n**2,
-        "$n^3$",
-        "$n^2$",
-        "eigenvalues $γe^{±iθ}$ for trained γ, θ; with `radius=r`, ρ ≤ r",
-        "Kerg et al. 2019",
         _not_the_trained_moduli,
     ),
     "ExpRNN": System(
         lambda n: sp.nn.ExpRNN(INPUTS, n),
-        "$n(n-1)/2$",
         lambda n: n * (n - 1) // 2,
-        "$n^3$",
-        "$n^2$",
-        "orthogonal, determinant fixed",
-        "Lezcano-Casado, Martínez-Rubio 2019",
         _not_unitary,
     ),
     "ORNN": System(
         lambda n: sp.nn.ORNN(INPUTS, n),
-        "$k(2n-k-1)/2$, here $k = n$",
         lambda n: n * (n - 1) // 2,
-        "$n^2k$",
-        "$n^2$; $nk$ without W",
-        "orthogonal, determinant fixed",
-        "Mhammedi et al. 2017",
         _not_unitary,
     ),
     "SpectralRNN": System(
         lambda n: sp.nn.SpectralRNN(INPUTS, n),
-        "$k(2n-k-1) + n$, at most $n^2$; here $k = n$",
         lambda n: n**2,
-        "$n^2k$",
-        "$n^2$",
-        "singular values in 1 ± margin",
-        "Zhang, Lei, Dhillon 2018",
         _not_near_one,
     ),
     "EUNN": System(
         lambda n: sp.nn.EUNN(INPUTS, n, layers=2),
-        "$L(n-1) + n$, here $L = 2$",
         lambda n: 3 * n - 2,
-        "$n^2L$",
-        "$n^2$; $nL$ without W",
-        "unitary",
-        "Jing et al. 2017, EUNN",
         _not_unitary,
     ),
     "URNN": System(
         lambda n: sp.nn.URNN(INPUTS, n),
-        "$7n$",
         lambda n: 7 * n,
-        "$n^2 \\log n$",
-        "$n^2$; $n \\log n$ without W",
-        "unitary",
-        "Arjovsky, Shah, Bengio 2016",
         _not_unitary,
     ),
     "FullCapacityURNN": System(
         lambda n: papers.FullCapacityURNN(INPUTS, n),
-        "$n^2$",
         lambda n: n**2,
-        "none; its optimizer $n^3$",
-        "$n^2$",
-        "unitary up to rounding errors, which add up; with `StiefelRMSprop` only",
-        "Wisdom et al. 2016",
         _not_unitary,
     ),
     "GORU": System(
         lambda n: sp.nn.GORU(INPUTS, n),
-        "$n(n-1)/2 + 2n^2$",
         lambda n: n * (n - 1) // 2 + 2 * n**2,
-        "$n^3$",
-        "$3n^2$",
-        "U orthogonal; the gates are free",
-        "Jing et al. 2017, GORU",
         _not_unitary,
     ),
     "RNNOrth": System(
         lambda n: papers.RNNOrth(INPUTS, n),
-        "$n^2$",
         lambda n: n**2,
-        "none",
-        "$n^2$",
-        "nothing; starts orthogonal",
-        "Henaff, Szlam, LeCun 2016",
     ),
     "IRNN": System(
         lambda n: papers.IRNN(INPUTS, n),
-        "$n^2$",
         lambda n: n**2,
-        "none",
-        "$n^2$",
-        "nothing; starts as the identity",
-        "Le, Jaitly, Hinton 2015",
     ),
     "LSTM": System(
         lambda n: papers.LSTM(INPUTS, n),
-        "$4n^2$",
         lambda n: 4 * n**2,
-        "none",
-        "$4n^2$",
-        "nothing; the output stays in [−1, 1]",
-        "Hochreiter, Schmidhuber 1997",
     ),
     "GRU": System(
         lambda n: papers.GRU(INPUTS, n),
-        "$3n^2$",
         lambda n: 3 * n**2,
-        "none",
-        "$3n^2$",
-        "nothing; the output stays in [−1, 1]",
-        "Cho et al. 2014",
     ),
 }
 
@@ -298,4 +210,20 @@ def training_step(n: int, batch: int = BATCH, steps: int = STEPS) -> Case:
             raise AssertionError(
                 f"{network}: expected its constraint to {tolerance:.0e}, got {violation:.1e}"
             )
-    return Case(name(n), contenders | {BASELINE: _training(nn.RNN(INPUTS, n), x)})
+    return Case(
+        f"{NAME}n = {n}, batch {batch}, {steps} steps",
+        contenders | {BASELINE: _training(nn.RNN(INPUTS, n), x)},
+    )
+
+
+def times() -> Table:
+    """Return the time of a training step of each network over that of the baseline, and its parameters."""
+    found = cases(NAME)
+    baselines = [result["contenders"][BASELINE]["median"] for result in found.values()]
+    rows = []
+    for network, system in SYSTEMS.items():
+        medians = [result["contenders"][network]["median"] for result in found.values()]
+        ratios = [f"{median / baseline:.2g}" for median, baseline in zip(medians, baselines, strict=True)]
+        rows.append([network, f"{system.count(SIZES[0]):,}", *ratios])
+    rows.append([f"{BASELINE}, milliseconds", "", *map(milliseconds, baselines)])
+    return ["", f"parameters of W, n = {SIZES[0]}", *found], rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -12,16 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from benchmarks.costs_table import cases, curves
-from benchmarks.dynamics_forecasts_table import FAMILIES, errors
+from benchmarks.costs_table import cases
+from benchmarks.dynamics_forecasts_table import FAMILIES, compared
 from benchmarks.dynamics_forecasts_table import METHODS as FORECASTS
 from benchmarks.dynamics_table import KINDS, METHODS, excess, fit_of, of_kind
-from benchmarks.table import RESULTS
-
-
-def _results() -> dict[str, Any]:
-    results: dict[str, Any] = json.loads((RESULTS / "cpu.json").read_text())
-    return results
 
 
 def growth(title: str) -> Axes:
@@ -34,7 +27,7 @@ def growth(title: str) -> Axes:
         The axes.
     """
     _, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    points = curves(_results())[title]
+    points = [[*result["curve"][1:], result] for result in cases(title).values() if result["curve"]]
     names: dict[str, None] = {}
     for _, _, result in points:
         names |= dict.fromkeys(result["contenders"])
@@ -66,7 +59,7 @@ def relative(keys: tuple[str, ...]) -> Axes:
     Returns:
         The axes.
     """
-    found = [item for key in keys for item in cases(_results(), key).items()]
+    found = [item for key in keys for item in cases(key).items() if not item[1]["curve"]]
     _, axes = plt.subplots(figsize=(7, 1.2 + 0.3 * len(found)), layout="constrained")
     colors: dict[str, str] = {}
     labels = []
@@ -95,12 +88,10 @@ def stable_fits() -> Figure:
     Returns:
         The figure.
     """
-    results: dict[str, Any] = json.loads((RESULTS / "dynamics.json").read_text())
-    fitted = {name: result for name, result in results.items() if "fits" in result}
     methods = [method for method in METHODS if method != "least squares"]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for i, (kind, words) in enumerate(KINDS.items()):
-        for result in of_kind(fitted, kind).values():
+        for result in of_kind(kind).values():
             for y, method in enumerate(methods):
                 if (row := fit_of(method, result)) is None:
                     continue
@@ -126,11 +117,9 @@ def forecasts() -> Figure:
     Returns:
         The figure.
     """
-    results: dict[str, Any] = json.loads((RESULTS / "forecasts.json").read_text())
-    compared = {name: errors(result) for name, result in results.items() if "fits" in result}
     figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained")
     for i, family in enumerate(FAMILIES):
-        for name, of in compared.items():
+        for name, of in compared().items():
             if name.startswith(family):
                 for y, method in enumerate(FORECASTS):
                     ratio = of.get(method, math.nan) / min(of.values())

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 
 import spectral_param as sp
 from benchmarks.run import environment
-from benchmarks.table import RESULTS
+from benchmarks.table import RESULTS, Table, load
 
 SEEDS, STEPS, RATE = 16, 1500, 1e-2
 STARTS, HORIZON = 32, 20
@@ -163,22 +163,15 @@ def attack(n: int, dtype: torch.dtype, growth: float | None, name: str, steps: i
     return {"radius - 1": radius, "power / growth - 1": power, "norm": norm}
 
 
-def table(regressions: dict[str, Any]) -> str:
-    """Return the table of the page: median and worst error of all seeds.
-
-    Args:
-        regressions: Those of the results.
-    """
-    lines = ["| radius of the target | n | " + " | ".join(WAYS) + " |", "|---|---|" + "---|" * len(WAYS)]
-    cases = dict.fromkeys(", ".join(name.split(", ")[:2]) for name in regressions)
-    for case in cases:
+def regressions() -> Table:
+    """Return median and worst error of all seeds, for each target and way of training."""
+    found = load("stable_weights")["regressions"]
+    rows = []
+    for case in dict.fromkeys(", ".join(name.split(", ")[:2]) for name in found):
         radius, n = case.removeprefix("radius ").split(", n = ")
-        cells = [regressions.get(f"{case}, {way}") for way in WAYS]
-        numbers = " | ".join(
-            "not measured" if cell is None else f"{cell['median']:.0e}, {cell['worst']:.0e}" for cell in cells
-        )
-        lines.append(f"| {radius} | {n} | {numbers} |")
-    return "\n".join(lines) + "\n"
+        cells = [found.get(f"{case}, {way}") for way in WAYS]
+        rows.append([radius, n, *(f"{c['median']:.0e}, {c['worst']:.0e}" if c else "–" for c in cells)])
+    return ["radius of the target", "n", *WAYS], rows
 
 
 def main() -> None:
@@ -193,11 +186,7 @@ def main() -> None:
     )
     parser.add_argument("--attacked", nargs="*", type=int, default=[6, 32, 96], help="sizes of the attacks")
     parser.add_argument("--output", type=Path, default=RESULTS / "stable_weights.json")
-    parser.add_argument("--table", action="store_true", help="print the table of the page, measure nothing")
     arguments = parser.parse_args()
-    if arguments.table:
-        print(table(json.loads(arguments.output.read_text())["regressions"]))
-        return
     results: dict[str, Any] = {"regressions": {}, "attacks": {}}
     if arguments.output.is_file():
         results = json.loads(arguments.output.read_text())

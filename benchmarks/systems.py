@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks.run import environment
-from benchmarks.table import RESULTS
+from benchmarks.table import RESULTS, Table, load
 
 KINDS = ("full", "C = 0", "B = 0", "D = 0", "unobservable", "uncontrollable", "own")
 ABOVE = (0.1, 1e-2, 1e-4, 1e-6)
@@ -169,6 +169,40 @@ def network(length: int, batch: int, gain: float | None, quick: bool) -> dict[st
         runs[name] = run
     found = _medians(runs, 2 if quick else 7)
     return found | {"quotient": found["StateSpace"] / found["torch.nn.RNN"]}
+
+
+def attacks() -> Table:
+    """Return how far gains came above their bound in attacks."""
+    kinds: dict[str, list[float]] = {}
+    for name, found in load("systems")["attack"].items():
+        kinds.setdefault(name.split(",")[0], []).append(found["gain above"])
+    rows = [[kind, str(len(above)), str(sum(a > 0 for a in above))] for kind, above in kinds.items()]
+    return ["", "attacks", "gain above its bound"], rows
+
+
+def returns() -> Table:
+    """Return how far random systems moved that were registered."""
+    found = list(load("systems")["returned"].values())
+    inside = [result["distance"] for result in found if result["above"] >= 1e-4]
+    rows = [["all", [result["distance"] for result in found]], ["0.01 % or more inside the bound", inside]]
+    return ["systems", "number", "largest change"], [[n, str(len(d)), f"{max(d):.0e}"] for n, d in rows]
+
+
+def milliseconds() -> Table:
+    """Return the milliseconds of a step of each way."""
+    found = load("systems")["steps"]
+    ways = [*next(iter(found.values()))]
+    rows = [
+        [name, *(f"{times[way]:.3g}" if way in times else "" for way in ways)]
+        for name, times in found.items()
+    ]
+    return ["", *ways], rows
+
+
+def quotients() -> Table:
+    """Return the time of our network over that of ``torch.nn.RNN``."""
+    found = load("systems")["network"]
+    return ["", "quotient"], [[name, f"{times['quotient']:.2f}"] for name, times in found.items()]
 
 
 def main() -> None:

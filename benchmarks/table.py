@@ -1,123 +1,131 @@
-"""``python -m benchmarks.table``: write the pages of costs, networks and stable fits from the numbers."""
+"""What a function has to return to be shown on a page as a table, and what such functions share.
+
+A page says where a table stands and with which arguments, one on a line::
+
+    ```{measured} benchmarks.costs_table.times
+    bounded norm, a training step
+    ```
+
+The function is called when the pages are built, so a page and the numbers cannot differ.
+"""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
+import math
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks, states_table
-from examples.papers.networks import BASELINES
+from examples.papers.record import fact
 
 RESULTS = Path(__file__).resolve().parent / "results"
-DOCS = Path(__file__).parent.parent / "docs"
-
-NETWORKS_HEAD = """# The networks
-
-<!-- Written by `python -m benchmarks.table` from benchmarks/results/cpu.json. Do not edit. -->
-
-All networks of {{py:mod}}`spectral_param.nn` have the interface of `torch.nn.RNN`, so a model can [swap one
-for another](rnn.md). $n$ is the number of hidden units. In the table, ENRNN has $q = 3n/5$ units in the
-orthogonal block and $s = 2n/5$ in the other block. EUNN has 2 layers of rotations, its authors' default
-(`EUNN(..., layers=2)`; the default here is all $n$ layers). ORNN and SpectralRNN have $k = n$ reflections.
-ScuRNN, EUNN, URNN and FullCapacityURNN have $n$ complex states. An asterisk marks networks for comparison,
-from `examples/papers/networks`.
-
-- **Parameters**: independent real numbers in the recurrent matrices and gates, as
-  {{py:func}}`~spectral_param.num_free_parameters` counts them.
-- **W**: order of the number of operations to compute the recurrent matrix, once after each optimizer step.
-- **A step**: order of the number of operations for one time step of one sequence. "Without W" means
-  {{py:meth}}`~spectral_param.Householder.operator` of `Householder`, `Givens` and `FourierUnitary`, which
-  multiplies by the factors of W. On a CPU the networks use it from $n = 512$ on with at most $n/4$
-  reflections or with Fourier transforms, and from $n = 1024$ on with at most 8 layers of rotations or the
-  FFT's order.
-- **Training step**: time of a forward pass, a backward pass and an optimizer step for {batch} sequences of
-  {steps} steps with {inputs} inputs, relative to `torch.nn.RNN` with as many units. The optimizer is SGD,
-  or `StiefelRMSprop` for FullCapacityURNN. The machine is named below the table.
-- **What holds** for the recurrent matrix after every optimizer step. An activation [can change
-  this](bounds.md#relu) for the network.
-"""
 
 Result = dict[str, Any]
+Row = Sequence[str]
+Table = tuple[Row, list[Row]]  # Header and rows; a cell is a line of Markdown.
 
 
-def networks_page(results: dict[str, Result]) -> str:
-    """Return the page of the networks; what is not in the results is "not measured".
+@functools.cache
+def load(name: str) -> dict[str, Result]:
+    """Return the numbers of a file.
 
     Args:
-        results: What ``python -m benchmarks`` wrote.
+        name: Its name in ``benchmarks/results``, without ``.json``.
     """
-    sizes = networks.SIZES
-    head = NETWORKS_HEAD.format(batch=networks.BATCH, steps=networks.STEPS, inputs=networks.INPUTS)
-    columns = [
-        "network",
-        "parameters of W",
-        f"at n = {sizes[0]}",
-        "W, $O(·)$",
-        "a step, $O(·)$",
-        *(f"training step, n = {n}" for n in sizes),
-        "what holds",
-        "paper",
-    ]
-    lines = [f"| {' | '.join(columns)} |", f"|---|---|---:|---|---|{'---:|' * len(sizes)}---|---|"]
-    for name, system in networks.SYSTEMS.items():
-        times = (_relative(results.get(networks.name(n)), name) for n in sizes)
-        cells = [
-            f"{name}*" if name in BASELINES else f"{{py:class}}`~spectral_param.nn.{name}`",
-            system.formula,
-            f"{system.count(sizes[0]):,}",
-            system.matrix,
-            system.product,
-            *times,
-            system.guarantee,
-            system.paper,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    parts = [head, "\n".join(lines), ""]
-    for n in sizes:
-        if result := results.get(networks.name(n)):
-            baseline = costs_table.milliseconds(result["contenders"][networks.BASELINE]["median"])
-            parts.append(
-                f"n = {n}: `torch.nn.RNN` took {baseline} milliseconds. {costs_table.origin(result)}.\n"
-            )
-    return "\n".join(parts)
+    results: dict[str, Result] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return results
 
 
-def _relative(result: Result | None, contender: str) -> str:
-    if result is None:
-        return "not measured"
-    rows = result["contenders"]
-    return f"{rows[contender]['median'] / rows[networks.BASELINE]['median']:.2g}"
+def table(function: str, arguments: Iterable[str] = ()) -> Table:
+    """Return the table of a function.
+
+    Args:
+        function: Its name, with its module.
+        arguments: What it is called with.
+
+    Raises:
+        ValueError: If there is no such function, or if its table has no rows or rows of other lengths.
+    """
+    try:
+        make: Callable[..., Table] = pkgutil.resolve_name(function)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ValueError(f"function: expected module and function, got {function}: {error}") from error
+    header, rows = make(*arguments)
+    if not rows or {len(row) for row in rows} != {len(header)}:
+        raise ValueError(f"{function}: expected rows of {len(header)} cells, got {rows}. Are there numbers?")
+    return header, rows
 
 
-def pages() -> dict[str, str]:
-    """Return all pages by their file names, from the committed numbers."""
-    names = ("cpu", "memory", "device", "norms", "dynamics", "forecasts", "states")
-    results, memory, device, norms, dynamics, forecasts, states = (
-        json.loads((RESULTS / f"{name}.json").read_text()) for name in names
-    )
-    return {
-        **costs_table.pages(results, memory, device, norms),
-        "networks.md": networks_page(results),
-        "dynamics_compared.md": dynamics_forecasts_table.page(forecasts),
-        "dynamics_one_step.md": dynamics_table.page(dynamics),
-        "dynamics_states.md": states_table.page(states),
-    }
+def markdown(header: Row, rows: Sequence[Row]) -> str:
+    """Return a table in Markdown. Columns of numbers, but for the first, are flush right.
+
+    Args:
+        header: The titles of the columns.
+        rows: The cells.
+    """
+
+    def line(cells: Row) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rules = ["---"]
+    for column in list(zip(*rows, strict=True))[1:]:
+        numbers = [bool(re.match(r"[-−]?[\d∞]", cell)) for cell in column if cell]
+        rules.append("---:" if 2 * sum(numbers) > len(numbers) else "---")
+    return "\n".join([line(header), f"|{'|'.join(rules)}|", *map(line, rows)])
 
 
-def main() -> None:
-    """Write the pages, or say which of them do not follow the numbers."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where a page would change")
-    if not parser.parse_args().check:
-        for name, page in pages().items():
-            (DOCS / name).write_text(page)
-        return
-    stale = [name for name, page in pages().items() if (DOCS / name).read_text() != page]
-    if stale:
-        raise SystemExit(f"{', '.join(stale)}: run python -m benchmarks.table")
+def origins(file: str, *keys: str) -> Table:
+    """Return where and with which versions the numbers of a file were measured.
+
+    Args:
+        file: The name of the file.
+        *keys: Beginnings of the names of results, in the order in which the page has them.
+
+    Returns:
+        A row for each environment, with the keys whose results are from there.
+    """
+    results = load(file)
+    found: dict[str, dict[str, None]] = {}
+    for key in keys or ("",):
+        chosen = [result for name, result in results.items() if shown(name, result).startswith(key)]
+        for result in [results] if "environment" in results else chosen:
+            if "environment" in result:
+                found.setdefault(_origin(result), {})[key] = None
+    return ("measured", "where"), [("; ".join(names) or file, where) for where, names in found.items()]
 
 
-if __name__ == "__main__":
-    main()
+def _origin(result: Result) -> str:
+    environment = dict(result["environment"])
+    environment |= environment.pop("rivals", {})  # Packages of another environment.
+    facts = ", ".join(f"{name} {fact(name, value)}" for name, value in environment.items())
+    return facts + (f", {result['repeats']} repeats" if "repeats" in result else "")
+
+
+def shown(name: str, result: Result) -> str:
+    """Return the name of a result on the pages: of a point of a curve, the title of the curve comes first.
+
+    Args:
+        name: Its name in the file.
+        result: The result.
+    """
+    if not result.get("curve"):
+        return name
+    title, label, x = result["curve"]
+    return f"{title}: n = {x}" if label == "n" else f"{title}: {x} {label}"
+
+
+def short(value: float) -> str:
+    """Return a number in two digits.
+
+    Args:
+        value: The number.
+    """
+    if math.isinf(value):
+        return "∞"
+    if abs(value) < 5e-3:
+        return "0"
+    return f"{value:.2g}" if abs(value) < 100 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.1e}"

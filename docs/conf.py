@@ -15,14 +15,13 @@ from pathlib import Path
 import matplotlib.axes
 from docutils import nodes
 from docutils.statemachine import StringList
-from sphinx.addnodes import desc_content
+from sphinx.addnodes import desc_content, download_reference, pending_xref
 from sphinx.ext.autosummary import Autosummary
 from sphinx_gallery.sorting import FunctionSortKey
 
 import spectral_param.analysis._plot
 
-sys.path.insert(0, str(Path(__file__).parent))
-import thumbnails
+sys.path.insert(0, str(Path(__file__).parent))  # Extensions, and what draws pictures.
 
 project = "spectral_param"
 author = "the spectral_param developers"
@@ -30,6 +29,7 @@ project_copyright = "2026, the spectral_param developers"
 release = version = installed_version("spectral-param")
 
 extensions = [
+    "measured",
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -175,14 +175,20 @@ def describe(app, page, template, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
-def finish_gallery(app):
-    """Give each tutorial its picture and its line in the gallery, which sphinx-gallery has just written."""
-    thumbnails.finish_gallery(app.srcdir / "tutorials")
+def link_tutorials(app, doctree):
+    """Let links to tutorials, which are scripts in Markdown, lead to the pages that are made of them."""
+    for link in list(doctree.findall(download_reference)):
+        if tutorial := re.search(r"examples/(plot_\w+)\.py$", link["reftarget"]):
+            target = f"/tutorials/{tutorial[1]}"
+            page = pending_xref(refdomain="std", reftype="doc", reftarget=target, refexplicit=True)
+            page["refdoc"] = link["refdoc"]
+            page += link.children
+            link.replace_self(page)
 
 
 def setup(app):
     """Add the directive and the handlers."""
-    app.connect("builder-inited", finish_gallery, priority=900)
+    app.connect("doctree-read", link_tutorials, priority=400)  # Before scripts are collected as downloads.
     app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -1,13 +1,11 @@
 """The pictures of "Recurrent networks"."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import torch
 from landing import AFTER, BEFORE, OTHER, picture
 
 import spectral_param as sp
+from examples.papers import record
 
 
 def blocks():
@@ -43,11 +41,11 @@ def blocks():
 
 def sizes():
     """Draw the errors of ENRNNs of 160 units on the adding problem over the share of the long-term block."""
-    results = Path(__file__).parent.parent / "examples" / "papers" / "results"
-    found = {}
-    for path in results.glob("adding-sizes-*-adam-seed0.json"):
-        row = json.loads(path.read_text(encoding="utf-8"))
-        found[row["config"]["network"]["long_size"] / 160] = row["summary"]["best test"]
+    runs = record.read_all()
+    names = [name for name in runs if name.startswith("adding-sizes-") and name.endswith("-adam")]
+    found = {
+        runs[n][0]["config"]["network"]["long_size"] / 160: runs[n][0]["summary"]["best test"] for n in names
+    }
     shares = sorted(found)
     (ax,) = picture(size=(4.4, 2.8))
     ax.semilogy([100 * share for share in shares], [found[share] for share in shares], "o-", color=AFTER)

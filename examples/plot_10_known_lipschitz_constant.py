@@ -2,6 +2,8 @@ r"""
 A network whose Lipschitz constant is known
 ===========================================
 
+A convolutional network that provably moves no output further than its input.
+
 How much can the output of a network change if its input changes a little? If every layer is Lipschitz, the
 network is too, and the product of the layers' constants bounds the change:
 :math:`‖f(x + d) - f(x)‖ ≤ L ‖d‖`, for every image and every attack. For such a bound the norm of each layer
@@ -11,6 +13,7 @@ This tutorial trains a small residual network with :math:`L = 1` on images of di
 same with PyTorch's ``spectral_norm`` in place of the constraint.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_10_known_lipschitz_constant.png'
 import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits

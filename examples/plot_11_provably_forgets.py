@@ -2,12 +2,15 @@ r"""
 A recurrent network that provably forgets
 =========================================
 
+Two trajectories of an attacked ReLU network stay inside an envelope that is known beforehand.
+
 Does a recurrent network forget where it started from? A spectral radius below 1 does not say so: it is about
 a linear map, and a ReLU network applies another one at each step. This tutorial trains a network that forgets
 at a given rate, for every input, and sets an attack on it: inputs and starts that keep two trajectories apart
 as long as they can. They stay inside an envelope that is known beforehand.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_11_provably_forgets.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

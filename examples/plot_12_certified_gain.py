@@ -2,12 +2,15 @@ r"""
 A state-space layer with a certified gain
 =========================================
 
+The frequency response of a trained system stays below a gain that is given.
+
 A controller was designed for a plant whose gain is at most γ. Its model is to be trained on data, and must
 never have a larger gain: not in the end, and not on the way. This tutorial fits a linear model to a
 recording, starts a state-space layer from it, trains the layer with a certified gain, and attacks the
 certificate.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_12_certified_gain.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

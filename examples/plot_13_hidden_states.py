@@ -2,6 +2,8 @@
 From a recording to a controller
 ================================
 
+Two sensors of a plant give its hidden states, a forecast with its band, and a controller.
+
 A motor turns a wheel through a shaft that twists. We may set the torque of the motor, and two sensors, both
 noisy, see the speed of the motor and the angle of the wheel. Nothing measures the twist of the shaft. From
 one recording, :class:`~spectral_param.dynamics.StableLinearModel` with ``states="cv"`` finds a model with
@@ -9,6 +11,7 @@ hidden states: it forecasts the sensors, says how far to trust the forecast, and
 a controller is designed.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_13_hidden_states.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.linalg

@@ -2,6 +2,8 @@ r"""
 Why networks forget, and one that does not
 ==========================================
 
+The gradient over a hundred steps: gone in an LSTM, kept in an ENRNN.
+
 A recurrent network reads a sequence one step at a time. To learn that the answer depends on something it
 read a hundred steps ago, training needs a gradient that survives a hundred steps back. In ordinary networks
 this gradient vanishes. This tutorial measures how fast, shows the reason in the eigenvalues of the recurrent
@@ -16,6 +18,7 @@ keeps the gradient, beside an LSTM.
 # a number and its mark at every step, and must say the sum of the two marked numbers at the end. Always
 # answering 1 has a mean squared error of 1/6. A network beats 1/6 only if it remembers.
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_1_why_networks_forget.png'
 import matplotlib.pyplot as plt
 import torch
 from torch import nn

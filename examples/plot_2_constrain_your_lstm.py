@@ -2,6 +2,8 @@
 Constrain the LSTM that you have
 ================================
 
+One line for a model that exists, from training to deployment.
+
 You have a model with an LSTM. This tutorial constrains its recurrent weights without a change to the
 model's code, trains it beside the unconstrained one, saves it, goes on with the training later, and takes the
 constraint off for deployment. What remains is a plain ``torch.nn.LSTM``.
@@ -13,6 +15,7 @@ constraint off for deployment. What remains is a plain ``torch.nn.LSTM``.
 # The classifier reads scikit-learn's handwritten digits, 8 x 8 pixels, one pixel at a time. It has
 # to remember over up to 64 steps. Nothing in the class knows of ``spectral_param``.
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_2_constrain_your_lstm.png'
 import io
 import statistics
 import time

@@ -2,6 +2,8 @@
 Forecast from noisy snapshots
 =============================
 
+A model that follows a vibrating chain, where others explode or decay.
+
 Four masses hang on springs, one behind the other. Their positions and velocities are recorded with noise
 while somebody pushes the last mass. We want a linear model that forecasts the chain from its first state and
 the pushes alone. The model that least squares finds grows without bound. The stable model with the least
@@ -9,6 +11,7 @@ error of one step decays too fast. :class:`~spectral_param.dynamics.StableLinear
 follows the chain.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_3_forecast_from_noisy_snapshots.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.linalg

@@ -2,6 +2,8 @@ r"""
 A deep Koopman model of a pendulum
 ==================================
 
+Two minutes of a pendulum, predicted from four seconds by a linear model inside a network.
+
 A pendulum is nonlinear: large swings take longer than small ones. Yet there are functions
 :math:`z = \varphi(x)` of its state that move *linearly*, :math:`z_{k+1} = A z_k`; this is Koopman's idea. A
 neural network learns such functions together with the matrix :math:`A` (Lusch, Kutz and Brunton, Nature
@@ -12,6 +14,7 @@ eigenvalue outside the unit circle ruins the model. :class:`~spectral_param.Lyap
 inside.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_4_koopman_pendulum.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

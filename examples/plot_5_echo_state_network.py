@@ -2,6 +2,8 @@ r"""
 An echo-state network on the Mackey-Glass series
 ================================================
 
+One number decides whether a reservoir is of any use.
+
 An echo-state network predicts a time series with a recurrent network that is never trained: a large, sparse,
 random *reservoir*. Only the linear map that reads it out is fitted, by ridge regression. The size of the
 recurrent matrix decides whether the reservoir is of any use. This tutorial measures how the prediction error
@@ -19,6 +21,7 @@ size for which it provably forgets, for every input.
 # Its solution is chaotic: two solutions that start close together separate. We integrate it by the classical
 # Runge-Kutta method with a step of 0.1 and keep one value per unit of time.
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_5_echo_state_network.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse

@@ -2,6 +2,8 @@ r"""
 A network that obeys Dale's law, in continuous time
 ===================================================
 
+Neurons that excite or inhibit, trained to keep a rhythm.
+
 A neuron of the cortex excites all the neurons that it reaches, or inhibits all of them: this is Dale's law.
 For a model with the connections :math:`W` it means that each *column* of :math:`W` has one sign. For a rhythm
 we want a second property: an unstable rest state, so that the activity does not die out.
@@ -12,6 +14,7 @@ constraints, one after the other, keep both properties through the whole trainin
 :class:`~spectral_param.SpectralAbscissa`.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_6_dale_law.png'
 import copy
 import math
 

@@ -2,6 +2,8 @@ r"""
 Radius, norm, transient growth: three different numbers
 =======================================================
 
+What each bound says about one step, many steps, and those in between.
+
 How large does :math:`W^k h` become? Three numbers answer this question, each for another :math:`k`:
 
 - the **spectral radius** :math:`\rho(W)`, the largest modulus of an eigenvalue, for :math:`k \to \infty`;
@@ -13,6 +15,7 @@ For a normal matrix, a rotation for instance, the first two are equal, and nothi
 bounds which number, and ends with a ReLU network that has a spectral radius of 0.5 and never forgets.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_7_radius_norm_growth.png'
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

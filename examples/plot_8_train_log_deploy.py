@@ -2,6 +2,8 @@
 Train with Lightning, log spectra, resume, deploy
 =================================================
 
+Spectra in TensorBoard's log, a resumed run of the same bits, a model that needs no library.
+
 A constrained model trains in `Lightning <https://lightning.ai>`__ like any other model. This tutorial
 classifies scikit-learn's digits, writes the spectral radius of the recurrent matrix into TensorBoard's log,
 resumes from a checkpoint to the same bits, and exports a model that runs without this library.
@@ -21,6 +23,7 @@ constrained to be at most 1.
 # One line logs the spectra: :func:`spectral_param.analysis.spectral_summary` returns a dictionary with the
 # spectral norm, the spectral radius and the departure from normality of each constrained weight, and
 # ``self.log_dict`` takes it. Each call computes all eigenvalues, so the model logs once in an epoch.
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_8_train_log_deploy.png'
 import logging
 import tempfile
 import warnings

@@ -2,6 +2,8 @@ r"""
 Orthogonal layers of any shape
 ==============================
 
+A tied autoencoder as good as PCA, and a transformer with orthonormal layers.
+
 Most weights are not square: encoders, feed-forward layers, projections, embeddings. A tall weight can have
 orthonormal columns, a wide one orthonormal rows. Such a layer keeps the length of what passes through it
 (tall), or projects without stretching (wide), and its transpose is its inverse on the subspace that it keeps.
@@ -11,6 +13,7 @@ principal component analysis, which has the smallest error that such an autoenco
 the feed-forward layers of a transformer orthogonal.
 """
 
+# sphinx_gallery_thumbnail_path = 'thumbnails/plot_9_orthogonal_any_shape.png'
 import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits

@@ -1847,6 +1847,20 @@ PAPERS = (
         "inputs[-DIGITS] = 9",
         ("tests/examples/papers/test_tasks.py",),
     ),
+    Fault(
+        "verdicts: the page of results shows missed targets as reached",
+        "examples/papers/table.py",
+        'if bool(target.reached) == (state == "reached")]',
+        'if bool(target.reached) or state == "reached"]',
+        ("tests/examples/papers/test_table.py",),
+    ),
+    Fault(
+        "rowless: a table without rows is shown",
+        "benchmarks/table.py",
+        "if not rows or {len(row) for row in rows} != {len(header)}:",
+        "if {len(row) for row in rows} - {len(header)}:",
+        ("tests/project/test_docs.py", "-k", "cannot_be_read"),
+    ),
 )
 
 FAULTS = (

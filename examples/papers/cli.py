@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from examples.papers import config, data, record, replay, runs, scores, table
+from examples.papers import config, data, record, replay, runs, scores
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
@@ -37,9 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "list":
             return _list()
-        if options.command == "table":
-            table.write()
-            return 0
         if options.command == "replay":
             return _replay(options)
         if options.command == "download":
@@ -133,7 +130,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.papers", description="The papers' experiments.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all rows, and which have been run")
-    commands.add_parser("table", help="write the page of results and the log from the results")
     again = commands.add_parser("replay", help="see whether today's code repeats the first steps of runs")
     again.add_argument("rows", nargs="*", metavar="row", help="rows that have been run (all)")
     again.add_argument("--new", action="store_true", help="only what was not replayed with today's code")

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,9 @@ from benchmarks import run as runner
 from benchmarks import sparse as sparse_radius
 from examples.papers import data, record
 
-ROOT = Path(__file__).parents[2]
+from .test_docs import keys_of
+
+CASES = [*keys_of("benchmarks.costs_table.times"), networks.NAME]
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def text(monkeypatch, tmp_path):
 
 
 @pytest.mark.nightly
-def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) -> None:
+def test_quick_run_writes_numbers_that_have_their_tables(text, monkeypatch, tmp_path, capsys) -> None:
     output = tmp_path / "cpu.json"
     arguments = ["benchmarks", "--quick", "--repeats", "1", "--output", str(output)]
     monkeypatch.setattr("sys.argv", arguments)
@@ -68,8 +69,14 @@ def test_quick_run_writes_numbers_and_page(text, monkeypatch, tmp_path, capsys) 
     memory.main()
     peaks = json.loads(output.read_text())
     assert set(peaks["environment"]) >= {"commit", "torch"}
-    for name, page in costs_table.pages(results, peaks, {"steps": {}}, {}).items():
-        assert "Other measurements" not in page, f"{name}: every case has its section"
+    monkeypatch.setattr(costs_table, "load", {"cpu": results, "memory": peaks}.get)
+    assert len(costs_table.memory()[1]) == 6
+    for name, result in results.items():
+        shown = table.shown(name, result)
+        assert any(map(shown.startswith, CASES)), f"{name}: every case has its table"
+        header, rows = costs_table.times(shown)
+        assert rows[0][0] == ""  # The name is the whole key; longer ones come after it.
+        assert set(header) >= {"", *result["contenders"]}
 
 
 def test_quick_run_of_guarantees_resumes(monkeypatch, tmp_path) -> None:
@@ -118,8 +125,8 @@ def test_quick_run_of_norms_resumes_and_attacks(monkeypatch, tmp_path) -> None:
         assert before.items() <= results.items()
     assert results["attack"]["above"] <= 4e-7
     assert results["attack"]["below"] >= -1e-5
-    page = costs_table.pages({}, {}, {"steps": {}}, results)["costs_norms.md"]
-    assert "| Conv2d 3 x 3, 32 channels, Adam, one thread | " in page
+    monkeypatch.setattr(costs_table, "load", {"norms": results}.get)
+    assert [row[0] for row in costs_table.norms()[1]] == ["Conv2d 3 x 3, 32 channels, Adam, one thread"]
 
 
 def test_only_the_asked_group_is_run_and_the_rest_kept(text, monkeypatch, tmp_path) -> None:
@@ -262,15 +269,3 @@ def test_registration_is_timed_on_copies() -> None:
     assert layer is seen[-1]
     assert len(set(map(id, [plain, *seen]))) == 5
     assert 0.002 <= seconds < 1
-
-
-def test_pages_that_do_not_follow_the_numbers_are_named(monkeypatch, tmp_path, capsys) -> None:
-    monkeypatch.setattr(table, "DOCS", tmp_path)
-    monkeypatch.setattr("sys.argv", ["table"])
-    table.main()
-    monkeypatch.setattr("sys.argv", ["table", "--check"])
-    table.main()
-    (tmp_path / "networks.md").write_text("edited by hand")
-    with pytest.raises(SystemExit, match=r"networks\.md.*python -m benchmarks\.table"):
-        table.main()
-    assert (tmp_path / "networks.md").read_text() == "edited by hand"

@@ -1,14 +1,32 @@
+import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+import benchmarks
 import spectral_param as sp
+from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks, table
+from examples.papers import table as papers
+from examples.papers.networks import BASELINES
+from examples.papers.sections import SECTIONS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
+BUILT = {DOCS / "_build", DOCS / "tutorials"}
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if not BUILT & set(page.parents)]
+MEASURED = re.compile(r"^```\{measured\} (\S+)\n((?:[^`\n]+\n)*)```$", re.MULTILINE)
+# Each table of the pages: the function and its arguments.
+TABLES = sorted(
+    {
+        (function, *arguments.splitlines())
+        for page in PAGES
+        for function, arguments in MEASURED.findall(page.read_text(encoding="utf-8"))
+    }
+)
 
 
 def listed(heading):
@@ -34,6 +52,162 @@ def test_inventory_has_names_that_exist(inventory):
 
 
 def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
-    pictures = (DOCS / "thumbnails.py").read_text()
-    drawn = re.findall(r'^def (plot_\d\w*)\(ax\):\n    """.+"""$', pictures, flags=re.MULTILINE)
-    assert sorted(drawn) == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
+    for script in (ROOT / "examples").glob("plot_*.py"):
+        text = script.read_text(encoding="utf-8")
+        picture = re.search(r"^# sphinx_gallery_thumbnail_path = '(.+)'$", text, flags=re.MULTILINE)
+        assert picture, script
+        assert (DOCS / picture[1]).is_file()
+        line = text.split("\n\n")[1]
+        assert "\n" not in line, f"{script}: expected a line below the title"
+
+
+# Links ------------------------------------------------------------------------------------------
+
+
+def anchors(page):
+    """Return the headings of a page as GitHub and MyST name them, and its MyST targets."""
+    text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+    return {*slugs, *re.findall(r"^\(([\w-]+)\)=$", text, flags=re.MULTILINE)}
+
+
+MARKDOWN = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    text = page.read_text(encoding="utf-8")
+    assert "{doc}" not in text, "expected [text](page.md), which Markdown has, too"
+    text = re.sub(r"^(`{3,}).*?^\1$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^()\s]+)\)", text):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{target}: no such file"
+        assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+# Tables -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", TABLES, ids=" ".join)
+def test_each_table_of_a_page_is_read_from_the_committed_numbers(shown):
+    function, *arguments = shown
+    header, rows = table.table(function, arguments)
+    lines = table.markdown(header, rows).splitlines()
+    assert len(lines) == 2 + len(rows)
+    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    assert cells == {len(header) + 1}
+
+
+def test_every_directive_is_read():
+    named = sum(page.read_text(encoding="utf-8").count("```{measured}") for page in PAGES)
+    found = sum(len(MEASURED.findall(page.read_text(encoding="utf-8"))) for page in PAGES)
+    assert named == found > 0
+
+
+def test_each_function_of_a_table_is_on_a_page():
+    functions = {shown[0] for shown in TABLES}
+    names = [f"benchmarks.{module.name}" for module in pkgutil.iter_modules(benchmarks.__path__)]
+    for name in (*names, "examples.papers.table"):
+        if "Table" not in (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"):
+            continue  # Some import what only the benchmarks need.
+        for function, value in inspect.getmembers(importlib.import_module(name), inspect.isfunction):
+            is_table = value.__annotations__.get("return") == "Table" and value.__module__ == name
+            if is_table and not function.startswith("_") and function != "table":
+                assert f"{name}.{function}" in functions, f"{name}.{function} is on no page"
+
+
+def keys_of(function):
+    return [key for name, *arguments in TABLES if name == function for key in arguments]
+
+
+def test_every_case_of_the_benchmark_is_on_a_page_with_its_origin():
+    names = [table.shown(name, result) for name, result in table.load("cpu").items()]
+    origins = {key for name, *keys in TABLES if name.endswith("origins") for key in keys}
+    for name in names:
+        assert any(map(name.startswith, [*keys_of("benchmarks.costs_table.times"), networks.NAME])), name
+        assert any(map(name.startswith, origins)), name
+
+
+def test_every_section_with_results_is_in_the_log():
+    runs = papers.Runs()
+    done = {name for name in SECTIONS if any(row.section == name for row in runs.done)}
+    assert done == set(keys_of("examples.papers.table.scores"))
+
+
+def first_column(shown):
+    return [row[0] for row in table.table(*shown)[1]]
+
+
+def test_tables_have_a_row_for_each_method_network_and_row():
+    methods = set(dynamics_table.METHODS)
+    assert set(first_column(["benchmarks.dynamics_table.excesses"])) == methods
+    assert len(first_column(["benchmarks.dynamics_forecasts_table.families"])) == len(
+        dynamics_forecasts_table.METHODS
+    )
+    times = first_column(["benchmarks.networks.times"])
+    assert times[:-1] == list(networks.SYSTEMS)
+    text = (DOCS / "networks.md").read_text(encoding="utf-8")
+    for name in networks.SYSTEMS:
+        assert (
+            f"| {name}* |" in text
+            if name in BASELINES
+            else f"| {{py:class}}`~spectral_param.nn.{name}` |" in text
+        )
+    runs = papers.Runs()
+    assert first_column(["examples.papers.table.rows"]) == [f"`{row.name}`" for row in runs.done]
+    assert len(first_column(["examples.papers.table.runs"])) == sum(
+        len(runs.results[row.name]) for row in runs.done
+    )
+    counts = papers.counts()[1][-1]
+    shown = [
+        len(re.findall(";", row[4])) + 1
+        for state in ("reached", "missed")
+        for row in papers.targets(state)[1]
+    ]
+    assert counts[1] == str(sum(shown))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        ("benchmarks.costs_table.nosuch", [], "expected module and function"),
+        ("benchmarks.nosuch.times", [], "expected module and function"),
+        ("benchmarks.costs_table.times", ["nosuch"], "expected the beginning of a name"),
+        ("benchmarks.table.origins", ["cpu", "nosuch"], "expected rows"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_an_error(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        table.table(function, arguments)
+
+
+def test_numbers_are_flush_right_and_lines_in_cells_are_no_borders():
+    rows = [["a|b", "1.5", "∞", "n = 3"], ["c", "", "-2; 0", "4"], ["d", "x", "never", ""]]
+    text = table.markdown(["", "one", "two", "three"], rows)
+    assert text.splitlines()[1:3] == ["|---|---|---:|---|", r"| a\|b | 1.5 | ∞ | n = 3 |"]
+
+
+def test_the_page_shows_the_table_and_the_build_names_what_is_missing(tmp_path):
+    testing = pytest.importorskip("sphinx.testing.util")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "conf.py").write_text(
+        f"import sys; sys.path.insert(0, {str(DOCS)!r})\nextensions = ['myst_parser', 'measured']"
+    )
+    good = "```{measured} benchmarks.costs_table.times\nbounded norm\n```\n"
+    (source / "index.md").write_text(f"# Page\n\n{good}\n{good.replace('bounded', 'nosuch')}")
+    app = testing.SphinxTestApp("html", srcdir=source)
+    try:
+        app.build()
+        page = (app.outdir / "index.html").read_text(encoding="utf-8")
+        header, rows = costs_table.times("bounded norm")
+        assert page.count("<tr") == 1 + len(rows)
+        assert all(f"<p>{cell}</p>" in page for cell in header if cell)
+        assert "index.md:7" in app.warning.getvalue()
+        assert "expected the beginning of a name in cpu.json, got 'nosuch norm'" in app.warning.getvalue()
+    finally:
+        app.cleanup()

@@ -1,4 +1,4 @@
-"""The pages of results say what the result files say."""
+"""The tables of the pages of results say what the result files say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import copy
 import matplotlib as mpl
 import pytest
 
+from benchmarks.table import markdown
 from examples.papers import config, measures, plot, record, table
-from examples.papers.sections import SECTIONS
 
 ROW = config.load("mnist-scornn-170")
 
@@ -52,86 +52,95 @@ def replayed(same, *names):
 SAME = replayed(True, ROW.name, "mine", "worse", "better", "lstm")
 
 
-def section(page: str, title: str) -> str:
-    return page.split(f"## {title}\n")[1].split("\n## ")[0]
+@pytest.fixture
+def show(monkeypatch):
+    """Return a table, as lines of Markdown, of some rows, results and replays."""
+
+    def shown(name, *arguments, rows=None, results, replays=SAME):
+        monkeypatch.setattr(table.config, "load_all", lambda: config_rows if rows is None else rows)
+        monkeypatch.setattr(table.record, "read_all", lambda folder: results)
+        monkeypatch.setattr(table.replay, "read", lambda: replays)
+        header, lines = getattr(table, name)(*arguments)
+        return markdown(header, lines)
+
+    config_rows = config.load_all()
+    return shown
 
 
-def test_rows_that_were_not_run_are_on_neither_page() -> None:
-    for page in (table.page(config.load_all(), {}, SAME), table.log(config.load_all(), {}, SAME)):
-        assert "scoRNN" not in page
-        assert "Targets that were" not in page
+def test_rows_that_were_not_run_are_in_no_table(show) -> None:
+    for name in ("scores mnist", "targets reached", "targets missed", "rows", "runs"):
+        assert len(show(*name.split(), results={}).splitlines()) == 2
 
 
-def test_a_row_with_several_seeds_counts_by_its_median(tmp_path) -> None:
+def test_a_row_with_several_seeds_counts_by_its_median(tmp_path, show) -> None:
     for seed, test in ((2, 0.9785), (0, 0.9765), (1, 0.9750)):
         run = result(seed=seed, test=test)
         record.write(record.path(tmp_path, run["row"], seed), run)
     found = record.read_all(tmp_path)
     assert [run["seed"] for run in found[ROW.name]] == [0, 1, 2]
-    page = table.page(config.load_all(), found, SAME)
     spread = "0.97317 (0.97167 to 0.97517, 3 seeds)"
     line = f"scoRNN 170 | {spread} | {spread} | 0.973 in the paper: equal |"
-    assert line in section(page, "Targets that were reached")
-    assert "plot.curves('mnist')" in page
-    text = section(table.log(config.load_all(), found, SAME), SECTIONS["mnist"].title)
+    assert line in show("targets", "reached", results=found)
+    text = show("scores", "mnist", results=found)
     paper = "0.973 (Helfrich, Willmott and Ye (2018), table 1)"
     assert f"| scoRNN 170 | 16,415 | best test | 0.97317 (0.97317, 0.97167, 0.97517) | {paper} |" in text
-    assert "`mnist-scornn-170` seed 1 (2 h)" in text
-    assert "commit 0123456789ab, cores 2." in text
+    where = "date 2026-01-01, commit 0123456789ab, cores 2"
+    assert f"| `mnist-scornn-170` | 1 | 2 |  | {where} |" in show("runs", results=found)
 
 
-def test_test_at_best_validation_decides_and_the_best_test_stands_beside_it() -> None:
+def test_test_at_best_validation_decides_and_the_best_test_stands_beside_it(show) -> None:
     summary = {"best validation": 0.98, "best test": 0.986, "test at best validation": 0.98}
     goals = [{"measure": "best test", "at_least": bound} for bound in ("0.975", "0.985")]
     row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, {"name": "ENRNN"}, goal=goals)
-    page = table.page([row], {"mine": [result(row, summary=summary)]}, SAME)
+    given = {"rows": [row], "results": {"mine": [result(row, summary=summary)]}}
     start = "| MNIST, pixel by pixel | ENRNN 9/9 | 0.98 | 0.986 |"
-    assert f"{start} at least 0.975 |" in section(page, "Targets that were reached")
-    assert f"{start} at least 0.985 |" in section(page, "Targets that were not reached")
-    assert "reached 1 of their 2 targets" in " ".join(page.split())
+    assert f"{start} at least 0.975 |" in show("targets", "reached", **given)
+    assert f"{start} at least 0.985 |" in show("targets", "missed", **given)
+    assert "| all | 2 | 1 |" in show("counts", **given)
 
 
-def test_a_target_names_the_rows_that_decided() -> None:
+def test_a_target_names_the_rows_that_decided(show) -> None:
     goal = {"measure": "best test", "better_than": ["worse", "better"]}
     network = {"name": "ENRNN"}
     row = config.Row("mine", "ENRNN 9/9", "mnist", ROW.task, network, goal=[goal])
     worse = config.Row("worse", "LSTM 8", "mnist", ROW.task, {"name": "LSTM"})
     better = config.Row("better", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, changed="twice the rate")
-    rows, results = [row, worse, better], {"mine": [result(row)], "worse": [result(worse, test=0.9)]}
-    missed = section(table.page(rows, results, SAME), "Targets that were not reached")
-    assert r"| better than LSTM 9 \* (not run) |" in missed
-    results["better"] = [result(better, test=0.98)]
-    page = table.page(rows, results, SAME)
-    assert r"| better than LSTM 9 \* (0.97667) |" in section(page, "Targets that were not reached")
-    assert "- \\* The settings differ" in page
-    results["better"] = [result(better, test=0.97)]
-    page = table.page(rows, results, SAME)
-    assert r"| better than LSTM 8 (0.89667), LSTM 9 \* (0.96667) |" in section(
-        page, "Targets that were reached"
-    )
-    assert "Targets that were not reached" not in page
+    given = {
+        "rows": [row, worse, better],
+        "results": {"mine": [result(row)], "worse": [result(worse, test=0.9)]},
+    }
+    assert r"| better than LSTM 9 \* (not run) |" in show("targets", "missed", **given)
+    assert r"better than LSTM 9 \* (not run): **open** |" in show("scores", "mnist", **given)
+    given["results"]["better"] = [result(better, test=0.98)]
+    assert r"| better than LSTM 9 \* (0.97667) |" in show("targets", "missed", **given)
+    given["results"]["better"] = [result(better, test=0.97)]
+    expected = r"| better than LSTM 8 (0.89667), LSTM 9 \* (0.96667) |"
+    assert expected in show("targets", "reached", **given)
+    assert expected not in show("targets", "missed", **given)
 
 
-def test_targets_of_networks_to_compare_with_are_in_the_log_alone() -> None:
+def test_targets_of_networks_to_compare_with_are_in_the_log_alone(show) -> None:
     row = config.Row("lstm", "LSTM 9", "mnist", ROW.task, {"name": "LSTM"}, paper=ROW.paper)
-    results = {"lstm": [result(row)]}
-    assert "LSTM 9" not in table.page([row], results, SAME)
-    text = section(table.log([row], results, SAME), SECTIONS["mnist"].title)
-    assert "- LSTM 9, test at best validation, 0.973 in the paper: worse: **not reached**" in text
+    given = {"rows": [row], "results": {"lstm": [result(row)]}}
+    assert "LSTM 9" not in show("targets", "missed", **given)
+    text = show("scores", "mnist", **given)
+    assert (
+        "|  |  | test at best validation | 0.97167 |  | 0.973 in the paper: worse: **not reached** |" in text
+    )
 
 
-def test_only_rows_that_a_replay_does_not_repeat_are_marked() -> None:
-    results = {ROW.name: [result(seed=seed, test=0.98) for seed in (0, 1)]}
-    for make in (table.page, table.log):
+def test_only_rows_that_a_replay_does_not_repeat_are_marked(show) -> None:
+    given = {"rows": [ROW], "results": {ROW.name: [result(seed=seed, test=0.98) for seed in (0, 1)]}}
+    for name in ("targets reached", "scores mnist"):
         for replays, marked in ((SAME, False), (replayed(False, ROW.name), True), ({}, True)):
-            text = make([ROW], results, replays)
-            assert ("| scoRNN 170 † |" in text, "- † The present code" in text) == (marked, marked)
-    text = table.log([ROW], results, replayed(False, ROW.name))
+            text = show(*name.split(), **given, replays=replays)
+            assert ("| scoRNN 170 † |" in text) == marked
+    text = show("rows", **given, replays=replayed(False, ROW.name))
     assert "0123456789ab **differs**, at step 3 by 2.0e-03 where noise makes 1.0e-06" in text
-    assert f"`{ROW.name}`, not replayed" in table.log([ROW], results, {})
+    assert f"| `{ROW.name}` |  | not replayed |" in show("rows", **given, replays={})
 
 
-def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
+def test_origin_tells_from_which_step_on_a_run_had_another_commit(show) -> None:
     environment = {"date": "2026-01-01", "commit": "a" * 40, "cores": 2}
     sessions = [
         {"from step": 0, **environment},
@@ -140,48 +149,47 @@ def test_origin_tells_from_which_step_on_a_run_had_another_commit() -> None:
         {"from step": 90, **environment, "commit": "c" * 40 + "-dirty", "date": "2026-01-02"},
     ]
     last = {name: value for name, value in sessions[-1].items() if name != "from step"}
-    page = table.log([ROW], {ROW.name: [result(environment=last, sessions=sessions)]}, SAME)
+    results = {ROW.name: [result(environment=last, sessions=sessions)]}
     assert (
-        "`mnist-scornn-170` seed 0 (2 h): date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
-        "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2."
-    ) in page
+        "date 2026-01-01, from step 90 on 2026-01-02, commit aaaaaaaaaaaa, "
+        "from step 72 on bbbbbbbbbbbb, from step 90 on cccccccccccc-dirty, cores 2 |"
+    ) in show("runs", rows=[ROW], results=results)
 
 
-def test_scores_of_fewer_utterances_say_of_how_many() -> None:
+def test_scores_of_fewer_utterances_say_of_how_many(show) -> None:
     counts = {"SegSNR utterances": 130, "STOI utterances": 128, "PESQ utterances": 130}
     row = config.load("speech-lstm-158")
-    runs = [result(row, seed, summary={"STOI": 0.8, **counts}) for seed in (0, 1)]
-    page = table.log([row], {row.name: runs}, SAME)
-    assert "- STOI of 128 of the 130 utterances: `speech-lstm-158` seed 0, `speech-lstm-158` seed 1." in page
-    assert "SegSNR of" not in page
+    results = {row.name: [result(row, summary={"STOI": 0.8, **counts})]}
+    text = show("runs", rows=[row], results=results)
+    assert "| STOI of 128 of the 130 utterances |" in text
+    assert "SegSNR of" not in text
     counts["STOI utterances"] = 130
-    runs = [result(row, summary={"STOI": 0.8, **counts})]
-    assert "of the 130 utterances" not in table.log([row], {row.name: runs}, SAME)
+    results = {row.name: [result(row, summary={"STOI": 0.8, **counts})]}
+    assert "of the 130 utterances" not in show("runs", rows=[row], results=results)
 
 
 @pytest.mark.parametrize(
     "name", ["timit-enrnn-374-94", "timit-lstm-158", "timit-lstm-468", "timit-scornn-425"]
 )
-def test_scores_of_speech_on_another_scale_are_no_targets(name) -> None:
+def test_scores_of_speech_on_another_scale_are_no_targets(name, show) -> None:
     row = config.load(name)
     summary = {"SegSNR": 9.0, "STOI": 0.9, "PESQ": 4.0}
-    text = section(table.log([row], {name: [result(row, summary=summary)]}, SAME), SECTIONS["timit"].title)
-    printed = [line.split(",")[1].strip() for line in text.splitlines() if "in the paper: " in line]
-    assert set(printed) == {"STOI"}
+    text = show("scores", "timit", rows=[row], results={name: [result(row, summary=summary)]})
+    assert {line.split("|")[3].strip() for line in text.splitlines() if "in the paper: " in line} == {"STOI"}
 
 
-def test_divergence_and_changes_are_said() -> None:
+def test_divergence_and_changes_are_said(show) -> None:
     network = {"name": "ENRNN"}
     row = config.Row(
         "mine", "ENRNN 9/9", "mnist", ROW.task, network, changed="twice the rate", paper=ROW.paper
     )
-    results = {"mine": [result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})]}
-    missed = section(table.page([row], results, SAME), "Targets that were not reached")
+    run = result(row, status="diverged", diverged="diverged at step 7: loss nan", summary={})
+    given = {"rows": [row], "results": {"mine": [run]}}
+    missed = show("targets", "missed", **given)
     assert r"| ENRNN 9/9 \* | never |  | best test: 0.973 in the paper: worse |" in missed
-    text = section(table.log([row], results, SAME), SECTIONS["mnist"].title)
-    assert r"| ENRNN 9/9 \* | 16,415 | best test | never |" in text
-    assert "seed 0: diverged at step 7: loss nan" in text
-    assert "differs from the paper's settings: twice the rate" in text
+    assert r"| ENRNN 9/9 \* | 16,415 | best test | never |" in show("scores", "mnist", **given)
+    assert "| `mine` | 0 | 2 | diverged at step 7: loss nan |" in show("runs", **given)
+    assert "| `mine` | twice the rate |" in show("rows", **given)
 
 
 @pytest.mark.parametrize(
