@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks.run import environment
-from benchmarks.table import RESULTS
+from benchmarks.table import RESULTS, Table, load
 
 SEEDS, UNITS, RATE = 5, 48, 0.999
 #: What is certified of each network.
@@ -204,6 +205,38 @@ def steps(n: int, dtype: torch.dtype, quick: bool) -> dict[str, float]:
             best[metric] = min(best[metric], (time.process_time() - start) / 10)
     found = {metric: 1e3 * seconds for metric, seconds in best.items()}
     return found | {"quotient": found["diagonal"] / found["full"]}
+
+
+# Tables -----------------------------------------------------------------------------------------------
+
+
+def trainings(part: str, measure: str) -> Table:
+    """Return what the networks of a task reach: the median over seeds, their range, and what is certified.
+
+    Args:
+        part: ``digits`` or ``adding``.
+        measure: ``accuracy`` or ``error``.
+    """
+    found: dict[str, list[float]] = {}
+    for name, result in load("guarantees")[part].items():
+        found.setdefault(name.rsplit(", seed", 1)[0], []).append(result[measure])
+    rows = []
+    for name, values in found.items():
+        spread = f"{min(values):.3g} to {max(values):.3g}"
+        rows.append([name, f"{statistics.median(values):.3g}", spread, str(len(values)), CERTIFIED[name]])
+    return ["network", f"{measure}, median", "range", "seeds", "certified"], rows
+
+
+def fixed_points() -> Table:
+    """Return the errors of the deep equilibrium networks."""
+    found: dict[str, list[float]] = {}
+    for name, result in load("guarantees")["equilibria"].items():
+        found.setdefault(name.rsplit(", seed", 1)[0], []).append(result["error"])
+    rows = [
+        [name, f"{statistics.median(each):.3f}", f"{min(each):.3f} to {max(each):.3f}", str(len(each))]
+        for name, each in found.items()
+    ]
+    return ["what is bounded", "error, median", "range", "seeds"], rows
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import torch
@@ -49,6 +50,11 @@ def _not_two_blocks(rnn: nn.Module) -> float:
     orthogonal = (W[:q, :q].mT @ W[:q, :q] - torch.eye(q)).abs().max()
     radius = torch.linalg.eigvals(W[q:, q:]).abs().max()
     return float(torch.stack([orthogonal, radius - 1, W[q:, :q].abs().max()]).max())
+
+
+def _not_contracting(rnn: nn.Module) -> float:
+    """Return by how much the least scaled norm exceeds the default rate."""
+    return float(sp.functional.scaled_norm(_recurrent_matrix(rnn))) - 0.99
 
 
 def _not_near_one(rnn: nn.Module) -> float:
@@ -99,6 +105,11 @@ SYSTEMS = {
         lambda n: sp.nn.ScuRNN(INPUTS, n),
         lambda n: n**2 + n,
         _not_unitary,
+    ),
+    "ContractingRNN": System(
+        lambda n: sp.nn.ContractingRNN(INPUTS, n),
+        lambda n: n**2,
+        _not_contracting,
     ),
     "NNRNN": System(
         lambda n: sp.nn.NNRNN(INPUTS, n),
@@ -222,8 +233,11 @@ def times() -> Table:
     baselines = [result["contenders"][BASELINE]["median"] for result in found.values()]
     rows = []
     for network, system in SYSTEMS.items():
-        medians = [result["contenders"][network]["median"] for result in found.values()]
-        ratios = [f"{median / baseline:.2g}" for median, baseline in zip(medians, baselines, strict=True)]
+        medians = [result["contenders"].get(network, {}).get("median", math.nan) for result in found.values()]
+        ratios = [
+            f"{median / baseline:.2g}" if median > 0 else "not measured"
+            for median, baseline in zip(medians, baselines, strict=True)
+        ]
         rows.append([network, f"{system.count(SIZES[0]):,}", *ratios])
     rows.append([f"{BASELINE}, milliseconds", "", *map(milliseconds, baselines)])
     return ["", f"parameters of W, n = {SIZES[0]}", *found], rows

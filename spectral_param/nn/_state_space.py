@@ -43,9 +43,10 @@ class StateSpaceCell(PicklableModule):
         dtype: Dtype of the parameters, real.
 
     Attributes:
-        weight: With a gain: [[A, B], [C, D]] of shape ``(n + p, n + m)``, with :class:`spectral_param.BoundedGain`.
-        weight_hh: Without: A, ``(n, n)``, with :class:`spectral_param.LyapunovForm`; and ``weight_ih``, B, ``weight_ho``, C,
-            and ``weight_io``, D.
+        weight: With a gain: [[A, B], [C, D]] of shape ``(n + p, n + m)``, with
+            :class:`spectral_param.BoundedGain`.
+        weight_hh: Without: A, ``(n, n)``, with :class:`spectral_param.LyapunovForm`; and ``weight_ih``, B,
+            ``weight_ho``, C, and ``weight_io``, D.
         bias: b, ``(p,)``, or None.
 
     Raises:
