@@ -718,6 +718,13 @@ PROOFS = (
         promise("constraints/test_spectral_norm.py", "layer or grid"),
     ),
     Fault(
+        "borrowed: the follower keeps the memory of a kernel that was assigned",
+        "spectral_param/_parametrizations/spectral_norm.py",
+        "self._kernel(T.detach().clone())",
+        "self._kernel(T)",
+        promise("constraints/test_spectral_norm.py", "used_again"),
+    ),
+    Fault(
         "moves: a kernel moves, and the bounds of its frequencies do not",
         "spectral_param/_eigen/kernels.py",
         "factor * known.upper / unit + moves",
