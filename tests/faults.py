@@ -718,6 +718,27 @@ PROOFS = (
         promise("constraints/test_spectral_norm.py", "layer or grid"),
     ),
     Fault(
+        "borrowed: the follower keeps the memory of a kernel that was assigned",
+        "spectral_param/_parametrizations/spectral_norm.py",
+        "self._kernel(T.detach().clone())",
+        "self._kernel(T)",
+        promise("constraints/test_spectral_norm.py", "used_again"),
+    ),
+    Fault(
+        "needed: outputs without noise are given as many states as were asked for",
+        "spectral_param/dynamics/_states/subspace.py",
+        "n = X.shape[1]  # Less",
+        "pass  # Less",
+        promise("dynamics/test_states.py", "without_noise"),
+    ),
+    Fault(
+        "coverage: the least coverage takes no error",
+        "spectral_param/dynamics/_intervals.py",
+        "- 1e-9).astype(int), 1)",
+        "- 1e-9).astype(int), 0)",
+        promise("dynamics/test_intervals.py", "least_coverage"),
+    ),
+    Fault(
         "moves: a kernel moves, and the bounds of its frequencies do not",
         "spectral_param/_eigen/kernels.py",
         "factor * known.upper / unit + moves",

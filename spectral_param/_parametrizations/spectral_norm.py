@@ -219,7 +219,8 @@ class SpectralNorm(Bounded):
         """Return the norms by LAPACK, or bounds of them for a convolution."""
         if not self._is_convolution():
             return leading_pair(symbol.tall(T)).value
-        return self.kernels.follow(self._kernel(T), len(self.strides)).bound
+        # The caller of an assignment may change T later, and the follower keeps what it is given.
+        return self.kernels.follow(self._kernel(T.detach().clone()), len(self.strides)).bound
 
     # Convolutions -----------------------------------------------------------------------------------
 

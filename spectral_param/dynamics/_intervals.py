@@ -59,7 +59,7 @@ def conformal(sizes: Array, steps: int, coverage: float) -> Array:
     """Return half the width of the band ``(steps, n)``, infinity where there are too few residuals."""
     sizes = sizes[:, :steps]
     number = np.isfinite(sizes).sum(axis=0)
-    rank = np.ceil((number + 1) * coverage - 1e-9).astype(int)  # 0.9 · 10 is 9
+    rank = np.maximum(np.ceil((number + 1) * coverage - 1e-9).astype(int), 1)  # 0.9 · 10 is 9
     at = np.minimum(rank, np.maximum(number, 1)) - 1
     found = np.take_along_axis(sizes, at[None], axis=0)[0] if len(sizes) else np.zeros(number.shape)
     return np.where(rank <= number, found, np.inf)

@@ -71,6 +71,7 @@ class Variates:
         states = [P @ self.J[:, :n] for P in self.past]
         X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
         Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*self.recordings, strict=True))
+        n = X.shape[1]  # Less than asked for where a past without noise holds fewer, as that of a sine.
         one = np.ones((len(X), int(self.offset)))
         given = np.hstack([X, one, U] if feedthrough else [X, one])
         solved = np.linalg.lstsq(given, Y, rcond=None)[0]

@@ -470,6 +470,22 @@ def test_a_weight_outside_is_refused_and_the_remedy_works() -> None:
     torch.testing.assert_close(layer.weight, W * (0.5 / norm(W)).float())
 
 
+def test_the_norm_of_an_assigned_kernel_is_its_own_though_its_memory_is_used_again() -> None:
+    conv = nn.Conv2d(3, 4, 3, bias=False)
+    sp.constrain(conv, "weight", sp.SpectralNorm(1.0))
+    signs = torch.tensor([1.0, -1.0, 1.0])
+    smooth = (0.01 * torch.randn(4, 3, 1, 1)).expand(4, 3, 3, 3)  # Largest at the frequency 0.
+    buffer = smooth.clone()
+    conv.weight = buffer
+    buffer.copy_(100 * smooth * signs[:, None] * signs)  # Largest near π.
+    with pytest.raises(InManifoldError, match=r"SpectralNorm: expected"):
+        conv.weight = buffer
+    conv.parametrizations.weight[0].norm = 0.01
+    with torch.no_grad():
+        conv.parametrizations.weight.original.copy_(buffer.flatten(1))
+    assert layer_norm(conv, 3, 16) <= 0.01 * (1 + 1e-6)
+
+
 def test_each_bad_argument_and_weight_is_named() -> None:
     for bad in (0.0, -1.0, torch.inf, torch.tensor([1.0, torch.nan])):
         with pytest.raises(ValueError, match=r"norm: expected.*got"):

@@ -80,6 +80,13 @@ def test_too_few_held_out_rows_make_an_infinite_band():
     assert np.isinf(model.simulate(X[0], 5, coverage=0.99).upper).all()
 
 
+def test_the_least_coverage_takes_the_smallest_error():
+    X, _ = driven(200, 0)
+    model = StableLinearModel(lead=10).fit(X)
+    least, small = (model.simulate(X[0], 10, coverage=coverage) for coverage in (1e-12, 1e-3))
+    np.testing.assert_array_equal(least.upper, small.upper)
+
+
 def test_gaussian_bands_grow_as_the_covariance():
     X, U = driven(20000, 2)
     model = StableLinearModel().fit(X, U=U)

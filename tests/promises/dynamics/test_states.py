@@ -190,6 +190,17 @@ def test_the_order_is_chosen_by_held_out_rows():
     assert model.forecast_error_["model"][0] < 0.05
 
 
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("states", [3, "cv"])
+def test_outputs_without_noise_have_no_more_states_than_they_need(states, offset):
+    sine = np.sin(0.3 * np.arange(200))[:, None] + offset
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The column is far from 0.
+        model = StableLinearModel(states=states, offset=offset).fit(sine[:160])
+    assert model.states_ == len(model.A_) == 2
+    np.testing.assert_allclose(model.simulate(sine[:160], 40), sine[160:], atol=1e-5)
+
+
 def test_predictions_use_no_later_row(fitted):
     model, Y, U, _ = fitted
     part = model.predict(Y[:60], U[:60])
