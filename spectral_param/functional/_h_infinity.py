@@ -53,12 +53,13 @@ def h_infinity(system: System, continuous: bool = False) -> float:
     distance = -poles.real.max() if continuous else 1 - np.abs(poles).max()
     if not distance > len(A) * np.finfo(np.float64).eps:
         return math.inf
-    A, B, C, D = _minimal(system, continuous)
-    b, c = _norm(B), _norm(C)
+    minimal = _minimal(system, continuous)
+    b, c = _norm(minimal.B), _norm(minimal.C)
     if b == 0 or c == 0:
-        return _norm(D)
+        return _norm(minimal.D)
     angles = np.abs(poles.imag) if continuous else np.abs(np.angle(poles))
-    return b * c * _search(System(A, B / b, C / c, D / b / c), continuous, angles)
+    system, minimal = (System(A, B / b, C / c, D / b / c) for A, B, C, D in (system, minimal))
+    return b * c * _search(system, minimal, continuous, angles)
 
 
 def _minimal(system: System, continuous: bool) -> System:
@@ -99,15 +100,19 @@ def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
     return L
 
 
-def _search(system: System, continuous: bool, angles: Array) -> float:
-    """Return the norm of a system; ``angles`` are the frequencies at which it resonates, perhaps."""
+def _search(system: System, minimal: System, continuous: bool, angles: Array) -> float:
+    """Return the norm of a system; ``angles`` are the frequencies at which it resonates, perhaps.
+
+    Crossings are those of the minimal system. Norms are those of the given one, whose entries no change of
+    coordinates has rounded: near a slow pole that would move them.
+    """
     ends = [0.0] if continuous else [0.0, math.pi]
     best = max(_norm(system.D), _largest(system, continuous, np.append(angles, ends)))
     for _ in range(_LEVELS):
         level = best * (1 + PRECISION)
         if level == 0:  # Perhaps B drives nothing that C sees.
             level = float(np.finfo(np.float64).eps)
-        crossings = np.append(_crossings(system, continuous, level), ends)
+        crossings = np.append(_crossings(minimal, continuous, level), ends)
         crossings.sort()
         middles = (crossings[1:] + crossings[:-1]) / 2
         found = _largest(system, continuous, np.concatenate([crossings, middles]))

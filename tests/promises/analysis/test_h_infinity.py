@@ -141,3 +141,16 @@ def test_coordinates_of_the_state_do_not_matter() -> None:
         expected = h_infinity(A, B, C)
         # Rounding of the entries of A alone moves its eigenvalues by the condition of T, times eps.
         assert h_infinity(*skew) == pytest.approx(expected, rel=1e-6)
+
+
+def test_slow_and_fast_poles_in_one_system() -> None:
+    """Against norms at frequencies near each of the poles, from 1e-8 of the circle to its centre."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        A = np.diag(1 - 10 ** rng.uniform(-8, 0, 7))
+        B, C = rng.standard_normal((7, 2)), rng.standard_normal((2, 7))
+        points = np.exp(1j * np.append(0.0, np.logspace(-10, math.log10(math.pi), 2000)))
+        H = C @ (B / (points[:, None, None] - np.diag(A)[:, None]))
+        largest = np.linalg.norm(H, 2, axis=(-2, -1)).max()
+        assert h_infinity(A, B, C) >= largest * (1 - 1e-9)
+        assert h_infinity(A, B, C) == pytest.approx(largest, rel=1e-3)
