@@ -23,20 +23,6 @@ def to_double(X: Tensor) -> Tensor:
     return X.to(torch.complex128 if X.is_complex() else torch.float64)
 
 
-def in_double(T: Tensor) -> Array:
-    """Return a copy of T in double precision.
-
-    FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
-    """
-    kind = torch.complex128 if T.is_complex() else torch.float64
-    return T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
-
-
-def from_host(x: Array, like: Tensor) -> Tensor:
-    """Return numbers of the host as a tensor like another one. The host does not wait."""
-    return torch.from_numpy(x).to(like.dtype).to(like.device, non_blocking=True)
-
-
 def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import Array, decomposed, identity_like, in_double, to_double
+from spectral_param._matrices import Array, decomposed, identity_like, to_double
 from spectral_param._scale import balanced, divided, power_of_two_scale
 
 # The quantity by which an eigenvalue leads: modulus or real part.
@@ -425,6 +425,15 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     packed = torch.cat([values[..., None, :], vectors], dim=-2).to(T.dtype.to_complex())
     packed = packed.to(T.device, non_blocking=True)
     return packed[..., 0, :], packed[..., 1:, :]
+
+
+def in_double(T: Tensor) -> Array:
+    """Return a copy of T in double precision.
+
+    FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
+    """
+    kind = torch.complex128 if T.is_complex() else torch.float64
+    return T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
 
 
 def _rayleigh_quotient(

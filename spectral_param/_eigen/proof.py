@@ -101,7 +101,8 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._matrices import Array, from_host, in_double
+from spectral_param._eigen.dense import in_double
+from spectral_param._matrices import Array
 
 # p and τ of (1); and for sparse matrices p and c.
 VECTORS, TAU = 16, 0.65
@@ -121,6 +122,11 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
     """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
     x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
     return x.to(like.device, non_blocking=True)
+
+
+def from_host(x: Array, like: Tensor) -> Tensor:
+    """Return numbers of the host as a tensor like another one. The host does not wait."""
+    return torch.from_numpy(x).to(like.dtype).to(like.device, non_blocking=True)
 
 
 # Hermitian matrices -------------------------------------------------------------------------------

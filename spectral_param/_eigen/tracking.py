@@ -36,7 +36,7 @@ from torch import Tensor
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import Eigentriple, dominant_eigentriple_and_moduli
-from spectral_param._matrices import Array, from_host
+from spectral_param._matrices import Array
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
 # columns costs hardly more than one with a single vector, because both read T once.
@@ -402,7 +402,7 @@ def _result(
     if not is_real:
         pairs[1] = pairs[1].conj()
     parts = (*bases, *pairs)
-    right, left, for_u, for_v = from_host(np.concatenate(parts), T).split([len(part) for part in parts])
+    right, left, for_u, for_v = proof.from_host(np.concatenate(parts), T).split([len(part) for part in parts])
     u, v = for_u @ blocks[0], for_v @ blocks[1]
     u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
     # In two steps, because the power of two next to the largest number is infinite.

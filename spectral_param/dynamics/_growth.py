@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import scipy.linalg
 
 from spectral_param._matrices import Array
 
 _STEPS = 1000
+
+
+class ReachedBound:
+    """What is known of a fit in discrete time with ``A``, ``bound`` and ``reached``."""
+
+    A: Array
+    bound: float
+    reached: float
+
+    @property
+    def bound_active(self) -> bool:
+        """Whether an eigenvalue of A lies on the bound, to 1e-6 of it."""
+        return self.reached >= self.bound * (1 - 1e-6)
+
+    @functools.cached_property
+    def growth(self) -> float:
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
+        return growth_of_powers(self.A)
 
 
 def growth_of_powers(A: Array) -> float:

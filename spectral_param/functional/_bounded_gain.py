@@ -52,7 +52,7 @@ from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
 from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
-from spectral_param.functional._lyapunov import contraction_inverse
+from spectral_param.functional._lyapunov import contraction_inverse, solved
 from spectral_param.functional._systems import System
 
 _EPS = finfo_eps(torch.float64)
@@ -102,19 +102,13 @@ def _value(K: Tensor, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     diagonal[..., n:] += 0.25
     diagonal.mul_(1 + 2 * size * _EPS).add_(_TINY)
     L = torch.linalg.cholesky_ex(H).L
-    return _solved(L, _times(Q.mT, T)), Q, L
+    return solved(L, _times(Q.mT, T)), Q, L
 
 
 def _times(X: Tensor, T: Tensor) -> Tensor:
     """Return X diag(T, I)."""
     n = T.shape[-1]
     return torch.cat([X[..., :n] @ T, X[..., n:]], dim=-1)
-
-
-def _solved(L: Tensor, X: Tensor) -> Tensor:
-    """Return (LLᵀ)⁻¹X."""
-    half = torch.linalg.solve_triangular(L, X, upper=False)
-    return torch.linalg.solve_triangular(L.mT, half, upper=True)
 
 
 def _factors(V: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:

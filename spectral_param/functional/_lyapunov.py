@@ -134,10 +134,10 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
     A, identity = Z - Z.mH - Y.mH @ Y, identity_like(X)
     if growth is None:
         X = X[..., 2 * n :, :]
-        return _solve(_cholesky(X.mH @ X + identity), A)
+        return solved(_cholesky(X.mH @ X + identity), A)
     if growth > 1:
         S = conditioned(X[..., 2 * n :, :], growth)
-        A = _solve(_cholesky(S.mH @ S), A)
+        A = solved(_cholesky(S.mH @ S), A)
     return A - growth * eps * _norm(A) * identity
 
 
@@ -148,7 +148,7 @@ def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n,
         S = S / divisor
     Q = K @ S
     pair = torch.cat([Q, S / 2], dim=-2)
-    return _solve(_cholesky(pair.mH @ pair, eps), Q.mH @ S)
+    return solved(_cholesky(pair.mH @ pair, eps), Q.mH @ S)
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
@@ -194,7 +194,7 @@ def _tiny(H: Tensor) -> float:
     return float(torch.finfo(H.dtype).tiny)
 
 
-def _solve(L: Tensor, B: Tensor) -> Tensor:
+def solved(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
     half = torch.linalg.solve_triangular(L, B, upper=False)
     return torch.linalg.solve_triangular(L.mH, half, upper=True)

@@ -22,7 +22,7 @@ from spectral_param._recurrence.dispatch import (
 )
 from spectral_param._recurrence.sequence import Cell, Result, Rows
 from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
-from spectral_param.nn._cell import ConstrainedCell
+from spectral_param.nn._cell import ConstrainedCell, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 InputMap = Literal["linear", "identity"]
@@ -158,7 +158,7 @@ class BlockRNNCell(ConstrainedCell):
             ValueError: If the input or hx is complex and the cell is not, is of higher precision than the
                 cell, or of another shape.
         """
-        self.check_step(input, hx)
+        check_step(input, hx, self.input_size, self.hidden_size)
         weight = self.weight_hh
         x = converted("input", input, weight.dtype)
         h = None if hx is None else converted("hx", hx, weight.dtype)

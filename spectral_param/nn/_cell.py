@@ -18,6 +18,21 @@ from spectral_param._parametrizations.block_triangular import Blocks, BlockTrian
 from spectral_param.errors import UnsupportedDtypeError
 
 
+def check_step(input: Tensor, hx: Tensor | None, input_size: int, state_size: int) -> None:
+    """Raise unless an input and a state are of the same batch, or of none."""
+    if input.ndim not in (1, 2) or input.shape[-1] != input_size:
+        raise ValueError(
+            f"input: expected shape (batch, {input_size}) or ({input_size},), got "
+            f"{tuple(input.shape)}. For a sequence take the layer, or call the cell for each time step."
+        )
+    expected = (*input.shape[:-1], state_size)
+    if hx is not None and hx.shape != expected:
+        raise ValueError(
+            f"hx: expected shape {expected} for this input, got {tuple(hx.shape)}. Repeat one for the "
+            "whole batch with hx.expand(batch, -1)."
+        )
+
+
 class PicklableModule(nn.Module):
     """A parametrized module that ``pickle`` and ``torch.save`` can save as a whole.
 
@@ -59,20 +74,6 @@ class ConstrainedCell(PicklableModule):
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
         raise NotImplementedError
-
-    def check_step(self, input: Tensor, hx: Tensor | None) -> None:
-        """Raise unless an input and a state are of the same batch, or of none."""
-        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
-            raise ValueError(
-                f"input: expected shape (batch, {self.input_size}) or ({self.input_size},), got "
-                f"{tuple(input.shape)}. For a sequence take the layer, or call the cell for each time step."
-            )
-        expected = (*input.shape[:-1], self.hidden_size)
-        if hx is not None and hx.shape != expected:
-            raise ValueError(
-                f"hx: expected shape {expected} for this input, got {tuple(hx.shape)}. Repeat one for the "
-                "whole batch with hx.expand(batch, -1)."
-            )
 
     @torch.no_grad()
     def _reset_weight_hh(self) -> None:

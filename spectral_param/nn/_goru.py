@@ -9,7 +9,7 @@ from spectral_param._constrain import Init
 from spectral_param._parametrizations import ScaledCayley
 from spectral_param._recurrence.goru import goru
 from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
-from spectral_param.nn._cell import ConstrainedCell
+from spectral_param.nn._cell import ConstrainedCell, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 
@@ -108,7 +108,7 @@ class GORUCell(ConstrainedCell):
             ValueError: If the input or hx is complex, of higher precision than the cell, or of another
                 shape.
         """
-        self.check_step(input, hx)
+        check_step(input, hx, self.input_size, self.hidden_size)
         x = converted("input", input, self.weight_ih.dtype)
         h = x.new_zeros(*x.shape[:-1], self.hidden_size) if hx is None else converted("hx", hx, x.dtype)
         if x.ndim == 1:

@@ -19,7 +19,7 @@ from spectral_param._recurrence.sequence import Cell, Rows, first_states, previo
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import check_bool, chosen_dtype, finfo_eps, whole_number
 from spectral_param.functional._systems import is_system, system_of
-from spectral_param.nn._cell import PicklableModule
+from spectral_param.nn._cell import PicklableModule, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
 # Of slopes from 0 to 1.
@@ -147,26 +147,15 @@ class StateSpaceCell(PicklableModule):
             if here.shape != given.shape:
                 raise ValueError(f"{name}: expected shape {tuple(here.shape)}, got {given.shape}.")
         A, B, C, D = (torch.tensor(part, dtype=torch.float64) for part in found)
-        if self.gain is None:
-            self._put("weight_hh", A)
-            for weight, part in ((self.weight_ih, B), (self.weight_ho, C), (self.weight_io, D)):
-                weight.copy_(part)
-        else:
-            self._put("weight", torch.cat([torch.cat([A, B], dim=1), torch.cat([C, D], dim=1)]))
+        self._take(torch.cat([torch.cat([A, B], dim=1), torch.cat([C, D], dim=1)]))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
         if self.bias is not None:
             self.bias.zero_()
-        W = self._fresh()
-        if self.gain is None:
-            A, B, C, D = self._split(W)
-            self._put("weight_hh", A)
-            for weight, part in ((self.weight_ih, B), (self.weight_ho, C), (self.weight_io, D)):
-                weight.copy_(part)
-        elif not is_parametrized(self, "weight"):  # Else its constraint restarts.
-            self.weight.copy_(W)
+        if self.gain is None or not is_parametrized(self, "weight"):  # Else its constraint restarts.
+            self._take(self._fresh())
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the output and the next state.
@@ -181,17 +170,10 @@ class StateSpaceCell(PicklableModule):
         Raises:
             ValueError: If a shape or a dtype does not fit.
         """
-        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
-            raise ValueError(
-                f"input: expected shape (batch, {self.input_size}) or ({self.input_size},), got "
-                f"{tuple(input.shape)}. For a sequence take the layer."
-            )
-        expected = (*input.shape[:-1], self.state_size)
-        if hx is not None and hx.shape != expected:
-            raise ValueError(f"hx: expected shape {expected} for this input, got {tuple(hx.shape)}.")
+        check_step(input, hx, self.input_size, self.state_size)
         A, B, C, D = self.system()
         u = converted("input", input, A.dtype)
-        x = u.new_zeros(expected) if hx is None else converted("hx", hx, A.dtype)
+        x = u.new_zeros(*u.shape[:-1], self.state_size) if hx is None else converted("hx", hx, A.dtype)
         with autocast_off(u):
             return self.output(x, u, C, D), F.linear(x, A) + F.linear(u, B)
 
@@ -224,6 +206,16 @@ class StateSpaceCell(PicklableModule):
     def _split(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         n = self.state_size
         return W[:n, :n], W[:n, n:], W[n:, :n], W[n:, n:]
+
+    def _take(self, W: Tensor) -> None:
+        """Give the cell the system [[A, B], [C, D]], moved into its set."""
+        if self.gain is not None:
+            self._put("weight", W)
+            return
+        A, B, C, D = self._split(W)
+        self._put("weight_hh", A)
+        for weight, part in ((self.weight_ih, B), (self.weight_ho, C), (self.weight_io, D)):
+            weight.copy_(part)
 
     def _put(self, name: str, W: Tensor) -> None:
         """Give a weight these values, moved into its set."""

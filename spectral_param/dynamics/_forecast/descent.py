@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,7 +13,7 @@ import scipy.optimize
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part, Units
 from spectral_param.dynamics._forecast.windows import Objective, operations, windows_of
-from spectral_param.dynamics._growth import growth_of_powers
+from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._one_step.fit import fit_stable, triangular_pairs
 from spectral_param.dynamics._one_step.schur import block_sizes, reordered
 
@@ -32,7 +31,7 @@ _GAIN = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class ForecastFit:
+class ForecastFit(ReachedBound):
     """A stable linear model and the error of its forecasts over windows of the data.
 
     Attributes:
@@ -54,16 +53,6 @@ class ForecastFit:
     reached: float
     horizon: int | None
     start: str
-
-    @property
-    def bound_active(self) -> bool:
-        """Whether an eigenvalue lies on the bound, to 1e-6 of it."""
-        return self.reached >= self.bound * (1 - 1e-6)
-
-    @functools.cached_property
-    def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
-        return growth_of_powers(self.A)
 
 
 # From short horizons to long ones --------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import constant_columns, side_by_side
 from spectral_param.dynamics._forecast.descent import spectral_radius
-from spectral_param.dynamics._growth import growth_of_powers
+from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._states.model import Innovations, Rows
 from spectral_param.dynamics._states.refine import Refinement
 from spectral_param.dynamics._states.subspace import Variates
@@ -21,7 +20,7 @@ _SAME = 1e-9  # of the largest singular value of the inputs: a direction that is
 
 
 @dataclasses.dataclass(frozen=True)
-class StatesFit:
+class StatesFit(ReachedBound):
     """A stable model of hidden states, in innovation form, and the error of its filter.
 
     Attributes:
@@ -45,16 +44,6 @@ class StatesFit:
     bound: float
     reached: float
     predictor_reached: float
-
-    @property
-    def bound_active(self) -> bool:
-        """Whether an eigenvalue of A lies on the bound, to 1e-6 of it."""
-        return self.reached >= self.bound * (1 - 1e-6)
-
-    @functools.cached_property
-    def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
-        return growth_of_powers(self.A)
 
 
 class Options(NamedTuple):
