@@ -84,7 +84,7 @@ PROMISES = (
         "spectral_param/_parametrizations/memory.py",
         "if state is None or not _is_kept(state, before):",
         "if state is None:",
-        contract("gradient_of_the_read and Householder"),
+        promise("constraints/test_memory.py", "belongs_to_the_numbers"),
     ),
     Fault(
         "checkpointing: a remembered weight shortens the graph of the second of two forward passes",
@@ -855,7 +855,7 @@ STATES = (
         "spectral_param/_parametrizations/scaled_cayley.py",
         'self.register_buffer("signs", None)',
         'self.register_buffer("signs", None, persistent=False)',
-        contract("ScaledCayley and state_dict"),
+        fault_test("other_determinant"),
     ),
     Fault(
         "signs: those of reflections are not part of a checkpoint",
@@ -1021,7 +1021,7 @@ FITS = (
         "spectral_param/dynamics/_selection/choose.py",
         "return of(int(np.argmin(errors))), of(first)",
         "return of(int(np.argmax(errors))), of(first)",
-        fault_test("choice"),
+        promise("dynamics/test_choice.py", "error_is_that_of_a_new_one"),
     ),
     Fault(
         "mean-input: the offset ignores the mean of the inputs",
