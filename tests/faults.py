@@ -1201,7 +1201,7 @@ NETWORKS = (
         "spectral_param/_recurrence/fused.py",
         "[(columns, rows) for rows, columns in self._support]",
         "self._support",
-        promise("nn/test_block_rnn.py", "blocks"),
+        promise("functional/test_rnn.py", "zeros_of_a_large_weight"),
     ),
     Fault(
         "response: the doubled response of a linear network has its halves exchanged",
