@@ -80,8 +80,8 @@ class StateSpaceCell(PicklableModule):
         if nonlinearity is not None and nonlinearity not in _ACTIVATIONS:
             raise ValueError(
                 f"nonlinearity: expected {', '.join(_ACTIVATIONS)} or None, whose slopes are at most 1, got "
-                f"{nonlinearity!r}. Others, as gelu, raise the gain: put layers and activations into "
-                "torch.nn.Sequential, and multiply their constants."
+                f"{nonlinearity!r}. Others, as gelu, raise the gain: apply them to the outputs of single "
+                "layers, and multiply the constants."
             )
         check_bool(bias, "bias")
         dtype = chosen_dtype(dtype)
