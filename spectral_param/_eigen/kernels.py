@@ -36,7 +36,7 @@ from torch import Tensor
 from spectral_param._eigen import proof, symbol
 from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
-from spectral_param._eigen.singular import Pair, leading_pair
+from spectral_param._eigen.singular import Pair, leading_pair, tall
 from spectral_param._matrices import to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -131,7 +131,7 @@ class _One:
         index = 0 if known is None else known.leader
         flat = K.flatten(1)
         if not bool(flat.any() & flat.isfinite().all()):
-            pair = leading_pair(symbol.tall(symbol.symbol(K, points[index : index + 1])[0]))
+            pair = leading_pair(tall(symbol.symbol(K, points[index : index + 1])[0]))
             return Norm(pair, pair.value), index
         scale = power_of_two_scale(flat)
         unit = float(scale)
@@ -194,7 +194,7 @@ class _Search:
         small = self.kernel.shape[0] < self.norms.least_size
         # Small ones are exact to double precision, as LAPACK has them.
         K = to_double(self.kernel) if small else self.kernel
-        K = symbol.tall(symbol.symbol(K, self.points[index : index + 1])[0])
+        K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
         found = self.norms.follow(K)
         # The entries of K are sums that have been rounded.
         found = Norm(found.pair, found.bound * (1 + 2 * torch.finfo(K.dtype).eps))

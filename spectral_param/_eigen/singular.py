@@ -46,7 +46,12 @@ class Pair(NamedTuple):
     vector: Tensor
 
 
-# T is of shape (..., m, n) with m ≥ n in all of the following.
+def tall(T: Tensor) -> Tensor:
+    """Return matrices (..., m, n), m ≥ n: T or its transpose."""
+    return T.mT if T.shape[-2] < T.shape[-1] else T
+
+
+# T is of shape (..., m, n) with m ≥ n in all of the following, but in :func:`divided_by_norm`.
 
 
 def leading_pair(T: Tensor) -> Pair:
@@ -200,7 +205,7 @@ def norm(T: Tensor, known: Pair | None = None) -> Tensor:
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
     r"""Return W = f T, f = c/σ, as a function of T, an ordinary tensor, for c on the host and σ > 0.
 
-    c is constant. With the gradient G of W,
+    T (m, n) may have m < n; the pair is that of its transpose then. c is constant. With the gradient G of W,
 
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """
@@ -209,11 +214,14 @@ def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g = (physical_conj(X) * G).real.sum(dim=(-2, -1)) * f / sigma
-        u = g[..., None] * _left(X, sigma, v)
-        outer = u[..., :, None], physical_conj(v)[..., None, :]
+        u = (g[..., None] * _left(tall(X), sigma, v))[..., :, None]
+        outer = u, physical_conj(v)[..., None, :]
+        if X.shape[-2] < X.shape[-1]:
+            outer = outer[1].mT, u.mT
         return (torch.addcmul(f[..., None, None] * G, *outer, value=-1),)
 
     def reference(T: Tensor) -> Tensor:
-        return T * (f * sigma / _Leading.apply(T, sigma, v)[0])[..., None, None]  # type: ignore[no-untyped-call]
+        S: Tensor = _Leading.apply(tall(T), sigma, v)[0]  # type: ignore[no-untyped-call]
+        return T * (f * sigma / S)[..., None, None]
 
     return node(X * f[..., None, None], pull_back, reference, T)

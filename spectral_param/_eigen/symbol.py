@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import promoted
-from spectral_param._eigen.singular import Pair, norm, recorded_norm
+from spectral_param._eigen.singular import Pair, norm, recorded_norm, tall
 
 # The least quotient of the largest norm on the grid and the bound.
 TIGHT = 0.9775
@@ -111,11 +111,6 @@ class Leader(NamedTuple):
     pair: Pair
     bound: Tensor
     frequency: Tensor
-
-
-def tall(T: Tensor) -> Tensor:
-    """Return matrices (..., m, n), m ≥ n: T or its transpose."""
-    return T.mT if T.shape[-2] < T.shape[-1] else T
 
 
 def norm_at(K: Tensor, found: Leader) -> Tensor:

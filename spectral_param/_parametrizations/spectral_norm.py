@@ -13,7 +13,7 @@ from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
-from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm
+from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm, tall
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.spectral_radius import warn_degenerate
@@ -117,7 +117,7 @@ class SpectralNorm(Bounded):
             sigma = leader.pair.value
             found = Norm(leader.pair, leader.bound)
         else:
-            found = self.tracking.follow(symbol.tall(T))
+            found = self.tracking.follow(tall(T))
             sigma = found.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(found.bound)
@@ -143,8 +143,7 @@ class SpectralNorm(Bounded):
             sigma = symbol.norm_at(self._kernel(T), leader)
             W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
         else:
-            W = divided_by_norm(symbol.tall(T), pair, c)
-            W = W if W.shape == T.shape else W.mT
+            W = divided_by_norm(T, pair, c)
         if bool(active.all()):
             return W
         return torch.where(active.to(T.device, non_blocking=True)[..., None, None], W, T)
@@ -158,7 +157,7 @@ class SpectralNorm(Bounded):
             axes = len(self.strides)
             sigma, cosine = symbol.norm_on_grid(self._kernel(S), axes, traced)
         else:
-            sigma, cosine = (recorded_norm if traced else norm)(symbol.tall(S)), 1.0
+            sigma, cosine = (recorded_norm if traced else norm)(tall(S)), 1.0
         scale = scale[..., 0, 0]
         size = (sigma * scale).detach()
         active = self._active(size / cosine, T) & ~_is_zero(size, T)
@@ -218,7 +217,7 @@ class SpectralNorm(Bounded):
     def _bound_of(self, T: Tensor) -> Tensor:
         """Return the norms by LAPACK, or bounds of them for a convolution."""
         if not self._is_convolution():
-            return leading_pair(symbol.tall(T)).value
+            return leading_pair(tall(T)).value
         # The caller of an assignment may change T later, and the follower keeps what it is given.
         return self.kernels.follow(self._kernel(T.detach().clone()), len(self.strides)).bound
 

@@ -111,3 +111,20 @@ def test_the_graph_is_shared_by_reads_and_freed_by_the_last_backward_pass(make) 
         assert memory.last.graph() is not None
         loss.backward()
     assert memory.last.graph() is None
+
+
+@pytest.mark.parametrize("make", [sp.SpectralNorm, sp.SpectralRadiusNorm])
+def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make(100.0, mode="at_most"))
+    W = layer.weight
+    memory = layer.parametrizations.weight[0]._memory
+    assert memory.last.graph is None
+    G = torch.randn_like(W)
+    W.backward(G)
+    assert torch.equal(layer.parametrizations.weight.original.grad, G)
+
+
+def test_a_wide_weight_is_one_node() -> None:
+    layer = sp.constrain(torch.nn.Linear(9, 6), "weight", sp.SpectralNorm(0.1))
+    assert layer.weight.requires_grad
+    assert layer.parametrizations.weight[0]._memory.last.graph is None
