@@ -66,27 +66,6 @@ def node(value: Tensor, pull_back: PullBack, reference: Callable[..., Tensor], *
     return attach(Map(value, pull_back, reference), *inputs)
 
 
-def pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:
-    """Return how the one node between ``inputs`` and a value pulls back; None if there are more.
-
-    Where the value is the one input, as that of a bound that is not reached, a gradient stays what it is.
-    """
-    if len(inputs) == 1 and value is inputs[0]:
-        return _unchanged
-    found: Any = value.grad_fn
-    pull_back: PullBack | None = getattr(found, "pull_back", None)
-    if pull_back is None or len(found.next_functions) != len(inputs):
-        return None
-    for (before, _), t in zip(found.next_functions, inputs, strict=True):
-        if before is not t.grad_fn:
-            return None
-    return pull_back
-
-
-def _unchanged(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
-    return (G,)
-
-
 def differentiated(
     function: Callable[..., Tensor | tuple[Tensor, ...]],
     inputs: Sequence[Any],

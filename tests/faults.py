@@ -423,8 +423,8 @@ GRADIENTS = (
     Fault(
         "norm-hessian: the second derivative takes the factor for a constant",
         "spectral_param/_eigen/singular.py",
-        "f * sigma / _Leading.apply(T, sigma, v)[0]",
-        "f * sigma / sigma",
+        "T * (f * sigma / S)",
+        "T * (f * sigma / sigma)",
         contract("SpectralNorm and gradients"),
     ),
     Fault(

@@ -34,10 +34,10 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import proof, symbol
-from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.singular import Pair, leading_pair, tall
 from spectral_param._matrices import to_double
+from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
 
 # Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
@@ -55,7 +55,7 @@ _SUMMED = 1e-5
 class KernelFollower:
     """The leaders of kernels that change little from read to read.
 
-    A cache, as :class:`spectral_param._eigen.follower.Follower` is. A copy knows nothing.
+    A cache, as :class:`spectral_param._eigen.tracking.Follower` is. A copy knows nothing.
 
     Args:
         solver: ``"dense"`` for LAPACK, with nothing kept; ``"tracking"``; or ``"auto"`` for LAPACK at the

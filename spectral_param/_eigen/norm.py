@@ -36,7 +36,6 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._eigen import proof
-from spectral_param._eigen.follower import Solver, least_size
 from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._matrices import Array, to_double
 
@@ -488,15 +487,15 @@ def _refreshed(V: Tensor, found: list[_Ritz], S: Tensor) -> Tensor:
 class NormFollower:
     """The norms of matrices that change little from read to read.
 
-    A cache, as :class:`spectral_param._eigen.follower.Follower` is. A copy knows nothing.
+    A cache, as :class:`spectral_param._eigen.tracking.Follower` is. A copy knows nothing.
 
     Args:
         solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking where the smaller side is at least 64.
     """
 
-    def __init__(self, solver: Solver) -> None:
-        self.solver: Solver = solver
-        self.least_size = least_size(solver, _paths.TRACKED_NORM)
+    def __init__(self, solver: _paths.Solver) -> None:
+        self.solver: _paths.Solver = solver
+        self.least_size = _paths.least_size(solver, _paths.TRACKED_NORM)
         self._known: tuple[State, Last] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -124,11 +124,6 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
     return x.to(like.device, non_blocking=True)
 
 
-def from_host(x: Array, like: Tensor) -> Tensor:
-    """Return numbers of the host as a tensor like another one. The host does not wait."""
-    return torch.from_numpy(x).to(like.dtype).to(like.device, non_blocking=True)
-
-
 # Hermitian matrices -------------------------------------------------------------------------------
 
 
@@ -292,11 +287,16 @@ class Compression(NamedTuple):
     image: Array  # LᴴPR
 
 
-def residuals(compression: Array, defect: Array, x: Array, values: Any) -> Array:
-    """Return ‖P Rx - θ Rx‖ for each column x and its θ, from RᴴPR and EᴴE."""
-    inside = (np.abs(compression @ x - x * values) ** 2).sum(axis=0)
-    outside = (x.conj() * (defect @ x)).sum(axis=0).real
-    return np.sqrt(inside + outside.clip(min=0))
+def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
+    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
+
+    def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
+        inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
+        outside = (x.conj() * (defect @ x)).sum(axis=0).real
+        return np.sqrt(inside + outside.clip(min=0))
+
+    c = compression
+    return of(c.right, c.right_defect, right, values), of(c.left, c.left_defect, left, np.conj(values))
 
 
 class Inside(NamedTuple):
@@ -311,7 +311,7 @@ class Inside(NamedTuple):
 
 def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
     """Return this part for V and U of ``cut`` columns each; None if UᴴV is singular."""
-    right, right_defect, left, left_defect, overlap, image = compression
+    overlap, image = compression.overlap, compression.image
     c, d = (basis[:, :cut] for basis in bases)
     try:
         dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
@@ -321,8 +321,7 @@ def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> I
         rows = np.linalg.inv(Y) @ dual
     except np.linalg.LinAlgError:
         return None
-    r = residuals(right, right_defect, c @ Y, theta)
-    s = residuals(left, left_defect, rows.conj().T, theta.conj())
+    r, s = residuals(compression, c @ Y, rows.conj().T, theta)
     leader = float(abs(theta[0]))
     if not 0 < leader < math.inf:
         return None
@@ -414,7 +413,8 @@ def bounded_resolvent(
     if first > PRODUCTS:
         return M
     # (I - Π)ᵀ acts on rows.
-    projector = from_host((inside.c @ inside.dual).T, right) @ right
+    onto = torch.from_numpy((inside.c @ inside.dual).T)
+    projector = onto.to(right.device, right.dtype, non_blocking=True) @ right
     onto_left = left.mT
     z = random_rows((VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)

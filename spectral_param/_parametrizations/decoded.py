@@ -8,12 +8,10 @@ are, it gets signs, flags, a permutation or an orthogonal matrix, and from the m
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host, is_plain
-from spectral_param._matrices import Array
 from spectral_param._parametrizations.orthogonal import polar_factor
 
 _BASE = 256  # A digit is exact in bfloat16.
@@ -31,16 +29,6 @@ def signs(x: Tensor, like: Tensor, negative: int | None = None) -> Tensor:  # (.
         x = torch.argsort(torch.argsort(x, dim=-1, stable=True), dim=-1).to(x.dtype) - (negative - 0.5)
     found = torch.copysign(torch.ones_like(x), x)
     return found.to(like.dtype) if like.is_complex() else found
-
-
-def sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> Array:
-    """Return :func:`signs` of one matrix as an array, for a real tensor ``like`` on the host."""
-    if x.dtype != like.dtype or x.device != like.device:
-        x = x.real.to(like)
-    found: Array = np.copysign(1, x.numpy())
-    if negative is None or np.count_nonzero(found < 0) == negative:
-        return found
-    return signs(x, like, negative).numpy()
 
 
 def flags(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_on_host
-from spectral_param._node import Map, PullBack, attach, differentiated, pull_back_of
+from spectral_param._node import Map, PullBack, attach, differentiated
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -209,11 +209,32 @@ def _evaluated(
         constraint._become_like(kept)
     if state is None:
         return W.clone(), None, None  # Edits of the weight must not reach the copies.
-    pull_back = pull_back_of(W, copies)
+    pull_back = _pull_back_of(W, copies)
     graph = _Graph(W, copies) if pull_back is None and W.requires_grad else None
     weak = None if graph is None else weakref.ref(graph)
     needed = tuple(map(_requires_grad, copies))
     return W, _Read(marks, values, state, found, kept, needed, pull_back, weak), graph
+
+
+def _pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:
+    """Return how the one node between ``inputs`` and a value pulls back; None if there are more.
+
+    Where the value is the one input, as that of a bound that is not reached, a gradient stays what it is.
+    """
+    if len(inputs) == 1 and value is inputs[0]:
+        return _unchanged
+    found: Any = value.grad_fn
+    pull_back: PullBack | None = getattr(found, "pull_back", None)
+    if pull_back is None or len(found.next_functions) != len(inputs):
+        return None
+    for (before, _), t in zip(found.next_functions, inputs, strict=True):
+        if before is not t.grad_fn:
+            return None
+    return pull_back
+
+
+def _unchanged(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
+    return (G,)
 
 
 def _as_it_is(t: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._matrices import Array, decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
-from spectral_param._parametrizations.decoded import sign_array, signs
+from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._cayley import (
@@ -102,7 +102,7 @@ class ScaledCayley(Parametrization):
             d = self.signs
             if d is None:
                 return known, self._diagonal(T, theta).numpy()
-            return known, sign_array(d, T, self._count(T.shape[-1]))
+            return known, _sign_array(d, T, self._count(T.shape[-1]))
         return known, self._diagonal(T, None) if theta is None else None
 
     def constrain(  # type: ignore[override]
@@ -237,3 +237,13 @@ class ScaledCayley(Parametrization):
                 "Use negative_ones=None, or another start: spectral_param.constrain(..., init='paper')."
             )
         return d
+
+
+def _sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> Array:
+    """Return :func:`signs` of one matrix as an array, for a real tensor ``like`` on the host."""
+    if x.dtype != like.dtype or x.device != like.device:
+        x = x.real.to(like)
+    found: Array = np.copysign(1, x.numpy())
+    if negative is None or np.count_nonzero(found < 0) == negative:
+        return found
+    return signs(x, like, negative).numpy()

@@ -11,7 +11,7 @@ from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
-from spectral_param._eigen.follower import Leader
+from spectral_param._eigen.tracking import Leader
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded

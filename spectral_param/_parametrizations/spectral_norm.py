@@ -9,7 +9,6 @@ from torch import Tensor
 
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
-from spectral_param._eigen.follower import Solver
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
@@ -17,6 +16,7 @@ from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, 
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.spectral_radius import warn_degenerate
+from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_choice, check_finite, finfo_eps

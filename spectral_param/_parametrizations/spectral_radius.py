@@ -19,10 +19,11 @@ from spectral_param._eigen.dense import (
     is_degenerate,
 )
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
-from spectral_param._eigen.follower import Follower, Solver
+from spectral_param._eigen.tracking import Follower
 from spectral_param._matrices import to_double
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._paths import Solver
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional._checks import check_choice, finfo_eps
@@ -37,7 +38,7 @@ class _Found(NamedTuple):
     """What a read of a weight finds about T, or about T divided by its extreme size."""
 
     triple: Eigentriple
-    regular: bool  # See :class:`spectral_param._eigen.follower.Leader`.
+    regular: bool  # See :class:`spectral_param._eigen.tracking.Leader`.
     size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
 
 
