@@ -49,6 +49,8 @@ COLD_SWEEPS, ROUNDS, DEGREES = 3, 4, 80
 REACH, LOWEST = 0.75, 0.25
 # Power steps of a read, before the block is asked.
 POWERS = 4
+# Where n entries are added, and so many of n rows hold most of the result, single precision is not enough.
+_NARROW = 8.0
 # Part of the tolerance that a bound may use up before the block is filtered.
 WORN = 0.4
 # If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
@@ -170,12 +172,12 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_
                 outside=[audit.outside for audit in audits],
                 second=[audit.second for audit in audits],
             )
-            return _norms(_leading(V, found), _tops(found), [audit.upper for audit in audits]), None, kept
+            return _of_block(T, V, found, [audit.upper for audit in audits]), None, kept
         if degree > DEGREES:
             break
         start, is_stale = _refreshed(V, found, S), True
     assert found is not None
-    best = _leading(V, found), found
+    best = V, found
     return None, best, _lost(state, len(edges))._replace(block=V, edges=edges)
 
 
@@ -213,7 +215,7 @@ def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
     tops = _tops(found)
     worn = max(map(_worn, upper, tops, [T] * len(tops)))
     state = state._replace(second=second, is_stale=worn > WORN)
-    return (_norms(_leading(V, found), tops, upper) if worn <= 1 else None), state
+    return (_of_block(T, V, found, upper) if worn <= 1 else None), state
 
 
 def _by_powers(T: Tensor, v: Tensor, second: list[float]) -> Norm | None:
@@ -226,14 +228,16 @@ def _by_powers(T: Tensor, v: Tensor, second: list[float]) -> Norm | None:
         length = _length(v)
         theta = (_length(u) / length) ** 2
         r = z - theta.to(T.dtype) * v
-        v = z / _length(z).to(T.dtype)
-        squares, defects = torch.stack([theta, (_length(r) / length) ** 2]).reshape(2, -1).tolist()
+        numbers = torch.stack([theta, (_length(r) / length) ** 2, _narrowness(u)])
+        squares, defects, narrow = numbers.reshape(3, -1).tolist()
         if not all(map(_is_ordinary, squares)):
             break
         upper = list(map(proof.temple_bound, squares, defects, [b**2 for b in second]))
         worn = max(map(_worn, upper, squares, [T] * len(squares)))
+        leader = z / _length(z).to(T.dtype)
         if worn <= 1:
-            return _norms(v.reshape(len(second), -1), squares, upper)
+            return _norms(leader.reshape(len(second), -1), *_exact(T, v, squares, narrow, squares, upper))
+        v = leader
         if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
             break
         before = worn
@@ -350,14 +354,50 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, list[_Ritz]] | No
     """Return the norms by Cholesky or LAPACK, and the block with the vectors found."""
     if best is not None:
         G = to_double(T)
-        v, tops = best[0], _tops(best[1])
-        upper = [top * (1 + 2 * tolerance(T.dtype)) for top in tops]
+        upper = [top * (1 + 2 * tolerance(T.dtype)) for top in _tops(best[1])]
         s = torch.tensor(upper, dtype=torch.float64, device="cpu").to(T.device)
         if bool(proof.is_below(G.mH @ G, s).all()):
-            return _norms(v, tops, upper), block
+            return _norms(_leading(*best), _tops(best[1]), upper), block
     pair = leading_pair(T)
     v = torch.where(pair.vector.isfinite(), pair.vector, 0)
     return Norm(pair, pair.value), _orthonormal(_beside(v[..., None], block[..., :-1]))
+
+
+def _of_block(T: Tensor, V: Tensor, found: list[_Ritz], upper: list[float]) -> Norm:
+    """Return the norms for the leading Ritz vectors, and bounds of σ² beside the Ritz values.
+
+    V is orthonormal up to some rounding errors, by which values and bounds may be too small. A vector's own
+    quotient, of lengths in double precision, does not have them.
+    """
+    v = _leading(V, found)
+    x = v.reshape(*T.shape[:-2], -1)
+    u = _image(T, x)
+    squares, narrow = torch.stack([(_length(u) / _length(x)) ** 2, _narrowness(u)]).reshape(2, -1).tolist()
+    return _norms(v, *_exact(T, x, squares, narrow, _tops(found), upper))
+
+
+def _narrowness(u: Tensor) -> Tensor:  # (..., m) -> (..., 1)
+    """Return the inverse of the number of entries that most of a vector is in."""
+    fourth = torch.linalg.vector_norm(u, 4, dim=-1, keepdim=True)
+    return ((fourth / torch.linalg.vector_norm(u, dim=-1, keepdim=True)) ** 4).double()
+
+
+def _exact(
+    T: Tensor, v: Tensor, squares: list[float], narrow: list[float], tops: list[float], upper: list[float]
+) -> tuple[list[float], list[float]]:
+    """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bounds that stand beside values ``tops``.
+
+    An entry of Tv that is large from one product on is rounded in each of the n additions after it. These
+    errors cancel in ``squares``, a sum over many entries, but not where few are large: there it is computed
+    in double precision.
+    """
+    is_exact = max(narrow) * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
+    if is_exact:
+        v = to_double(v)
+        squares = ((_length(_image(to_double(T), v)) / _length(v)) ** 2).reshape(-1).tolist()
+    # The quotient of a vector that is not exact may raise a bound, but not lower it.
+    least = 0.0 if is_exact else 1.0
+    return squares, [b * max(least, new / old) for b, new, old in zip(upper, squares, tops, strict=True)]
 
 
 def _norms(v: Tensor, tops: list[float], upper: list[float]) -> Norm:

@@ -1,7 +1,8 @@
 """A bound: a number, one number for each matrix, or what the weight has at registration.
 
-A number is an attribute. Numbers for several matrices, and what ``"present"`` has found, are a buffer in
-double precision. So checkpoints, averages and distributed modules have it, and no conversion rounds it.
+The number that the constructor gets is an attribute. A tensor, what ``"present"`` has found, and what is set
+later, as by a schedule, are a buffer in double precision. So checkpoints, averages and
+distributed modules have it, and no conversion rounds it.
 """
 
 from __future__ import annotations
@@ -56,14 +57,15 @@ class Bounded(Parametrization):
         setattr(self, name, value)
 
     def _as_bound(self, value: Any) -> Any:
-        """Return a number or "present" as it is, and make a buffer of other ones."""
+        """Return "present" and the constructor's number as they are, and make a buffer of others."""
         name, values = self._bound, self._checked(value)
         if not isinstance(values, Tensor):
             return values
         buffer = self._buffers.get(name)
         if values.ndim == 0 and buffer is not None:
             values = values.expand(buffer.shape).clone()
-        if values.ndim == 0 and not self._is_present:
+        is_first = buffer is None and name not in vars(self)  # The constructor's.
+        if values.ndim == 0 and is_first and not isinstance(value, Tensor) and not self._is_present:
             return values.item()
         vars(self).pop(name, None)
         self.register_buffer(name, self._beside_weight(values))
@@ -173,10 +175,8 @@ class Bounded(Parametrization):
         super()._load_from_state_dict(state_dict, prefix, *args)
         if present is not None:
             self._buffers[name] = present
-        elif not self._is_present:
-            return
         if key not in state_dict:
-            # Earlier versions did not save numbers that the constructor gets.
+            # The number that a constructor gets is not saved, nor did earlier versions save its tensor.
             if self._is_present:
                 missing.append(key)
             return

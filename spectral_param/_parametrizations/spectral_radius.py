@@ -58,8 +58,8 @@ class SpectralRadiusNorm(Bounded):
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration, so that a trained network keeps its outputs. The ``state_dict`` has a tensor, and
-            what ``"present"`` found.
+            registration, so that a trained network keeps its outputs. The ``state_dict`` has what
+            ``"present"`` found, a tensor, and what is set later, but not the constructor's number.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
             Use weight decay, or :class:`spectral_param.LyapunovForm`, which does not have this problem.

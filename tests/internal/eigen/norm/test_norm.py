@@ -135,3 +135,16 @@ def test_lapack_and_the_recorded_norm(dtype, scale) -> None:
     (g,) = torch.autograd.grad(recorded.sum(), T)
     assert abs(torch.linalg.matrix_norm(g) - 1).max() <= 1e-5
     assert recorded_norm(torch.zeros(3, 2)) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("shape", [(70, 66), (800, 700)])
+def test_a_norm_that_one_entry_holds_is_not_rounded_away(shape, dtype) -> None:
+    """The entry is rounded in each of the n additions after it, up or down."""
+    follower = NormFollower("tracking")
+    for scale in (1.0, 1.0001, 1.0002, 1.7, 1.7003, 2.3):
+        T = 1e-3 * torch.randn(shape, dtype=dtype)
+        T[1, 3] = scale * (0.989 + 0.1478j * dtype.is_complex)
+        found = follower.follow(T.clone())
+        eps = torch.finfo(dtype).eps
+        assert -eps < (found.bound / true(T) - 1).item() < 6 * eps
