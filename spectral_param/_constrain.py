@@ -321,7 +321,7 @@ def _prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -
         link.gates = _known_gates(owner, name) if gates is None else gates
         if _is_kernel(owner, name):
             link.kernel_dims = len(owner.kernel_size)  # type: ignore[arg-type]
-            link.strides = _strides(owner)
+            link.strides = strides_of(owner)
     return link
 
 
@@ -498,17 +498,26 @@ def _check_padding(owner: Any) -> None:
             "repeats pixels, so that the norm of the layer is larger than that of its kernel, by a factor "
             "that depends on the size of the image. Pad with zeros."
         )
-    reach = tuple(d * (k - 1) for k, d in zip(owner.kernel_size, owner.dilation, strict=True))
-    is_circular = mode == "circular" and not isinstance(padding, str)
-    if is_circular and any(2 * p > r for p, r in zip(padding, reach, strict=True)):
+    if repeats_results(owner):
         raise ValueError(
             f"{kind}: expected a circular padding of at most half of dilation * (kernel_size - 1) = "
-            f"{reach} for SpectralNorm, got {tuple(padding)}, which repeats results, so that the norm of the "
-            "layer is larger than that of its kernel. Take padding='same'."
+            f"{_reach(owner)} for SpectralNorm, got {tuple(padding)}, which repeats results, so that the "
+            "norm of the layer is larger than that of its kernel. Take padding='same'."
         )
 
 
-def _strides(owner: Any) -> tuple[int, ...]:
+def repeats_results(owner: Any) -> bool:
+    """Return whether a convolution pads circularly by so much that results occur twice."""
+    if owner.padding_mode != "circular" or isinstance(owner.padding, str):
+        return False
+    return any(2 * p > r for p, r in zip(owner.padding, _reach(owner), strict=True))
+
+
+def _reach(owner: Any) -> tuple[int, ...]:
+    return tuple(d * (k - 1) for k, d in zip(owner.kernel_size, owner.dilation, strict=True))
+
+
+def strides_of(owner: Any) -> tuple[int, ...]:
     """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
         # Where the stride does not divide the image, the last and the first result are closer than a stride.

@@ -65,7 +65,8 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
         wanted = "n" if shapes == "square" else "m"
         raise NotSquareError(
             f"{name}: expected {gates} gates, so a weight (..., {gates}*{wanted}, n), got "
-            f"shape {shape}. Pass gates = number of rows / rows of one block."
+            f"shape {shape}. Pass gates = number of rows / rows of one block. Transpose a weight that "
+            "has its blocks side by side, as for x @ W."
         )
     m = rows // gates
     if shapes == "square" and m != n:

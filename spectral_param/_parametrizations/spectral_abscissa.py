@@ -18,7 +18,7 @@ from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import rounding_tolerance, warn_degenerate
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_choice
+from spectral_param.functional._checks import check_choice, check_finite
 
 Mode = Literal["equal", "at_most"]
 
@@ -118,6 +118,7 @@ class SpectralAbscissa(Bounded):
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, shifted if W is outside the set."""
+        check_finite(W, "SpectralAbscissa")
         triple = dominant_eigentriple(W, "real")
         if self._takes_present(project):
             self._take_present(triple.eigenvalue.real)

@@ -55,7 +55,8 @@ class SpectralNorm(Bounded):
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
         mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
             compared with a bound slightly above ‖T‖, see below. If c lies between the two, T is scaled
-            although ‖T‖ ≤ c, by no more than the two differ.) ``"equal"``: ‖W‖ = c always.
+            although ‖T‖ ≤ c, by no more than the two differ.) ``"equal"``: ‖W‖ = c always; of a convolution
+            the bound is c, see below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular

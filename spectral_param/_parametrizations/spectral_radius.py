@@ -26,7 +26,7 @@ from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._paths import Solver
 from spectral_param._scale import balanced, divided, power_of_two_scale
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import check_choice, finfo_eps
+from spectral_param.functional._checks import check_choice, check_finite, finfo_eps
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -234,6 +234,7 @@ class SpectralRadiusNorm(Bounded):
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, scaled if W is outside the set."""
+        check_finite(W, "SpectralRadiusNorm")
         scale = _extreme_scale(W)
         S = divided(W, scale)
         scale = scale[..., 0, 0]

@@ -25,12 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param._constrain import _strides
+from spectral_param._constrain import repeats_results, strides_of
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._matrices import to_double
+from spectral_param.analysis._h_infinity import h_infinity
 from spectral_param.functional._proven_norm import norm_bound
 from spectral_param.nn._modrelu import ModReLU
+from spectral_param.nn._state_space import StateSpace, StateSpaceCell
 
 # The largest slopes, rounded up.
 GELU, GELU_TANH = 1.1289041451851549, 1.1289930686587719
@@ -39,19 +41,16 @@ SELU = 1.7580993408473769
 
 
 class UnknownConstantError(ValueError):
-    """No constant is known; the message is what is wrong."""
+    """No constant of a known layer is proven; the message is what was expected."""
 
 
-def constant(module: nn.Module) -> float:
-    """Return the constant of a layer without children.
+def constant(module: nn.Module) -> float | None:
+    """Return the constant of a layer, None for a class that is not known.
 
     Raises:
         UnknownConstantError: If none is proven.
     """
-    kind = type_before_parametrizations(module)
-    found = _CONSTANTS.get(kind)
-    if found is None:
-        raise UnknownConstantError(f"one of {', '.join(sorted(KNOWN))}")
+    found = _CONSTANTS.get(type_before_parametrizations(module))
     return found(module) if callable(found) else found
 
 
@@ -76,6 +75,8 @@ def _convolution(module: Any) -> float:
     """Return the bound for images of every size; see :mod:`spectral_param._eigen.symbol`."""
     if module.padding_mode not in ("zeros", "circular"):
         raise UnknownConstantError("padding_mode 'zeros' or 'circular'")
+    if repeats_results(module):
+        raise UnknownConstantError("a circular padding of at most half of dilation * (kernel_size - 1)")
     W = module.weight.detach()
     _check_weight(W)
     if not bool(W.any()):
@@ -83,7 +84,7 @@ def _convolution(module: Any) -> float:
     kernels = to_double(W).unflatten(
         0, (module.groups, -1)
     )  # A transposed convolution is the adjoint of one.
-    strides = _strides(module)
+    strides = strides_of(module)
     leader = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
     return float(leader.bound.max()) * (1 + rounding)
@@ -95,6 +96,8 @@ def _batch_norm(module: Any) -> float:
     scale = 1 / (module.running_var.double() + module.eps).sqrt()
     if module.weight is not None:
         scale = scale * module.weight.detach().double().abs()
+    if not bool(scale.isfinite().all()):
+        raise UnknownConstantError("finite statistics and weights")
     return float(scale.max())
 
 
@@ -153,6 +156,18 @@ def _modrelu(module: Any) -> float:
     if not bool((module.bias <= 0).all()):
         raise UnknownConstantError("biases of at most 0: with a positive one modReLU jumps")
     return 1.0
+
+
+def _state_space(module: Any) -> float:
+    """Return the gain from a sequence to the outputs, from the same initial states."""
+    if any(type_before_parametrizations(cell) is not StateSpaceCell for cell in module.cells):
+        raise UnknownConstantError("cells of the class StateSpaceCell")
+    result = 1.0
+    for i in range(0, len(module.cells), module.num_directions):
+        cells = module.cells[i : i + module.num_directions]
+        # The search ends within 1e-10.
+        result *= math.hypot(*(float(h_infinity(*cell.system())) for cell in cells)) * (1 + 1e-9)
+    return result
 
 
 def _prelu(module: Any) -> float:
@@ -215,5 +230,6 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.Softmin: 0.5,
     nn.Softmax2d: 0.5,
     ModReLU: _modrelu,
+    StateSpace: _state_space,
 }
 KNOWN = {"Sequential", "Residual", *(kind.__name__ for kind in _CONSTANTS)}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param.analysis._layer_constants import UnknownConstantError, constant
+from spectral_param.analysis._layer_constants import KNOWN, UnknownConstantError, constant
 from spectral_param.functional._checks import check_module, check_real, is_finite, with_arrays
 from spectral_param.nn._residual import Residual
 
@@ -26,9 +26,11 @@ def lipschitz(model: nn.Module, constants: Mapping[str, float] | None = None) ->
     r"""Return a proven Lipschitz constant of a network in the 2-norm: :math:`‖f(x) - f(y)‖_2 ≤ L ‖x - y‖_2`.
 
     It is the product of the constants of the layers. (Of :class:`spectral_param.nn.Residual` 1 + that of its
-    function.) Constrained or not, a linear layer has the norm of its weight, a convolution the bound that
-    :class:`spectral_param.SpectralNorm` uses, for images of every size. Each is proven from above, up to the
-    rounding errors of the forward pass of the network. A product is rarely the least constant of the network.
+    function; of :class:`spectral_param.nn.StateSpace` the gain from a sequence to the outputs, from the same
+    initial states.) Constrained or not, a linear layer has the norm of its weight, a convolution the bound
+    that :class:`spectral_param.SpectralNorm` uses, for images of every size. Each is proven from above, up to
+    the rounding errors of the forward pass of the network. A product is rarely the least constant of the
+    network.
 
     Only what is known counts: ``torch.nn.Sequential`` and the layers of torch.nn that the message lists, in
     evaluation. Of other modules, subclasses among them, and of hooks nobody knows what they do with their
@@ -94,25 +96,30 @@ class _Walk:
                 result *= self.of(part, prefix + child, inside_residual) * _ROUNDING
             return result
         if kind is Residual:
-            function = module.get_submodule("function")
-            return (1 + self.of(function, f"{prefix}function", inside_residual=True)) * _ROUNDING
+            function = self.of(module.get_submodule("function"), f"{prefix}function", inside_residual=True)
+            return (1 + function) * (0.5 if module.mean else 1.0) * _ROUNDING
         try:
-            return constant(module)
+            known = constant(module)
         except UnknownConstantError as error:
-            _refuse(module, name, str(error))
+            _refuse(module, name, str(error), _stated(name))
+        if known is None:
+            expected = "a module whose forward is known"
+            remedy = f"{_UNKNOWN.get(kind, '')}{_stated(name)} Known are {', '.join(sorted(KNOWN))}."
+            _refuse(module, name, expected, remedy)
+        return known
 
     def check(self, module: nn.Module, name: str, inside_residual: bool) -> None:
         """Raise if the module does not do what its class says."""
         if module.training:
-            _refuse(module, name, "a module in evaluation: call model.eval() first")
+            _refuse(module, name, "a module in evaluation", "Call model.eval() first.")
         if any(getattr(module, hooks) for hooks in _HOOKS) or any(
             getattr(torch_module, hooks) for hooks in _GLOBAL_HOOKS
         ):
-            _refuse(module, name, "a module without forward hooks")
+            _refuse(module, name, "a module without forward hooks", f"Remove them. {_stated(name)}")
         if "forward" in vars(module):
-            _refuse(module, name, "a module with the forward of its class")
+            _refuse(module, name, "a module with the forward of its class", _stated(name))
         if inside_residual and getattr(module, "inplace", False):
-            _refuse(module, name, "inplace=False inside a Residual, whose x would change")
+            _refuse(module, name, "inplace=False inside a Residual, whose x would change", "Set it.")
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -120,13 +127,27 @@ def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, part) for name, part in module._modules.items() if part is not None]
 
 
-def _refuse(module: nn.Module, name: str, expected: str) -> NoReturn:
-    remedy = f"State its constant, if you know one: lipschitz(model, {{{name!r}: L}})."
-    if isinstance(module, nn.LayerNorm | nn.GroupNorm):
-        remedy = f"It divides by a deviation that can be near 0, so it has no useful constant. {remedy}"
+_NORMALISED = "It divides by a deviation that can be near 0, so it has no useful constant. "
+_UNKNOWN: dict[type[nn.Module], str] = {nn.LayerNorm: _NORMALISED, nn.GroupNorm: _NORMALISED}
+
+
+def _stated(name: str) -> str:
+    """Return what to do about a module without a constant."""
+    if name == "":
+        return (
+            "Pass the torch.nn.Sequential inside it. Constants of its children alone would not help: nobody "
+            "knows what it does with their results. For x + f(x) take spectral_param.nn.Residual."
+        )
+    return (
+        f"State its constant, if you know one: lipschitz(model, {{{name!r}: L}}). For x + f(x) take "
+        "spectral_param.nn.Residual."
+    )
+
+
+def _refuse(module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
+    kind = type_before_parametrizations(module)
     raise ValueError(
-        f"lipschitz: expected {expected}, got {name!r}, a {type_before_parametrizations(module).__name__}. "
-        f"{remedy}"
+        f"lipschitz: expected {expected}, got {name!r}, a {kind.__module__}.{kind.__qualname__}. {remedy}"
     )
 
 
@@ -143,7 +164,8 @@ def certified_radius(logits: Tensor, lipschitz: float) -> Tensor:
         lipschitz: L ≥ 0 of the network in the 2-norm, as from :func:`lipschitz`.
 
     Returns:
-        The radius, ``(...)``; infinite where L = 0 and there is no tie, NaN where a logit is NaN.
+        The radius, ``(...)``, rounded down, in float32 for half precision; infinite where L = 0 and there is
+        no tie, NaN where a logit is NaN.
 
     Raises:
         ValueError: If the logits are complex or of fewer than two classes, or L is no finite number ≥ 0.
@@ -161,8 +183,11 @@ def certified_radius(logits: Tensor, lipschitz: float) -> Tensor:
         )
     if not (is_finite(lipschitz) and lipschitz >= 0):
         raise ValueError(f"lipschitz: expected a finite number >= 0, got {lipschitz!r}.")
-    first, second = logits.detach().topk(2, dim=-1).values.unbind(-1)
+    first, second = logits.detach().double().topk(2, dim=-1).values.unbind(-1)
     margin = first - second
-    if lipschitz == 0:
-        return torch.where(margin > 0, math.inf, margin)
-    return margin / (math.sqrt(2) * lipschitz)
+    radius = (
+        torch.where(margin > 0, math.inf, margin) if lipschitz == 0 else margin / (math.sqrt(2) * lipschitz)
+    )
+    # Rounded down: half precision would be wrong by a per cent.
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return (radius * (1 - torch.finfo(dtype).eps)).to(dtype)

@@ -231,7 +231,9 @@ class StableLinearModel(Fitted):
         if Y is None and self.time == "continuous":
             raise ValueError(
                 "StableLinearModel: expected derivatives Y in continuous time, got none (requires y to be "
-                "passed, but the target y is None). Measure them, or pass Y=numpy.gradient(X, dt, axis=0)."
+                "passed, but the target y is None). Measure them. From samples of the states alone, fit in "
+                "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
+                "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
         memory = max(self.delays, self.input_delays)
         recordings = recordings_of(

@@ -290,6 +290,8 @@ REFUSED = {
     "rnn": lambda: nn.RNN(2, 2),
     "statistics": without_statistics,
     "reflect": lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="reflect"),
+    "repeated": lambda: nn.Conv1d(1, 1, 2, padding=1, padding_mode="circular"),
+    "not finite": lambda: _batch_norm(math.nan),
     "complex": lambda: nn.Linear(2, 2, dtype=torch.complex64),
     "hardshrink": lambda: nn.Hardshrink(),
     "softplus": lambda: nn.Softplus(threshold=1.0),
@@ -301,6 +303,12 @@ REFUSED = {
     "modrelu": lambda: _modrelu(0.1),
     "module list": lambda: nn.ModuleList([nn.Linear(2, 2)]),
 }
+
+
+def _batch_norm(variance):
+    module = nn.BatchNorm1d(2)
+    module.running_var[1] = variance
+    return module
 
 
 def _modrelu(bias):
@@ -385,5 +393,45 @@ def test_a_residual_block_has_one_more_than_its_function() -> None:
     layer = nn.Linear(4, 4).double()
     with torch.no_grad():
         layer.weight.copy_(0.5 * torch.eye(4))
-    block = sp.nn.Residual(layer).eval()
-    assert abs(lipschitz(block) - jacobian_norm(block, (4,))) <= 1e-12
+    for mean in (False, True):
+        block = sp.nn.Residual(layer, mean).eval()
+        assert abs(lipschitz(block) - jacobian_norm(block, (4,))) <= 1e-12
+
+
+def test_a_residual_whose_shapes_differ_is_refused() -> None:
+    """Adding would repeat the result of the function, and the constant would be larger."""
+    with refused("function"):
+        sp.nn.Residual(nn.Linear(3, 1))(torch.randn(2, 3))
+
+
+def test_a_module_that_is_not_known_is_named_with_what_helps() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Mine(nn.Linear(2, 2))).eval()
+    with refused("lipschitz", r"lipschitz\(model, {'1': L}\)"):
+        lipschitz(model)
+    with refused("lipschitz", "Pass the torch.nn.Sequential inside it"):
+        lipschitz(model[1])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("gain", [None, 0.7])
+def test_layers_of_systems_count_with_the_gain_that_they_have(gain, bidirectional) -> None:
+    net = sp.nn.StateSpace(
+        2, 4, 3, 2, "relu", gain, moduli=(0.3, 0.8), bidirectional=bidirectional, dtype=torch.float64
+    ).eval()
+    constant = lipschitz(net)
+    assert gain is None or constant <= gain * (1 + 1e-8)
+    x, y = torch.randn(2, 300, 1, 2, dtype=torch.float64)
+    assert torch.dist(net(x)[0], net(y)[0]) <= constant * torch.dist(x, y)
+    single = sp.nn.StateSpace(2, 4, 3, bidirectional=bidirectional, dtype=torch.float64).eval()
+    gains = [sp.analysis.h_infinity(*cell.system()) for cell in single.cells]
+    assert lipschitz(single) == pytest.approx(math.hypot(*map(float, gains)), rel=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_radius_is_rounded_down(dtype) -> None:
+    logits = torch.randn(2000, 3).to(dtype)
+    first, second = logits.double().topk(2, dim=1).values.unbind(1)
+    found, exact = certified_radius(logits, 0.3).double(), (first - second) / (math.sqrt(2) * 0.3)
+    assert (found <= exact).all()
+    assert (found >= exact * (1 - 4e-7)).all()
+    assert certified_radius(torch.tensor([4e4, -4e4]).half(), 1.0).isfinite()
