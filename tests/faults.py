@@ -1815,6 +1815,27 @@ DIAGONAL = (
         promise("analysis/test_h_infinity.py"),
     ),
     Fault(
+        "bisection: it starts from the two ends",
+        "spectral_param/functional/_h_infinity.py",
+        "2 * len(poles) + 1)[1:-1]",
+        "2)[1:-1]",
+        promise("analysis/test_h_infinity.py", "zeros_at_both_ends"),
+    ),
+    Fault(
+        "levels: none is asked after bisection",
+        "spectral_param/functional/_h_infinity.py",
+        "if not found > best * (1 + PRECISION):",
+        "if found > 0:",
+        promise("analysis/test_h_infinity.py", "small_peak"),
+    ),
+    Fault(
+        "a frequency whose matrix is singular is left out",
+        "spectral_param/functional/_h_infinity.py",
+        "norms[part] = math.inf",
+        "norms[part] = 0.0",
+        promise("analysis/test_h_infinity.py", "up_to_rounding"),
+    ),
+    Fault(
         "sides: each of two directions has the gain of both",
         "spectral_param/nn/_state_space.py",
         "gain ** (1 / self.num_layers) / self.num_directions**0.5",

@@ -1,4 +1,4 @@
-r"""The largest gain of a system over all frequencies, by eigenvalues of a pencil.
+r"""The largest gain of a system over all frequencies, by bisection of a phase and eigenvalues of a pencil.
 
 For H(s) = C(sI - A)⁻¹B + D and a level γ that is no singular value of D, γ is a singular value of H(s) at a
 point s of the boundary of stability (the unit circle, or the imaginary axis) if and only if s is an
@@ -9,12 +9,31 @@ the unit circle the conjugate of s is 1/s:
 
 on the imaginary axis it is -s, and -sq = Aᵀq + Cᵀy takes the place of the second equation.
 
-The search: σ(s), the norm of H(s), is evaluated at a few points, for a lower bound. Level: just above it. Its
-crossings divide the boundary, and σ exceeds the level between two of them. So σ is evaluated at the crossings
-and midway between them. If it exceeds the level nowhere, the lower bound is the norm; if it does, the lower
-bound rises, quadratically in the end. An eigenvalue that rounding has moved from the boundary must not be
-missed, so all eigenvalues near it count: one too many costs an evaluation, and nothing else. Sources: Boyd
-and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
+The search has two parts, of which each is right alone unless rounding or a flat response is in its way.
+
+Bisection. Let φ be the phase of the Blaschke product of the poles p, which grows by 2π for each of them along
+the boundary:
+
+.. math:: φ(ω) = 2 \sum \arctan \frac{ω - \mathrm{Im}\, p}{-\mathrm{Re}\, p}
+          \quad\text{or}\quad
+          φ(θ) = 2 \sum \arctan \Big(\frac{1 + |p|}{1 - |p|} \tan\frac{θ - \arg p}{2}\Big).
+
+As a function of φ, |uᴴH(s)v|² has Bernstein's and Szegő's inequality f'² + n²f² ≤ n²‖f‖² of trigonometric
+polynomials, with 1 for n (Borwein and Erdélyi, "Polynomials and polynomial inequalities", 1995, section 7.1).
+So around the φ* where the norm is assumed, the norm σ of H(s) has
+
+.. math:: σ(φ) ≥ ‖H‖ \cos \frac{φ - φ^*}{2}, \qquad |φ - φ^*| ≤ π.
+
+This holds whatever the moduli and the damping of the poles. φ is cut into 2n intervals, for frequencies from
+0 to infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out
+if arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If there are many
+intervals, because σ is nearly constant, those go on that have most room for a larger value.
+
+Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
+them. So σ is evaluated at the crossings and midway between them. If it exceeds the level nowhere, β is the
+norm; if it does, β rises, quadratically in the end. Rounding moves eigenvalues from the boundary. So all
+eigenvalues count, wherever they are: one too many costs an evaluation, and nothing else. Sources: Boyd and
+Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
 function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
 """
 
@@ -31,9 +50,8 @@ from spectral_param.functional._systems import System
 
 # Relative accuracy.
 PRECISION = 1e-10
-# Eigenvalues at most so far from the boundary, relatively, count as crossings. Those of a double crossing are
-# moved by the root of a rounding error.
-_NEAR = 1e-3
+# Bisection ends at this difference of phases, where 1 - cos(_STEP/4) is far below it. Intervals at most.
+_STEP, _INTERVALS = 1e-5, 32
 # Levels; more than ten are not met. Doublings of the number of terms of a Gramian.
 _LEVELS, _DOUBLINGS = 100, 64
 # Numbers in the systems that are solved at once.
@@ -41,25 +59,29 @@ _AT_ONCE = 1 << 20
 
 
 def h_infinity(system: System, continuous: bool = False) -> float:
-    """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if an entry is NaN."""
+    """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
+    if not any(part.any() for part in system[:3]):  # No states, or one that scipy gives a constant.
+        return _norm(system.D)
     A, d = balanced(system.A)
-    system = System(A, system.B / d[:, None], system.C * d, system.D)
-    size = _norm(A)
-    if continuous and size > 0:  # The norm does not depend on the unit of time.
-        system = system._replace(A=A / size, B=system.B / size)
-    poles = np.linalg.eigvals(system.A)
+    size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.
+    with np.errstate(over="ignore", invalid="ignore"):
+        A, B, C, D = A / size, system.B / d[:, None] / size, system.C * d, system.D
+        b, c, constant = _norm(B), _norm(C), _norm(D)
+    if not math.isfinite(b + c + constant):
+        return math.nan
+    poles = np.linalg.eigvals(A)
     distance = -poles.real.max() if continuous else 1 - np.abs(poles).max()
     if not distance > len(A) * np.finfo(np.float64).eps:
         return math.inf
-    minimal = _minimal(system, continuous)
-    b, c = _norm(minimal.B), _norm(minimal.C)
     if b == 0 or c == 0:
-        return _norm(minimal.D)
-    angles = np.abs(poles.imag) if continuous else np.abs(np.angle(poles))
-    system, minimal = (System(A, B / b, C / c, D / b / c) for A, B, C, D in (system, minimal))
-    return b * c * _search(system, minimal, continuous, angles)
+        return constant
+    # Nor on that of the state. Those of u and y are such that no part is larger than 1.
+    root = math.sqrt(b) * math.sqrt(c)
+    unit = max(root, math.sqrt(constant))
+    system = System(A, B / b * (root / unit), C / c * (root / unit), D / unit / unit)
+    return unit * unit * _search(system, _minimal(system, continuous), continuous, poles)
 
 
 def _minimal(system: System, continuous: bool) -> System:
@@ -100,32 +122,90 @@ def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
     return L
 
 
-def _search(system: System, minimal: System, continuous: bool, angles: Array) -> float:
-    """Return the norm of a system; ``angles`` are the frequencies at which it resonates, perhaps.
+def _search(system: System, minimal: System, continuous: bool, poles: Array) -> float:
+    """Return the norm of a system.
 
     Crossings are those of the minimal system. Norms are those of the given one, whose entries no change of
     coordinates has rounded: near a slow pole that would move them.
     """
+    best = _bisected(system, continuous, poles)
     ends = [0.0] if continuous else [0.0, math.pi]
-    best = max(_norm(system.D), _largest(system, continuous, np.append(angles, ends)))
     for _ in range(_LEVELS):
-        level = best * (1 + PRECISION)
-        if level == 0:  # Perhaps B drives nothing that C sees.
-            level = float(np.finfo(np.float64).eps)
-        crossings = np.append(_crossings(minimal, continuous, level), ends)
+        if not 0 < best < math.inf:
+            break
+        crossings = np.append(_crossings(minimal, continuous, best * (1 + PRECISION)), ends)
         crossings.sort()
         middles = (crossings[1:] + crossings[:-1]) / 2
-        found = _largest(system, continuous, np.concatenate([crossings, middles]))
-        if not found > level:
+        found = float(_norms(system, continuous, np.concatenate([crossings, middles])).max())
+        if not found > best * (1 + PRECISION):
             break
         best = found
     return best
 
 
+def _bisected(system: System, continuous: bool, poles: Array) -> float:
+    """Return the largest norm that bisection of the phase finds."""
+
+    def sampled(points: Array) -> Array:  # -> (3, number)
+        return np.stack([points, _phase(points, continuous, poles), _norms(system, continuous, points)])
+
+    ends = np.array([0.0, math.inf if continuous else math.pi])
+    first, last = _phase(ends, continuous, poles)
+    phases = np.linspace(first, last, 2 * len(poles) + 1)[1:-1]
+    inner = _with_phase(phases, 0.1, continuous, poles, *ends)
+    samples = sampled(np.array([ends[0], *inner, ends[1]]))
+    left, right = samples[:, :-1], samples[:, 1:]  # Of each interval.
+    best = float(samples[2].max())
+    while 0 < best < math.inf:
+        width = right[1] - left[1]
+        room = width / 2 - sum(np.arccos(np.minimum(side[2] / best, 1)) for side in (left, right))
+        kept = np.argsort(-room)[:_INTERVALS]
+        kept = kept[(room[kept] >= 0) & (width[kept] > _STEP)]
+        if not len(kept):
+            break
+        left, right = left[:, kept], right[:, kept]
+        middles = (left[1] + right[1]) / 2
+        middle = sampled(
+            _with_phase(middles, 0.1 * float(width[kept].min()), continuous, poles, left[0], right[0])
+        )
+        best = max(best, float(middle[2].max()))
+        left, right = np.hstack([left, middle]), np.hstack([middle, right])
+    return best
+
+
+def _phase(points: Array, continuous: bool, poles: Array) -> Array:
+    """Return φ at some points."""
+    if continuous:
+        return 2 * np.arctan2(points[:, None] - poles.imag, -poles.real).sum(axis=1)
+    half, radius = (points[:, None] - np.angle(poles)) / 2, np.abs(poles)
+    return 2 * np.arctan2((1 + radius) * np.sin(half), (1 - radius) * np.cos(half)).sum(axis=1)
+
+
+def _with_phase(
+    phases: Array, within: float, continuous: bool, poles: Array, low: Array, high: Array
+) -> Array:
+    """Return points between two others, 0 or more, of about these phases.
+
+    The bits of numbers from 0 on are in the order of the numbers. So bisection of the bits takes as many
+    steps for tiny numbers as for large ones.
+    """
+    below, above = (np.broadcast_to(end, phases.shape).copy().view(np.int64) for end in (low, high))
+    points = below.view(np.float64)
+    for _ in range(63):
+        middle = below + (above - below) // 2
+        points = middle.view(np.float64)
+        found = _phase(points, continuous, poles)
+        if (np.abs(found - phases) <= within).all():
+            break
+        below, above = np.where(found > phases, below, middle), np.where(found > phases, middle, above)
+    return points
+
+
 def _crossings(system: System, continuous: bool, level: float) -> Array:
     """Return the frequencies, 0 or more, at which a singular value is the level, and perhaps others."""
     A, B, C, D = system
-    B, D = B / level, D / level
+    root = math.sqrt(level)
+    B, C, D = B / root, C / root, D / level
     n, m = B.shape
     F, E = np.zeros((2, 2 * n + m, 2 * n + m))
     x, q, u = slice(n), slice(n, 2 * n), slice(2 * n, None)
@@ -139,23 +219,28 @@ def _crossings(system: System, continuous: bool, level: float) -> Array:
     above, below = scipy.linalg.eigvals(F, E, homogeneous_eigvals=True)
     finite = np.abs(below) > np.finfo(np.float64).eps * np.abs(above)
     s = above[finite] / below[finite]
-    if continuous:
-        return np.abs(s.imag[np.abs(s.real) <= _NEAR * np.abs(s)])
-    return np.abs(np.angle(s[np.abs(np.abs(s) - 1) <= _NEAR]))
+    return np.abs(s.imag if continuous else np.angle(s))
 
 
-def _largest(system: System, continuous: bool, angles: Array) -> float:
-    """Return the largest norm of H(s) at some points of the boundary."""
+def _norms(system: System, continuous: bool, points: Array) -> Array:
+    """Return the norms of H at some points of the boundary, infinity at a pole."""
     A, B, C, D = system
-    points = 1j * angles if continuous else np.exp(1j * angles)
+    norms = np.full(len(points), _norm(D))
+    finite = np.flatnonzero(np.isfinite(points))
     step = max(1, _AT_ONCE // A.size)
-    best = 0.0
-    for first in range(0, len(points), step):
-        part = points[first : first + step, None, None]
-        H = C @ np.linalg.solve(part * np.eye(len(A)) - A, np.broadcast_to(B, (len(part), *B.shape))) + D
-        best = max(best, float(np.linalg.norm(H, 2, axis=(-2, -1)).max()))
-    return best
+    for first in range(0, len(finite), step):
+        part = finite[first : first + step]
+        s = 1j * points[part] if continuous else np.exp(1j * points[part])
+        try:
+            x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
+        except np.linalg.LinAlgError:
+            norms[part] = math.inf
+            continue
+        norms[part] = np.linalg.norm(C @ x + D, 2, axis=(-2, -1))
+    return norms
 
 
 def _norm(X: Array) -> float:
+    if not np.isfinite(X).all():
+        return math.nan
     return float(np.linalg.norm(X, 2)) if X.size else 0.0

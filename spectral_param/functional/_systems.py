@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, to_double
 from spectral_param.functional._checks import described
 
 
@@ -53,8 +53,8 @@ def system_of(A: Any, B: Any, C: Any, D: Any, dt: Any) -> tuple[System, bool]:
 
 def _matrix(value: Any, name: str) -> Array:
     try:
-        matrix = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
-        fits = matrix.dtype.kind in "fiub" and matrix.ndim == 2 and matrix.size > 0
+        matrix = np.asarray(to_double(value.detach().cpu()) if isinstance(value, Tensor) else value)
+        fits = matrix.dtype.kind in "fiub" and matrix.ndim == 2
     except ValueError:  # Lists of different lengths.
         fits = False
     if not fits:

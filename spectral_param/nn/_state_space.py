@@ -17,7 +17,7 @@ from spectral_param._parametrizations.base import as_tuple
 from spectral_param._recurrence.dispatch import run
 from spectral_param._recurrence.sequence import Cell, Rows, first_states, previous
 from spectral_param.errors import UnsupportedDtypeError
-from spectral_param.functional._checks import check_bool, chosen_dtype, finfo_eps, whole_number
+from spectral_param.functional._checks import check_bool, chosen_dtype, described, finfo_eps, whole_number
 from spectral_param.functional._systems import is_system, system_of
 from spectral_param.nn._cell import PicklableModule, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
@@ -134,9 +134,12 @@ class StateSpaceCell(PicklableModule):
         Raises:
             ValueError: If it is no such system, or of other sizes.
         """
-        parts = (system, None, None, None) if is_system(system) else tuple(system)
-        if len(parts) != 4:
-            raise ValueError(f"system: expected a system or (A, B, C, D), got {len(parts)} parts.")
+        parts = (system, None, None, None) if is_system(system) else system
+        if not (isinstance(parts, (tuple, list)) and len(parts) == 4):
+            raise ValueError(
+                f"system: expected a system of scipy or python-control, or a tuple (A, B, C, D), got "
+                f"{described(system)}. D may be None."
+            )
         found, continuous = system_of(*parts, dt=1.0)
         if continuous:
             raise ValueError(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.signal
 import torch
 
@@ -154,3 +155,143 @@ def test_slow_and_fast_poles_in_one_system() -> None:
         largest = np.linalg.norm(H, 2, axis=(-2, -1)).max()
         assert h_infinity(A, B, C) >= largest * (1 - 1e-9)
         assert h_infinity(A, B, C) == pytest.approx(largest, rel=1e-3)
+
+
+def norms_on_a_grid(A, B, C, D, continuous):
+    """Return the norm of H at frequencies that are dense near each pole, and at the ends."""
+    poles = np.linalg.eigvals(A)
+    if not continuous:
+        poles = np.log(poles.astype(complex))
+    sizes, width = np.abs(poles), np.abs(poles.real)
+    offsets = np.geomspace(width.min() / 30, sizes.max() * 30, 400)
+    around = [np.abs(pole.imag + side * offsets) for pole in poles for side in (-1, 1)]
+    points = np.unique(np.concatenate([[0.0], *around]))
+    s = 1j * points if continuous else np.exp(1j * np.append(points[points < math.pi], math.pi))
+    H = C @ np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape))) + D
+    ends = np.linalg.norm(D, 2) if continuous else 0.0
+    return max(ends, float(np.linalg.norm(H, 2, axis=(-2, -1)).max()))
+
+
+def assert_it_is_the_largest(A, B, C, D, continuous=True) -> None:
+    """Between the frequencies of the grid, which are 4 % apart, a norm is larger by less than 1 %."""
+    found = h_infinity(A, B, C, D, dt=0 if continuous else 1)
+    largest = norms_on_a_grid(A, B, C, D, continuous)
+    assert largest * (1 - 1e-9) <= found <= largest * 1.01
+
+
+@pytest.mark.parametrize(
+    ("zeros", "poles", "gain", "expected"),
+    [
+        ([0.0], [-1.0, -2.0], 1.0, 1 / 3),
+        ([0.0], [-1e-4, -1e6], 1.0, 1 / (1e6 + 1e-4)),
+        ([0.0, 0.0], [-1.0, -1.0, -1.0, -1.0], 1.0, 1 / 4),
+        ([0.0, 0.0, 0.0], [-3.0] * 6, 27.0, 1 / 8),
+    ],
+)
+def test_real_poles_with_zeros_at_both_ends_of_the_frequencies(zeros, poles, gain, expected) -> None:
+    assert h_infinity(scipy.signal.lti(zeros, poles, gain)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["butter", "cheby1", "ellip"])
+def test_filters_have_the_norm_of_their_passband(kind) -> None:
+    options = {"butter": {}, "cheby1": {"rp": 1.0}, "ellip": {"rp": 1.0, "rs": 40.0}}[kind]
+    for band in ((0.1, 1e3), (20.0, 2e4), (0.9, 1.1)):
+        for name in ("bandpass", "bandstop", "highpass"):
+            edges = band[0] if name == "highpass" else band
+            for order in (1, 2, 4, 6):
+                design = getattr(scipy.signal, kind)
+                system = scipy.signal.lti(
+                    *design(order, Wn=edges, btype=name, analog=True, output="zpk", **options)
+                )
+                # scipy gives A by its characteristic polynomial. For 12 poles in a band of a fifth of its
+                # frequency the condition of the poles is about 10¹¹.
+                narrow = name != "highpass" and band[1] < 2
+                found = h_infinity(system)
+                assert found == pytest.approx(1.0, rel=1e-4 if narrow else 1e-9), (band, name, order)
+
+
+def test_stiff_systems_whatever_their_units() -> None:
+    """Poles from 1e-4 to 1e6, real and complex, and entries of B and C from 1e-4 to 1e4."""
+    a, b, c = [-0.02, -3e5, -0.013], [3.2, -0.6, -2.1], [0.84, 0.3, 0.93]
+    assert_it_is_the_largest(np.diag(a), np.array(b)[:, None], np.array([c]), np.array([[-1.4]]))
+    rng = np.random.default_rng(0)
+    for seed in range(40):
+        n = 2 + seed % 6
+        A = np.diag(-(10 ** rng.uniform(-4, 6, n)))
+        if seed % 2:
+            y = 10 ** rng.uniform(-4, 6)
+            A[:2, :2] = [[A[0, 0], y], [-y, A[0, 0]]]
+        B = rng.standard_normal((n, 1 + seed % 3)) * 10 ** rng.uniform(-4, 4, n)[:, None]
+        C = rng.standard_normal((1 + seed % 2, n)) * 10 ** rng.uniform(-4, 4, n)
+        assert_it_is_the_largest(A, B, C, rng.standard_normal((len(C), B.shape[1])) * (seed % 4))
+
+
+def test_poles_near_the_circle_at_several_distances() -> None:
+    # (z - 1)(z + 1)² over the poles, by their residues, which cancel to the last digits.
+    poles, zeros = 1 - 1e-5 * np.array([1.0, 2.0, 5.0, 10.0]), np.array([1.0, -1.0, -1.0])
+    residues = [np.prod(p - zeros) / np.prod(p - poles[poles != p]) for p in poles]
+    # By mpmath, of the double precision numbers above.
+    assert h_infinity(np.diag(poles), np.ones((4, 1)), [residues]) == pytest.approx(
+        25513322429375.0, rel=1e-9
+    )
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        A = np.diag((1 - 10 ** rng.uniform(-6, 0, 5)) * rng.choice([-1, 1], 5))
+        turn, r = rng.uniform(0, math.pi), 1 - 10 ** rng.uniform(-6, 0)
+        A[:2, :2] = r * np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+        B, C = rng.standard_normal((5, 1 + seed % 2)), rng.standard_normal((1 + seed % 3, 5))
+        assert_it_is_the_largest(A, B, C, np.zeros((len(C), B.shape[1])), continuous=False)
+
+
+def in_discrete_time(A, B, C, D):
+    """Return the system at s = (z - 1)/(z + 1), whose norm is the same."""
+    inverse = np.linalg.inv(np.eye(len(A)) - A)
+    return inverse @ (np.eye(len(A)) + A), 2**0.5 * inverse @ B, 2**0.5 * C @ inverse, D + C @ inverse @ B
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("height", [1 + 1e-6, 1.03])
+def test_a_small_peak_above_a_flat_response(height, continuous) -> None:
+    """The larger of an all-pass of order 40, whose norm is 1 at every frequency, and a narrow peak."""
+    damping = 1e-3
+    all_pass = [scipy.signal.lti([p], [-p], 1.0).to_ss() for p in np.geomspace(1e-2, 1e2, 40)]
+    chain = all_pass[0]
+    A, B, C, D = chain.A, chain.B, chain.C, chain.D
+    for part in all_pass[1:]:
+        A = np.block([[A, np.zeros((len(A), 1))], [part.B @ C, part.A]])
+        B, C, D = np.vstack([B, part.B @ D]), np.hstack([part.D @ C, part.C]), part.D @ D
+    for frequency in (0.03, 1.7, 40.0):
+        peak = np.array([[0.0, frequency], [-frequency, -2 * damping * frequency]])
+        b = np.array([[0.0], [frequency]])
+        c = np.array([[2 * damping * math.sqrt(1 - damping**2) * height, 0.0]])
+        parts = [scipy.linalg.block_diag(*pair) for pair in ((A, peak), (B, b), (C, c), (D, [[0.0]]))]
+        if not continuous:
+            parts = in_discrete_time(*parts)
+        assert h_infinity(*parts, dt=0 if continuous else 1) == pytest.approx(height, rel=1e-9)
+
+
+def test_a_pole_on_the_circle_up_to_rounding_is_no_error() -> None:
+    # Three poles near 1. I - A is singular in double precision.
+    A = [[2.999972878847373, -2.9999457578195226, 0.9999728789721494], [1, 0, 0], [0, 1, 0]]
+    assert h_infinity(A, [[1.0], [0], [0]], [[1.0, -2.0, 1.0]]) == math.inf
+
+
+def test_tiny_and_huge_parts() -> None:
+    assert h_infinity([[0.5]], [[1e-160]], [[1e-160]], [[1.0]]) == pytest.approx(1.0)
+    assert h_infinity([[0.5]], [[1e-160]], [[1e160]], [[0.0]]) == pytest.approx(2.0)
+    assert h_infinity(np.diag([-1.0, -0.5]), [[1.0], [0.0]], [[1e-310, 1.0]], dt=0) == pytest.approx(1e-310)
+    assert math.isnan(h_infinity([[0.5, 1e300], [0.0, 0.5]], [[1e-300], [1e300]], [[1e300, 1.0]]))
+
+
+def test_systems_without_states_are_constants() -> None:
+    constant = [[3.0, 4.0]]
+    assert h_infinity(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((1, 0)), constant) == pytest.approx(5.0)
+    assert h_infinity(scipy.signal.lti([2.0], [1.0])) == 2.0
+    # An integrator is none.
+    assert h_infinity([[0.0]], [[1.0]], [[0.0]], [[2.0]], dt=0) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_tensors_of_any_real_dtype_are_taken(dtype) -> None:
+    half, one = torch.full((1, 1), 0.5, dtype=dtype), torch.ones(1, 1, dtype=dtype)
+    assert h_infinity(half, one, one) == pytest.approx(2.0)

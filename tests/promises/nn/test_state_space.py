@@ -190,6 +190,8 @@ def test_systems_that_do_not_fit_are_refused() -> None:
         cell.start_from(scipy.signal.lti([1.0], [1.0, 2.0, 1.0]))
     with refused("system"):
         cell.start_from(([[0.5]], [[1.0]]))
+    with refused("system"):
+        cell.start_from(5)
     with refused("input"):
         cell(torch.randn(2, 3, 1))
     with refused("hx"):
