@@ -1829,7 +1829,7 @@ DIAGONAL = (
         promise("analysis/test_h_infinity.py", "small_peak"),
     ),
     Fault(
-        "a frequency whose matrix is singular is left out",
+        "singular: a pole on the boundary is left out",
         "spectral_param/functional/_h_infinity.py",
         "norms[part] = math.inf",
         "norms[part] = 0.0",

@@ -134,13 +134,14 @@ class StateSpaceCell(PicklableModule):
         Raises:
             ValueError: If it is no such system, or of other sizes.
         """
-        parts = (system, None, None, None) if is_system(system) else system
+        parts: Any = (system, None, None, None) if is_system(system) else system
         if not (isinstance(parts, (tuple, list)) and len(parts) == 4):
             raise ValueError(
                 f"system: expected a system of scipy or python-control, or a tuple (A, B, C, D), got "
                 f"{described(system)}. D may be None."
             )
-        found, continuous = system_of(*parts, dt=1.0)
+        A, B, C, D = parts
+        found, continuous = system_of(A, B, C, D, dt=1.0)
         if continuous:
             raise ValueError(
                 "system: expected one in discrete time, got one in continuous time. Sample it: "
