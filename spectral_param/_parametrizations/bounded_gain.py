@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import Tensor
 
 from spectral_param import init
+from spectral_param._context import HALF
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
 from spectral_param.errors import InManifoldError, NotAMatrixError
-from spectral_param.functional._bounded_gain import as_system, bounded, bounded_inverse
+from spectral_param.functional._bounded_gain import (
+    bounded,
+    change,
+    change_of_response,
+    gain_of,
+    originals_near,
+    size_of,
+)
 from spectral_param.functional._checks import (
     check_finite,
     check_real,
@@ -21,16 +30,19 @@ from spectral_param.functional._checks import (
     is_finite,
     whole_number,
 )
-from spectral_param.functional._h_infinity import h_infinity
 from spectral_param.functional._lyapunov import contraction_inverse
 
-# By how much the gain of a weight is reduced, relatively, if no storage function is found for it: the first
-# that will do.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 4e-7)
+# By how much the gain and the radius of a weight are reduced, relatively, until its originals are found.
+_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 0.5)
 # As close to the bounds as a weight outside is moved: the gain, relatively, and the radius.
 _INSIDE, _STABLE = 1e-6, 0.99
-# To how many digits a weight of the set comes back.
-_DISTANCE = 1e-6
+# Steps by which an A is made smaller of which no stable one is found.
+_SHRINKINGS = 100
+# To how many digits a weight of the set comes back, and to how many its gain is known.
+_DISTANCE, _KNOWN = 1e-6, 1e-9
+
+
+_REMEDY = "Remove the parametrization, set the weight and register a new instance"
 
 
 class BoundedGain(Parametrization):
@@ -120,7 +132,8 @@ class BoundedGain(Parametrization):
         """Return the originals, found in double precision."""
         check_finite(W, "BoundedGain")
         exact = to_double(W.detach().cpu()) / self._scales(W.shape)
-        found = [self._inverse(V, eps, project) for V in exact.reshape(-1, *W.shape[-2:])]
+        dtype = self.dtype if self.dtype in HALF else W.dtype
+        found = [self._inverse(V, dtype, eps, project) for V in exact.reshape(-1, *W.shape[-2:])]
         return self._originals(W, found)
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,51 +213,72 @@ class BoundedGain(Parametrization):
         K, T = K.reshape(*batch, *K.shape[-2:]), T.reshape(*batch, *T.shape[-2:])
         return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
 
-    def _inverse(self, V: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
-        """Return the originals of a weight in units of the gain and the radius."""
-        found, error = self._nearest(V, _ROOMS[:1], eps)
-        if found is not None and error <= max(_DISTANCE, 10 * len(V) * eps):
+    def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float, project: bool) -> tuple[Tensor, Tensor]:
+        """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
+        n, rounding = self.states, 10 * len(V) * eps
+        tolerance = max(_DISTANCE, rounding)
+        found, error, is_proven = self._nearest(V, _ROOMS[:1], dtype, tolerance)
+        if is_proven and error <= tolerance:
             return found
-        n = self.states
-        gain = h_infinity(as_system(V.numpy(), n))
-        inside = gain <= 1
-        if inside:
-            found, error = self._nearest(V, _ROOMS[1:], eps)
-        if not project and not (inside and error <= max(_DISTANCE, 10 * len(V) * eps)):
-            size = float(torch.linalg.eigvals(V[:n, :n]).abs().max())
+        gain = 1.0 if is_proven else gain_of(V, n)
+        if gain > 1 + _KNOWN + rounding:
+            if not project:
+                size = float(torch.linalg.eigvals(V[:n, :n]).abs().max())
+                raise InManifoldError(
+                    f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
+                    f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
+                    f"{self.radius * size:.9g}. {_REMEDY}, which scales the system."
+                )
+            V = self._scaled(V, gain, finfo_eps(dtype))
+        elif error <= tolerance:
+            return found
+        found, error, _ = self._nearest(V, _ROOMS, dtype, max(_DISTANCE, finfo_eps(dtype)))
+        if not project and error > tolerance:
             raise InManifoldError(
-                f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
-                f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
-                f"{self.radius * size:.9g}. Remove the parametrization, set the weight and register a new "
-                "instance, which scales the system."
+                f"BoundedGain: expected a weight whose gain {dtype} can prove, got one at a distance of "
+                f"{error:.1e}, relatively, from the nearest found. {_REMEDY}, which moves it."
             )
-        if not inside:
-            V = V.clone()
-            if math.isinf(gain):
-                V[:n, :n] *= _STABLE / torch.linalg.eigvals(V[:n, :n]).abs().max()
-                gain = h_infinity(as_system(V.numpy(), n))
-            V = self._with_gain(V, (1 - _INSIDE) / max(gain, 1 - _INSIDE))
-            found, error = self._nearest(V, (*_ROOMS, 1e-6, 1e-4, 1e-2, 0.5), eps)
-        assert found is not None
         return found
 
-    def _nearest(
-        self, V: Tensor, rooms: tuple[float, ...], eps: float
-    ) -> tuple[tuple[Tensor, Tensor] | None, float]:
-        """Return the originals of the nearest weight that is found, and its distance from V, relatively."""
-        best, least = None, math.inf
-        for room in rooms:
-            inner = self._with_gain(V, 1 - room)
-            inner[: self.states, : self.states] *= 1 - room
-            found = bounded_inverse(inner, self.states, eps)
-            if found is None:
-                continue
-            error = float((bounded(*found, 1.0, 1.0, eps) - V).abs().max()) / max(1.0, float(V.abs().max()))
-            if error < least:
-                best, least = found, error
-            if error <= max(_DISTANCE, room):
+    def _scaled(self, V: Tensor, gain: float, eps: float) -> Tensor:
+        """Return a weight inside: A is made stable, and then the frequency response scaled."""
+        n, V = self.states, V.clone()
+        if gain * eps > size_of(V, n):  # Rounding decides whether such an A is stable.
+            V[:n, :n] *= _STABLE / float(torch.linalg.eigvals(V[:n, :n]).abs().max().clamp(min=_STABLE))
+            gain = gain_of(V, n)
+        for _ in range(_SHRINKINGS):  # Eigenvalues of a defective A are not where they were.
+            if math.isfinite(gain):
                 break
-        return best, least
+            V[:n, :n] *= 0.9
+            gain = gain_of(V, n)
+        return self._with_gain(V, (1 - _INSIDE) / max(gain, 1 - _INSIDE))
+
+    def _nearest(
+        self, V: Tensor, rooms: tuple[float, ...], dtype: torch.dtype, tolerance: float
+    ) -> tuple[tuple[Tensor, Tensor], float, bool]:
+        """Return the originals of the nearest weight found, its distance, and whether V itself is proven."""
+        n = self.states
+        best: tuple[Tensor, Tensor] | None = None
+        least, distance, is_proven = math.inf, math.inf, False
+        for room, of_radius in itertools.product(rooms, (False, True)):
+            if best is not None and least <= max(tolerance, room):
+                break
+            if 0 < room < finfo_eps(dtype) or (of_radius and room == 0):
+                continue
+            inner = self._with_gain(V, 1 - room)
+            if of_radius:
+                inner[:n, :n] *= 1 - room
+            for K, T, proves in originals_near(inner, n, dtype):
+                result = bounded(to_double(K), to_double(T), self.gain, self.radius, finfo_eps(dtype))
+                result = to_double(result.to(dtype)) / self._scales(V.shape)
+                error = change_of_response(result, V, n)
+                is_proven = is_proven or (proves and room == 0)
+                if best is None or error < least:
+                    best, least, distance = (K, T), error, change(result, V, n)
+                if distance <= tolerance:
+                    break
+        assert best is not None  # A diagonal T is always found.
+        return best, distance, is_proven
 
     def _with_gain(self, V: Tensor, factor: float) -> Tensor:
         """Return the weight whose frequency response has this factor."""

@@ -40,6 +40,7 @@ rows and columns of Kᵀg_Q - SN/4 + QY.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -50,15 +51,19 @@ from torch import Tensor
 from spectral_param._context import is_plain
 from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
-from spectral_param._scale import balanced
+from spectral_param._scale import balanced, power_of_two
 from spectral_param.functional._checks import finfo_eps
-from spectral_param.functional._lyapunov import contraction_inverse, solved
+from spectral_param.functional._diagonal_scaling import least_norm
+from spectral_param.functional._h_infinity import h_infinity
+from spectral_param.functional._lyapunov import contraction_inverse, solved, sum_of_powers
 from spectral_param.functional._systems import System
 
 _EPS = finfo_eps(torch.float64)
 _TINY = float(torch.finfo(torch.float64).tiny)
 # Quarterings of the margin with which a storage function is sought: 4⁻²⁶ is that of rounding.
 _QUARTERINGS = 26
+# Of a diagonal T.
+_CONDITION = 1e30
 
 
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
@@ -147,24 +152,130 @@ def as_system(W: Array, n: int) -> System:
     return System(W[:n, :n], W[:n, n:], W[n:, :n], W[n:, n:])
 
 
-def bounded_inverse(W: Tensor, n: int, eps: float) -> tuple[Tensor, Tensor] | None:
-    """Return K and T of a weight of gain and radius 1, or of one near it; None if there is no T.
+def gain_of(W: Tensor, n: int) -> float:
+    """Return the gain of a weight, infinity if it cannot be computed."""
+    system = as_system(_in_units(W, _units(W, n)).numpy(), n)
+    try:
+        with np.errstate(all="ignore"):
+            gain = h_infinity(system)
+    except np.linalg.LinAlgError:
+        return math.inf
+    return math.inf if math.isnan(gain) else gain
 
-    The T is the first one that leaves room for rounding, or else the one that does best.
+
+def size_of(W: Tensor, n: int) -> float:
+    """Return the gain that a weight has, about, if its states add to an output once only."""
+    _, B, C, D = as_system(_in_units(W, _units(W, n)).numpy(), n)
+    return float(np.linalg.norm(B, 2) * np.linalg.norm(C, 2) + np.linalg.norm(D, 2))
+
+
+def change(W: Tensor, given: Tensor, n: int) -> float:
+    """Return the largest change of an entry relative to its block, in the units given and in balanced ones.
+
+    A counts as 1 at least, which is its bound, and D at least as the product of B and C.
     """
-    best, found, proven = float("inf"), None, False
-    for T in _storage_roots(as_system(W.numpy(), n)):
-        V = _times(_times(W.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)
-        if not bool(V.isfinite().all()):
-            continue
-        norm, room = float(torch.linalg.matrix_norm(V, 2)), 1 + float(_delta(W, T, eps))
-        if norm * room < best:
-            best, found, proven = norm * room, (V * room, T), norm <= 1
-        elif proven:
-            break
-        if best <= 1:
-            break
-    return None if found is None else (contraction_inverse(found[0]), found[1])
+    d = _units(given, n)
+    return max(*_changes(W, given, n), *_changes(_in_units(W, d), _in_units(given, d), n))
+
+
+def change_of_response(W: Tensor, given: Tensor, n: int) -> float:
+    """Return the largest change of the frequency response, or of A, B and C in balanced units, relatively."""
+    d = _units(given, n)
+    W, given = _in_units(W, d), _in_units(given, d)
+    angles = np.append(
+        np.abs(np.angle(np.linalg.eigvals(given[:n, :n].numpy()))), np.linspace(0, math.pi, 17)
+    )
+    before, after = (_response(as_system(each.numpy(), n), angles) for each in (given, W))
+    sizes = [float(np.linalg.norm(each, axis=(-2, -1)).max()) for each in (before, after - before)]
+    return max(*_changes(W, given, n)[:3], _finite(sizes[1] / (sizes[0] or 1.0)))
+
+
+def _response(system: System, angles: Array) -> Array:
+    A, B, C, D = system
+    z = np.exp(1j * angles)[:, None, None]
+    with np.errstate(all="ignore"):
+        X = torch.linalg.solve_ex(torch.from_numpy(z * np.eye(len(A)) - A), torch.from_numpy(B + 0j)).result
+        return C @ X.numpy() + D
+
+
+def _changes(W: Tensor, given: Tensor, n: int) -> list[float]:
+    """Return the largest changes of an entry of A, B, C and D, relatively."""
+    before, after = (as_system(each.numpy(), n) for each in (given, W))
+    a, b, c, e = (float(np.abs(part).max()) for part in before)
+    sizes = max(a, 1.0), b or 1.0, c or 1.0, max(e, b * c) or 1.0
+    changes = [float(np.abs(x - y).max()) for x, y in zip(before, after, strict=True)]
+    return [_finite(each / size) for each, size in zip(changes, sizes, strict=True)]
+
+
+def _finite(error: float) -> float:
+    return error if math.isfinite(error) else math.inf
+
+
+def originals_near(W: Tensor, n: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Yield K and T, in this dtype, of a weight of gain and radius 1, or of weights near it.
+
+    With each comes whether T proves the gain of W itself. The T of each kind is the first that leaves room
+    for rounding, or else the one that does best. A diagonal T is always found.
+    """
+    d = _units(W, n)
+    V = _in_units(W, d)
+    for roots in (_storage_roots, _diagonal_roots):
+        best, least, is_proven = None, math.inf, False
+        for T in roots(as_system(V.numpy(), n)):
+            M = _times(_times(V.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)
+            if not bool(M.isfinite().all()):
+                continue
+            norm, room = float(torch.linalg.matrix_norm(M, 2)), 1 + float(_delta(V, T, finfo_eps(dtype)))
+            if norm * room < least:
+                best, least, is_proven = (M * room, T), norm * room, norm <= 1
+            elif is_proven:
+                break
+            if least <= 1:
+                break
+        if best is not None:
+            K, T = contraction_inverse(best[0]), _within(best[1] / torch.from_numpy(d), dtype)
+            yield K.to(dtype), T.to(dtype), is_proven
+
+
+def _within(T: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return T with entries in the range of a dtype, and so that its squares are in that of float64."""
+    largest, least = min(torch.finfo(dtype).max, 1e140), max(torch.finfo(dtype).tiny, 1e-140)
+    T = T.clamp(-largest, largest)
+    return T.triu(1) + T.diagonal().clamp(min=least).diag()
+
+
+def _units(W: Tensor, n: int) -> Array:  # -> (n)
+    """Return powers of two as units of the states, in which rows and columns are of similar size."""
+    return _balancing(_couplings(as_system(W.numpy(), n)))
+
+
+def _in_units(W: Tensor, d: Array) -> Tensor:
+    """Return the weight for other units of its states."""
+    factors = [torch.ones(size, dtype=W.dtype) for size in W.shape]
+    factors[0][: len(d)], factors[1][: len(d)] = torch.from_numpy(1 / d), torch.from_numpy(d)
+    return factors[0][:, None] * W * factors[1]
+
+
+def _couplings(system: System) -> Array:  # -> (n + 1, n + 1)
+    """Return how large a state, or all outputs, is made by another state, or by all inputs."""
+    n = len(system.A)
+    sizes = np.zeros((n + 1, n + 1))
+    sizes[:n, :n] = np.abs(system.A)
+    sizes[:n, n], sizes[n, :n] = np.abs(system.B).max(axis=1), np.abs(system.C).max(axis=0)
+    np.fill_diagonal(sizes, 0)
+    return sizes
+
+
+def _balancing(couplings: Array) -> Array:  # (n + 1, n + 1) -> (n)
+    """Return the units of the states for which the couplings are balanced; B and C are then, too."""
+    d = balanced(couplings)[1]
+    d = d[:-1] / d[-1]
+    b, c = couplings[:-1, -1] / d, couplings[-1, :-1] * d
+    if b.any() and c.any():
+        return d
+    if b.any() or c.any():
+        return d * (power_of_two(b) if b.any() else 1 / power_of_two(c))
+    return d / power_of_two(np.sqrt(d.min()) * np.sqrt(d.max()))
 
 
 def _storage_roots(system: System) -> Iterator[Tensor]:
@@ -176,24 +287,32 @@ def _storage_roots(system: System) -> Iterator[Tensor]:
     A, B, C, D = system
     if not float(np.abs(np.linalg.eigvals(A)).max()) < 1:
         return
-    A, d = balanced(A)
-    B, C = B / d[:, None], C * d
-    b, c = np.linalg.norm(B), np.linalg.norm(C)
-    unit = np.sqrt(b / c) if b > 0 and c > 0 else (b or 1 / (c or 1.0))  # Of the state.
-    B, C, d = B / unit, C * unit, d * unit
     identity = np.eye(len(A))
-    try:
-        P = scipy.linalg.solve_discrete_lyapunov(A.T, identity)
-    except (ValueError, np.linalg.LinAlgError):
-        return
-    epsilon = 1 / max(1.0, float(np.linalg.norm(B.T @ P @ B, 2)))
+    energy = np.linalg.norm(B.T @ sum_of_powers(torch.from_numpy(A), torch.from_numpy(identity)).numpy() @ B)
+    epsilon = 1 / max(1.0, float(energy)) if np.isfinite(energy) else 1.0
     for _ in range(_QUARTERINGS):
         epsilon /= 4
         try:
-            P = scipy.linalg.solve_discrete_are(
-                A, B, C.T @ C + epsilon * identity, D.T @ D - np.eye(D.shape[1]), s=C.T @ D
-            )
+            with np.errstate(all="ignore"):
+                P = scipy.linalg.solve_discrete_are(
+                    A, B, C.T @ C + epsilon * identity, D.T @ D - np.eye(D.shape[1]), s=C.T @ D
+                )
             root = np.linalg.cholesky((P + P.T) / 2).T
         except (ValueError, np.linalg.LinAlgError):
             continue
-        yield torch.from_numpy(root / d)
+        yield torch.from_numpy(root)
+
+
+def _diagonal_roots(system: System) -> Iterator[Tensor]:
+    """Yield diagonal T: the one in which the weight has about its least norm, and the identity.
+
+    They prove the gain of systems in series, whose other storage functions are ill conditioned.
+    """
+    A, B, C, D = system
+    n = len(A)
+    couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
+    couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
+    couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
+    log = least_norm(couplings, _CONDITION).log
+    yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()
+    yield torch.eye(n, dtype=torch.float64)

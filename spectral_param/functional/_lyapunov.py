@@ -351,13 +351,13 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     # Rounding must not move an eigenvalue of modulus 1 outside.
     inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
     V, d = inside * torch.from_numpy(B), torch.from_numpy(scale)
-    P = _sum_of_powers(V, identity_like(V))
-    form = torch.linalg.inv_ex(_sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
+    P = sum_of_powers(V, identity_like(V))
+    form = torch.linalg.inv_ex(sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse
     form = form / d / d[:, None]
     return (form + form.mH) / 2
 
 
-def _sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
+def sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
     """Return R + VᴴRV + V²ᴴRV² + ..., by doubling the number of terms."""
     P: Tensor = R / torch.linalg.matrix_norm(R)
     for _ in range(_DOUBLINGS):
