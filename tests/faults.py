@@ -1808,6 +1808,27 @@ DIAGONAL = (
         promise("constraints/test_bounded_gain.py", "comes_back"),
     ),
     Fault(
+        "balanced: the states of a given system keep their units",
+        "spectral_param/functional/_bounded_gain.py",
+        "return _balancing(_couplings(as_system(W.numpy(), n)))",
+        "return np.ones(n)",
+        promise("constraints/test_bounded_gain.py", "series or sizes"),
+    ),
+    Fault(
+        "series: no diagonal storage function is tried",
+        "spectral_param/functional/_bounded_gain.py",
+        "(_storage_roots, _diagonal_roots)",
+        "(_storage_roots,)",
+        promise("constraints/test_bounded_gain.py", "series or defective"),
+    ),
+    Fault(
+        "slow: a weight near the set counts as inside, whatever its gain",
+        "spectral_param/_parametrizations/bounded_gain.py",
+        "gain = 1.0 if is_proven else gain_of(V, n)",
+        "gain = 1.0",
+        promise("constraints/test_bounded_gain.py", "slow"),
+    ),
+    Fault(
         "pencil: a product has the other sign",
         "spectral_param/functional/_h_infinity.py",
         "E[q, x], E[q, q], E[q, u], F[q, q] = C.T @ C, A.T, C.T @ D, np.eye(n)",

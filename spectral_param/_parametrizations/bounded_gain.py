@@ -50,7 +50,7 @@ class BoundedGain(Parametrization):
 
     From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
     gain, or H∞ norm, is at most γ. It holds for all originals, and also for the weight as rounded to its
-    dtype.
+    dtype, up to underflow in float16.
 
     Example:
         >>> system = torch.nn.Linear(8 + 2, 8 + 3)
@@ -88,8 +88,15 @@ class BoundedGain(Parametrization):
 
     Registration starts from the given weight. One outside the set keeps its frequency response up to a
     factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before, an A that
-    is not stable is divided by its spectral radius over 0.99 r. The state at time 0 is not part of the bound:
-    it adds at most xᵀPx, see :meth:`certificate`.
+    is not stable up to rounding is divided by its spectral radius over 0.99 r. Where the dtype can prove the
+    gain only of a weight further inside, that of the nearest frequency response found is taken: for long
+    series of filters in single precision, for instance. Entries count in units of the states that balance
+    the couplings, so B and C may be of very different sizes. In other units A may get entries far larger than
+    it had: with B and C scaled for a gain of 1e30.
+
+    A weight assigned later must have the gain up to rounding, and come back to 1e-6 or to rounding, relative
+    to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
+    :meth:`certificate`.
     """
 
     shapes = "any"
@@ -277,7 +284,7 @@ class BoundedGain(Parametrization):
                     best, least, distance = (K, T), error, change(result, V, n)
                 if distance <= tolerance:
                     break
-        assert best is not None  # A diagonal T is always found.
+        assert best is not None  # The identity as T is always found.
         return best, distance, is_proven
 
     def _with_gain(self, V: Tensor, factor: float) -> Tensor:

@@ -62,8 +62,10 @@ _EPS = finfo_eps(torch.float64)
 _TINY = float(torch.finfo(torch.float64).tiny)
 # Quarterings of the margin with which a storage function is sought: 4⁻²⁶ is that of rounding.
 _QUARTERINGS = 26
-# Of a diagonal T.
-_CONDITION = 1e30
+# Storage functions, one after the other, that do worse than the best.
+_MISSES = 4
+# Of a diagonal T; a norm for which no T of a larger condition is sought.
+_CONDITION, _ENOUGH = 1e30, 0.99
 
 
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
@@ -215,22 +217,23 @@ def originals_near(W: Tensor, n: int, dtype: torch.dtype) -> Iterator[tuple[Tens
     """Yield K and T, in this dtype, of a weight of gain and radius 1, or of weights near it.
 
     With each comes whether T proves the gain of W itself. The T of each kind is the first that leaves room
-    for rounding, or else the one that does best. A diagonal T is always found.
+    for rounding, or else the one that does best. The last is the identity, for which no entry is above 1.
     """
     d = _units(W, n)
     V = _in_units(W, d)
-    for roots in (_storage_roots, _diagonal_roots):
-        best, least, is_proven = None, math.inf, False
-        for T in roots(as_system(V.numpy(), n)):
+    system = as_system(V.numpy(), n)
+    for roots in (_storage_roots(system), _diagonal_roots(system), [torch.from_numpy(d).diag()]):
+        best, least, is_proven, misses = None, math.inf, False, 0
+        for T in roots:
             M = _times(_times(V.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)
             if not bool(M.isfinite().all()):
                 continue
             norm, room = float(torch.linalg.matrix_norm(M, 2)), 1 + float(_delta(V, T, finfo_eps(dtype)))
             if norm * room < least:
-                best, least, is_proven = (M * room, T), norm * room, norm <= 1
-            elif is_proven:
-                break
-            if least <= 1:
+                best, least, is_proven, misses = (M * room, T), norm * room, norm <= 1, 0
+            else:
+                misses += 1
+            if least <= 1 or (misses and is_proven) or misses == _MISSES:
                 break
         if best is not None:
             K, T = contraction_inverse(best[0]), _within(best[1] / torch.from_numpy(d), dtype)
@@ -313,6 +316,6 @@ def _diagonal_roots(system: System) -> Iterator[Tensor]:
     couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
     couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
-    log = least_norm(couplings, _CONDITION).log
+    log = least_norm(couplings, _CONDITION, _ENOUGH).log
     yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()
     yield torch.eye(n, dtype=torch.float64)

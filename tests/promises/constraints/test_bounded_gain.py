@@ -135,6 +135,84 @@ def test_a_weight_outside_is_refused_and_the_remedy_works() -> None:
     assert on_circle(module.weight, 4, 1.0) <= 1 + 1e-9
 
 
+def transfer(W, n, z):
+    """C(z - A)⁻¹B + D at points z."""
+    A, B, C, D = blocks(W.detach().to(torch.complex128), n)
+    return C @ torch.linalg.solve(z[:, None, None] * torch.eye(n, dtype=A.dtype) - A, B) + D
+
+
+CIRCLE = torch.polar(torch.ones(9).double(), torch.linspace(0, math.pi, 9).double())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quotient"), [(torch.float64, 1e3), (torch.float64, 1e9), (torch.float32, 1e6)]
+)
+def test_b_and_c_may_have_very_different_sizes(dtype, quotient) -> None:
+    # Multiplying B and dividing C by a number changes the units of the state, and neither A nor the gain.
+    n = 3
+    W = system(n, 2, 2)
+    W[:n, n:] /= quotient**0.5
+    W[n:, :n] *= quotient**0.5 * 100  # So the product is far above the bound.
+    W = W.to(dtype)
+    assert not sp.BoundedGain(1.0, n).in_manifold(W)
+    module = layer(0.1 * system(n, 2, 2).to(dtype), 1.0, n)
+    with refused("BoundedGain", "gain", error=sp.errors.InManifoldError):
+        module.weight = W
+    V = layer(W, 1.0, n).weight.detach()
+    factor = 1 / on_circle(W, n, 1.0)
+    tolerance = 1e-5 if dtype == torch.float64 else 1e-3
+    for after, before, power in zip(blocks(V, n), blocks(W, n), (0, 0.5, 0.5, 1), strict=True):
+        expected = before * factor**power
+        assert (after - expected).abs().max() <= tolerance * max(expected.abs().max(), factor * (power == 1))
+    assert on_circle(V, n, 1.0) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("n", "a", "dtype", "tolerance"),
+    [(30, 0.5, torch.float64, 1e-5), (25, -0.3, torch.float64, 1e-5), (18, 0.5, torch.float32, 1e-3)],
+)
+def test_systems_in_series_keep_their_frequency_response(n, a, dtype, tolerance) -> None:
+    # Their gain (1 - |a|)⁻ⁿ is that at z = 1 or -1, and their Riccati equations are ill conditioned.
+    W = torch.zeros(n + 1, n + 1, dtype=dtype)
+    W[:n, :n] = a * torch.eye(n) + torch.diag(torch.ones(n - 1), 1)
+    W[n - 1, n] = W[n, 0] = 1
+    H = transfer(layer(W, 1.0, n).weight, n, CIRCLE)
+    expected = ((1 - abs(a)) / (CIRCLE - a)) ** n
+    assert (H[:, 0, 0] - expected).abs().max() <= tolerance
+
+
+def chain(n, a, coupling):
+    """An upper triangular A, and nothing else."""
+    W = torch.zeros(n + 1, n + 1)
+    W[:n, :n] = a * torch.eye(n) + coupling * torch.diag(torch.ones(n - 1), 1)
+    return W
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize(
+    ("n", "a", "coupling", "radius"), [(5, 0.8, 0.4, 0.8), (22, 0.0, 1.0, 1.0), (20, 0.9, 1e3, 1.0)]
+)
+def test_a_defective_system_is_registered_inside(n, a, coupling, radius, coupled) -> None:
+    W = chain(n, a, coupling)
+    if coupled:
+        W[n], W[:, n] = torch.rand(2, n + 1)
+    V = layer(W, 1.0, n, radius=radius).weight.detach()
+    assert V.isfinite().all()
+    assert on_circle(V, n, radius) <= 1 + 1e-6
+    if coupling <= 1:  # Single precision does not hold the B and C of the others.
+        for k in (0, 1):
+            assert torch.allclose(V[:n, :n].diagonal(k), W[:n, :n].diagonal(k), rtol=0.02, atol=0.02)
+
+
+def test_a_slow_system_near_the_set_is_outside_by_its_gain() -> None:
+    # A change of A by 2e-7 divides the gain by 2.
+    W = torch.tensor([[1 - 2e-7, 6e-4], [6e-4, 0.0]], dtype=torch.float64)
+    module = layer(torch.zeros(2, 2, dtype=torch.float64), 1.0, 1)
+    with refused("BoundedGain", "gain", error=sp.errors.InManifoldError):
+        module.weight = W
+    assert abs(layer(W, 1.0, 1).weight[0, 0] - W[0, 0]) <= 1e-9
+
+
 def test_the_certificate_bounds_outputs_from_every_state() -> None:
     gain, radius, n = 1.2, 0.9, 4
     module = layer(system(n, 2, 3), gain, n, radius=radius)
