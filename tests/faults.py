@@ -1817,8 +1817,8 @@ DIAGONAL = (
     Fault(
         "series: no diagonal storage function is tried",
         "spectral_param/functional/_bounded_gain.py",
-        "(_storage_roots, _diagonal_roots)",
-        "(_storage_roots,)",
+        "_storage_roots(system), _diagonal_roots(system), ",
+        "_storage_roots(system), ",
         promise("constraints/test_bounded_gain.py", "series or defective"),
     ),
     Fault(

@@ -64,8 +64,8 @@ _TINY = float(torch.finfo(torch.float64).tiny)
 _QUARTERINGS = 26
 # Storage functions, one after the other, that do worse than the best.
 _MISSES = 4
-# Of a diagonal T; a norm for which no T of a larger condition is sought.
-_CONDITION, _ENOUGH = 1e30, 0.99
+# Of a diagonal T: the first that will do. The larger, the larger are the rounding errors in given units.
+_CONDITIONS = (1e4, 1e10, 1e20, 1e30)
 
 
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
@@ -316,6 +316,7 @@ def _diagonal_roots(system: System) -> Iterator[Tensor]:
     couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
     couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
-    log = least_norm(couplings, _CONDITION, _ENOUGH).log
-    yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()
+    for condition in _CONDITIONS:
+        log = least_norm(couplings, condition).log
+        yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()
     yield torch.eye(n, dtype=torch.float64)
