@@ -1808,11 +1808,11 @@ DIAGONAL = (
         promise("constraints/test_bounded_gain.py", "comes_back"),
     ),
     Fault(
-        "balanced: the states of a given system keep their units",
+        "registered: the identity is no storage function of last resort",
         "spectral_param/functional/_bounded_gain.py",
-        "return _balancing(_couplings(as_system(W.numpy(), n)))",
-        "return np.ones(n)",
-        promise("constraints/test_bounded_gain.py", "series or sizes"),
+        ", [torch.from_numpy(d).diag()]",
+        "",
+        promise("constraints/test_bounded_gain.py", "defective"),
     ),
     Fault(
         "series: no diagonal storage function is tried",
