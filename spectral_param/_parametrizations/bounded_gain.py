@@ -40,6 +40,8 @@ _INSIDE, _STABLE = 1e-6, 0.99
 _SHRINKINGS = 100
 # To how many digits a weight of the set comes back, and to how many its gain is known.
 _DISTANCE, _KNOWN = 1e-6, 1e-9
+# A response that is nearer than this, of entries that are within rounding errors, is as near as they allow.
+_CLOSE = 0.01
 
 
 _REMEDY = "Remove the parametrization, set the weight and register a new instance"
@@ -224,9 +226,9 @@ class BoundedGain(Parametrization):
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
         n, rounding = self.states, 10 * len(V) * eps
         tolerance = max(_DISTANCE, rounding)
-        found, error, is_proven = self._nearest(V, _ROOMS[:1], dtype, tolerance)
-        if is_proven and error <= tolerance:
-            return found
+        first, error, is_proven = self._nearest(V, _ROOMS[:1], dtype, tolerance, by_riccati=True)
+        if first is not None and is_proven and error <= tolerance:
+            return first
         gain = 1.0 if is_proven else gain_of(V, n)
         if gain > 1 + _KNOWN + rounding:
             if not project:
@@ -237,9 +239,10 @@ class BoundedGain(Parametrization):
                     f"{self.radius * size:.9g}. {_REMEDY}, which scales the system."
                 )
             V = self._scaled(V, gain, finfo_eps(dtype))
-        elif error <= tolerance:
-            return found
-        found, error, _ = self._nearest(V, _ROOMS, dtype, max(_DISTANCE, finfo_eps(dtype)))
+        elif first is not None and error <= tolerance:
+            return first
+        found, error, _ = self._nearest(V, _ROOMS, dtype, max(_DISTANCE, 10 * len(V) * finfo_eps(dtype)))
+        assert found is not None  # The identity as T is always found.
         if not project and error > tolerance:
             raise InManifoldError(
                 f"BoundedGain: expected a weight whose gain {dtype} can prove, got one at a distance of "
@@ -261,30 +264,36 @@ class BoundedGain(Parametrization):
         return self._with_gain(V, (1 - _INSIDE) / max(gain, 1 - _INSIDE))
 
     def _nearest(
-        self, V: Tensor, rooms: tuple[float, ...], dtype: torch.dtype, tolerance: float
-    ) -> tuple[tuple[Tensor, Tensor], float, bool]:
+        self,
+        V: Tensor,
+        rooms: tuple[float, ...],
+        dtype: torch.dtype,
+        tolerance: float,
+        by_riccati: bool = False,
+    ) -> tuple[tuple[Tensor, Tensor] | None, float, bool]:
         """Return the originals of the nearest weight found, its distance, and whether V itself is proven."""
         n = self.states
         best: tuple[Tensor, Tensor] | None = None
         least, distance, is_proven = math.inf, math.inf, False
         for room, of_radius in itertools.product(rooms, (False, True)):
-            if best is not None and least <= max(tolerance, room):
+            if best is not None and (
+                least <= max(tolerance, room) or (least <= _CLOSE and distance <= tolerance)
+            ):
                 break
             if 0 < room < finfo_eps(dtype) or (of_radius and room == 0):
                 continue
             inner = self._with_gain(V, 1 - room)
             if of_radius:
                 inner[:n, :n] *= 1 - room
-            for K, T, proves in originals_near(inner, n, dtype):
+            for K, T, proves in originals_near(inner, n, dtype, by_riccati):
                 result = bounded(to_double(K), to_double(T), self.gain, self.radius, finfo_eps(dtype))
                 result = to_double(result.to(dtype)) / self._scales(V.shape)
                 error = change_of_response(result, V, n)
                 is_proven = is_proven or (proves and room == 0)
                 if best is None or error < least:
                     best, least, distance = (K, T), error, change(result, V, n)
-                if distance <= tolerance:
+                if distance <= max(tolerance, 2 * room):
                     break
-        assert best is not None  # The identity as T is always found.
         return best, distance, is_proven
 
     def _with_gain(self, V: Tensor, factor: float) -> Tensor:

@@ -213,8 +213,12 @@ def _finite(error: float) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def originals_near(W: Tensor, n: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, bool]]:
+def originals_near(
+    W: Tensor, n: int, dtype: torch.dtype, by_riccati: bool = False
+) -> Iterator[tuple[Tensor, Tensor, bool]]:
     """Yield K and T, in this dtype, of a weight of gain and radius 1, or of weights near it.
+
+    ``by_riccati``: only those of the Riccati equation, which prove nearly every weight of a smaller gain.
 
     With each comes whether T proves the gain of W itself. The T of each kind is the first that leaves room
     for rounding, or else the one that does best. The last is the identity, for which no entry is above 1.
@@ -222,7 +226,8 @@ def originals_near(W: Tensor, n: int, dtype: torch.dtype) -> Iterator[tuple[Tens
     d = _units(W, n)
     V = _in_units(W, d)
     system = as_system(V.numpy(), n)
-    for roots in (_storage_roots(system), _diagonal_roots(system), [torch.from_numpy(d).diag()]):
+    kinds = _storage_roots(system), _diagonal_roots(system), [torch.from_numpy(d).diag()]
+    for roots in kinds[:1] if by_riccati else kinds:
         best, least, is_proven, misses = None, math.inf, False, 0
         for T in roots:
             M = _times(_times(V.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)

@@ -68,6 +68,8 @@ _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
 _CLOSE, _STEPS = 0.5, 60
 # Sweeps of Osborne's balancing, for a start.
 _SWEEPS = 100
+# Below it e^(-u/2) overflows.
+_LEAST = -1400.0
 
 
 class Scaling(NamedTuple):
@@ -167,6 +169,8 @@ class _Norm:
 
     def factor(self, d: Array, u: float) -> tuple[Any, Array, float] | None:
         """Return A, the Cholesky factor of I - AᵀA, and the barrier, or None where it is infinite."""
+        if not u > _LEAST:  # A step of Newton's method can be too long by any factor.
+            return None
         A = scaled(self.W, np.exp(d)) * math.exp(-u / 2)
         gram = -_dense(_product(A.T, A))
         gram.flat[:: len(gram) + 1] += 1
