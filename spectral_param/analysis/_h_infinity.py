@@ -45,7 +45,7 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     Example:
         >>> spectral_param.analysis.h_infinity([[0.5]], [[1.0]], [[1.0]])
         2.0
-        >>> spectral_param.analysis.h_infinity([[-0.5]], [[1.0]], [[1.0]], dt=0)
+        >>> round(spectral_param.analysis.h_infinity([[-0.5]], [[1.0]], [[1.0]], dt=0), 9)
         2.0
     """
     system, continuous = system_of(A, B, C, D, dt)
