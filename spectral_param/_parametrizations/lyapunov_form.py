@@ -351,11 +351,11 @@ class LyapunovForm(Bounded):
         found = []
         for matrix, bound in zip(matrices, limits, strict=True):
             if self.abscissa is None:
-                X, size = contracting_inverse((matrix / bound).numpy(), self._condition(), eps)
-                beyond, size = size - 1, size * bound
+                X, beyond = contracting_inverse((matrix / bound).numpy(), self._condition(), eps, W.dtype)
+                size = (1 + beyond) * bound
             else:
                 V = (matrix - bound * identity_like(matrix)).numpy()
-                X, mu = dissipative_inverse(V, self._condition(), eps, abs(bound))
+                X, mu = dissipative_inverse(V, self._condition(), eps, W.dtype, abs(bound))
                 beyond, size = mu / max(1.0, float(matrix.abs().max())), bound + mu
             if not project and not beyond <= 10 * len(matrix) * eps + 10 * precision(len(matrix)):
                 name = "norm" if self.abscissa is None else "abscissa"
@@ -367,7 +367,7 @@ class LyapunovForm(Bounded):
                 )
             found.append(X)
         X = torch.stack(found)
-        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
+        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device)
 
     def _refuse(self, error: float) -> None:
         wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"

@@ -43,7 +43,10 @@ log Θ is the column sums of G∘V less the row sums.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,7 +57,7 @@ from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import finfo_eps
-from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, scaled
+from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
 
 _EPS = finfo_eps(torch.float64)
 
@@ -156,32 +159,139 @@ def _pull_back(
 
 # The way back: one given matrix, in double precision --------------------------------------------------
 
-
-def contracting_inverse(V: Array, condition: float, eps: float) -> tuple[Tensor, float]:  # -> (n + 1, n)
-    """Return [K; θ] of V, scaled down if ‖ΘVΘ⁻¹‖ > 1 for all Θ; and that norm, the least or at most 1."""
-    d = least_norm(V, condition, enough=1.0).log
-    A = torch.from_numpy(scaled(V, np.exp(d)))
-    norm = float(torch.linalg.matrix_norm(A, 2))
-    K = lyapunov.contraction_inverse(A / max(1.0, norm) * _room(A, eps))
-    return torch.cat([K, _row(d, condition)]), norm
+# By how much a weight is moved inside, relatively.
+_ROOMS = (0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
+# The quotient of two conditions that are tried after each other.
+_STEP = 100.0
 
 
-def dissipative_inverse(V: Array, condition: float, eps: float, shift: float) -> tuple[Tensor, float]:
-    """Return [Y; Z; θ] of V, moved to the left if μ(ΘVΘ⁻¹) > 0 for all Θ; and that μ, at most 0 or the least.
+class _Coordinates(NamedTuple):
+    """One Θ for a V.
 
-    ``shift`` is |a|, as for :func:`dissipative`.
+    Attributes:
+        beyond: What V misses: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
+        change: The largest change of an entry that moves V to the bound; 0 inside.
+        moved: Returns V, moved inside by a room.
+        original: Returns the original of that.
     """
-    d = least_abscissa(V, condition, enough=0.0).log
-    theta = torch.from_numpy(np.exp(d))
-    A = theta[:, None] * torch.from_numpy(V) / theta
-    mu = float(torch.linalg.eigvalsh((A + A.mT) / 2)[-1])
-    size = torch.linalg.matrix_norm(A) + len(A) ** 0.5 * shift
-    A = A - (max(0.0, mu) - (eps + 4 * len(A) * _EPS) * size) * identity_like(A)
-    # Θ²V = ΘAΘ.
-    N = theta[:, None] * A * theta
-    values, vectors = torch.linalg.eigh(-(N + N.mT) / 2)
-    Y = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
-    return torch.cat([Y, (N - N.mT) / 4, _row(d, condition)]), mu
+
+    beyond: float
+    change: float
+    moved: Callable[[float], Tensor]
+    original: Callable[[float], Tensor]
+
+
+def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """Return the [K; θ] in ``dtype`` whose map is nearest to V, and by how much ‖ΘVΘ⁻¹‖ > 1 for all Θ."""
+    exact = torch.from_numpy(V)
+    largest = float(exact.abs().max())
+
+    def at(d: Array) -> _Coordinates:
+        A = torch.from_numpy(scaled(V, np.exp(d)))
+        norm = float(torch.linalg.matrix_norm(A, 2))
+
+        def divisor(room: float) -> float:
+            return max(1.0, norm / (1 - room))
+
+        def original(room: float) -> Tensor:
+            K = lyapunov.contraction_inverse(A / divisor(room) * _room(A, eps))
+            return torch.cat([K, _row(d, condition)])
+
+        change = largest * (1 - 1 / divisor(0.0))
+        return _Coordinates(norm - 1, change, lambda room: exact / divisor(room), original)
+
+    def image(X: Tensor) -> Tensor:
+        return contracting_reference(X, 1.0, condition, eps)
+
+    return _nearest(V, condition, dtype, (least_norm, 1.0), at, image)
+
+
+def dissipative_inverse(
+    V: Array, condition: float, eps: float, dtype: torch.dtype, offset: float
+) -> tuple[Tensor, float]:
+    """Return the [Y; Z; θ] in ``dtype`` whose map is nearest to V, and the least μ(ΘVΘ⁻¹), if positive.
+
+    ``offset`` is |a|, as for :func:`dissipative`.
+    """
+    exact = torch.from_numpy(V)
+
+    def at(d: Array) -> _Coordinates:
+        A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
+        values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
+        mu, size = -float(values[0]), float(torch.linalg.matrix_norm(A))
+        rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
+
+        def shift(room: float) -> float:
+            return max(0.0, mu + room * size)
+
+        def original(room: float) -> Tensor:
+            root = (vectors * (values + shift(room) - rounding).clamp(min=0).sqrt()) @ vectors.mT
+            # Θ²V = ΘAΘ. Y = root Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 would square the condition.
+            return torch.cat([root * t, t[:, None] * (A - A.mT) / 4 * t, _row(d, condition)])
+
+        return _Coordinates(mu, shift(0.0), lambda room: exact - shift(room) * identity_like(exact), original)
+
+    def image(X: Tensor) -> Tensor:
+        return dissipative(X, condition, eps, X.new_tensor([[offset]]))
+
+    return _nearest(V, condition, dtype, (least_abscissa, 0.0), at, image)
+
+
+def _nearest(
+    V: Array,
+    condition: float,
+    dtype: torch.dtype,
+    search: tuple[Callable[..., Scaling], float],
+    at: Callable[[Array], _Coordinates],
+    image: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, float]:
+    """Return the original of the nearest image that is found, and what V misses in the first coordinates.
+
+    ``search`` finds coordinates, and stops at the number beside it.
+
+    The most extreme Θ has the least norm, but multiplies rounding errors of the original by its condition.
+    Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that cancel in C.
+    So smaller conditions and some room are tried, too, and compared by what the map makes of the rounded
+    original: its distance from V, and that from what was meant, by which its own value moves if assigned.
+    """
+    exact = torch.from_numpy(V)
+    close = 10 * len(V) * finfo_eps(dtype) * float(exact.abs().max())
+    least, enough = search
+    d = least(V, condition, enough=enough).log
+    first = at(d)
+    best, fewest = first.original(0.0).to(dtype), math.inf
+    for coordinates in itertools.chain([first], map(at, _others(V, d, condition, least, first.beyond))):
+        if coordinates.change >= fewest:
+            break
+        last = None
+        for room in _ROOMS:
+            meant = coordinates.moved(room)
+            if float((meant - exact).abs().max()) >= fewest:
+                break
+            if last is not None and meant.equal(last):  # V has more room.
+                continue
+            last, X = meant, coordinates.original(room).to(dtype)
+            W = image(to_double(X))
+            error, rounding = (float((W - T).abs().max()) for T in (exact, meant))
+            if error + rounding < fewest:
+                best, fewest = X, error + rounding
+            if error + rounding <= first.change + close:
+                return X, first.beyond
+    return best, first.beyond
+
+
+def _others(
+    V: Array, d: Array, condition: float, least: Callable[..., Scaling], beyond: float
+) -> Iterator[Array]:
+    """Yield the best log Θ of ever smaller conditions than that of d, at last 0."""
+    if beyond <= 0:  # The search for d has stopped early.
+        d = least(V, condition).log
+        yield d
+    while (condition := condition / _STEP) > 1:
+        if math.log(condition) < d.max() - d.min():  # Otherwise d is the best of this condition, too.
+            d = least(V, condition).log
+            yield d
+    yield np.zeros(len(V))
 
 
 def _row(d: Array, condition: float) -> Tensor:  # (n,) -> (1, n)
