@@ -1766,6 +1766,27 @@ DIAGONAL = (
         promise("constraints/test_diagonal_metric.py", "abscissa"),
     ),
     Fault(
+        "extreme: a weight on the border is registered in the coordinates of the largest condition",
+        "spectral_param/functional/_diagonal_metric.py",
+        "    while (condition := condition / _STEP) > 1:",
+        "    while (condition := condition / _STEP) > 1e12:",
+        promise("constraints/test_diagonal_metric.py", "border or enlarge"),
+    ),
+    Fault(
+        "roomless: a weight on the border is moved no further inside",
+        "spectral_param/functional/_diagonal_metric.py",
+        "_ROOMS = (0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)",
+        "_ROOMS = (0.0,)",
+        promise("constraints/test_diagonal_metric.py", "extreme"),
+    ),
+    Fault(
+        "early: originals are compared before they are rounded",
+        "spectral_param/functional/_diagonal_metric.py",
+        "coordinates.original(room).to(dtype)",
+        "coordinates.original(room)",
+        promise("constraints/test_diagonal_metric.py", "border or enlarge or extreme"),
+    ),
+    Fault(
         "leak: a leaky reservoir is scaled as one without a leak",
         "spectral_param/init.py",
         "reciprocal() * ((rate - (1 - leak)) / leak)",
