@@ -291,13 +291,19 @@ class LyapunovForm(Bounded):
             for original in self._candidates(inner, eps):
                 error = float((self._map(original, eps) - V).abs().max())
                 # Rounding counts, too: an ill-conditioned form multiplies it.
-                rounded = float((self._map(to_double(original.to(dtype)), eps) - V).abs().max())
+                rounded = float((self._read(original.to(dtype)) - V).abs().max())
                 if math.isfinite(error + rounded):
                     found.append((max(error, rounded), original))
                     least, fewest = min(least, error), min(fewest, found[-1][0])
                 if error <= close and rounded <= 10 * close:
                     return original, error
         return min(found, key=lambda each: each[0])[1], least
+
+    def _read(self, X: Tensor) -> Tensor:
+        """Return V of an original in the dtype of the weight, as :meth:`constrain` computes it."""
+        if self.growth is None and self.abscissa is None:
+            return to_double(lyapunov.stable(X, 1.0))
+        return self._map(to_double(X), finfo_eps(X.dtype))
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
         """Return originals of V, each one closer than that before it, unless V is outside."""
