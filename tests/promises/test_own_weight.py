@@ -111,3 +111,35 @@ def test_the_weight_of_the_last_steps_can_be_assigned(mode, shape) -> None:
         layers[0].weight = layers[1].weight.detach()
         with pytest.raises(sp.errors.InManifoldError):
             layers[0].weight = layers[1].weight.detach() * (1 + 1e-8)
+
+
+def hostile(n: int) -> dict[str, torch.Tensor]:
+    """Weights whose eigenvalues, or whose coordinates of least norm, are badly conditioned."""
+    R, identity = torch.randn(n, n), torch.eye(n)
+    units = torch.logspace(-4, 4, n)
+    return {
+        "Jordan": 0.95 * identity + torch.ones(n, n).triu(1).tril(1),
+        "triangular": identity + 30 * R.triu(1),
+        "badly scaled": units[:, None] * R / units,
+        "huge": 1e18 * R,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::spectral_param.errors.DegenerateEigenvalueWarning")
+@pytest.mark.parametrize("case", [*CASES, *FROM_THE_START], ids=lambda case: case.name)
+def test_hostile_weights_are_not_enlarged_and_keep_their_own_value(case: Case) -> None:
+    if torch.float32 not in case.dtypes:
+        pytest.skip("Complex weights alone.")
+    n = 6
+    for name, given in hostile(n).items():
+        module = holder(case, given)
+        W = module.weight.detach().clone()
+        assert W.isfinite().all(), name
+        # Scaling enlarges nothing, and a shift by the abscissa, at most ‖W‖, adds n times the largest entry.
+        # What does not depend on the size of the given weight, as an orthogonal one, has a norm below 10.
+        assert W.abs().max() <= (n + 1) * given.abs().max() + 10, name
+        module.weight = W
+        # 5 %: an original that holds its own form or coordinates multiplies rounding by their condition.
+        proven = isinstance(module.parametrizations["weight"][0], (sp.LyapunovForm, sp.BoundedGain))
+        limit = 0.05 if proven else 1000 * torch.finfo(W.dtype).eps
+        assert (module.weight - W).abs().max() <= limit * W.abs().max().clamp(min=1.0), name
