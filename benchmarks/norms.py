@@ -1,10 +1,10 @@
 """``python -m benchmarks.norms``: bounded norms in training, beside torch's ``spectral_norm`` and no bound.
 
 Convolutions, matrices and two networks, from torch's own start. The ways take turns, step by step. Times on
-one thread are those of the process, which other processes do not lengthen much. With torch's default threads
-they are those of the clock, so let nothing else run. What is in the file already is
-not measured again: remove it to measure it again. ``--attack READS`` follows kernels and matrices that are
-made to fool it instead, and writes the largest excess.
+one thread are those of the process, which other processes do not lengthen much. With torch's default
+threads they are those of the clock, so let nothing else run. What is in the file already is not measured
+again: remove it to measure it again. ``--attack READS`` follows kernels and matrices that are made to fool
+it instead, and writes the largest excess.
 """
 
 from __future__ import annotations
