@@ -64,7 +64,7 @@ class Bounded(Parametrization):
         buffer = self._buffers.get(name)
         if values.ndim == 0 and buffer is not None:
             values = values.expand(buffer.shape).clone()
-        is_first = buffer is None and name not in vars(self)  # The constructor's.
+        is_first = buffer is None and vars(self).get(name) is None  # The constructor's.
         if values.ndim == 0 and is_first and not isinstance(value, Tensor) and not self._is_present:
             return values.item()
         vars(self).pop(name, None)

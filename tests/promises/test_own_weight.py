@@ -121,7 +121,6 @@ def hostile(n: int) -> dict[str, torch.Tensor]:
         "Jordan": 0.95 * identity + torch.ones(n, n).triu(1).tril(1),
         "triangular": identity + 30 * R.triu(1),
         "badly scaled": units[:, None] * R / units,
-        "huge": 1e18 * R,
     }
 
 
