@@ -1,8 +1,8 @@
 """A bound: a number, one number for each matrix, or what the weight has at registration.
 
 The number that the constructor gets is an attribute. A tensor, what ``"present"`` has found, and what is set
-later, as by a schedule, are a buffer in double precision. So checkpoints, averages and
-distributed modules have it, and no conversion rounds it.
+later, as by a schedule, are a buffer in double precision. So checkpoints, averages and distributed modules
+have it, and no conversion rounds it.
 """
 
 from __future__ import annotations

@@ -78,8 +78,7 @@ class SchurForm(Parametrization):
             eigenvalues keep their sign (buffer ``negative``). ``None``, the default: no bound. The bound
             holds up to rounding, but far from normal a rounding error changes the eigenvalues strongly: in
             training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound
-            must hold, bound the departure, too,
-            by a number of about the size of the radius.
+            must hold, bound the departure, too, by a number of about the size of the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
             dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
             imaginary part of an eigenvalue.

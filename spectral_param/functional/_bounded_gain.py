@@ -56,7 +56,7 @@ from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_norm
 from spectral_param.functional._h_infinity import h_infinity
 from spectral_param.functional._lyapunov import contraction_inverse, solved, sum_of_powers
-from spectral_param.functional._systems import System
+from spectral_param.functional._systems import System, response
 
 _EPS = finfo_eps(torch.float64)
 _TINY = float(torch.finfo(torch.float64).tiny)
@@ -156,10 +156,9 @@ def as_system(W: Array, n: int) -> System:
 
 def gain_of(W: Tensor, n: int) -> float:
     """Return the gain of a weight, infinity if it cannot be computed."""
-    system = as_system(_in_units(W, _units(W, n)).numpy(), n)
     try:
         with np.errstate(all="ignore"):
-            gain = h_infinity(system)
+            gain = h_infinity(_balanced_system(W, n))
     except np.linalg.LinAlgError:
         return math.inf
     return math.inf if math.isnan(gain) else gain
@@ -167,7 +166,7 @@ def gain_of(W: Tensor, n: int) -> float:
 
 def size_of(W: Tensor, n: int) -> float:
     """Return the gain that a weight has, about, if its states add to an output once only."""
-    _, B, C, D = as_system(_in_units(W, _units(W, n)).numpy(), n)
+    _, B, C, D = _balanced_system(W, n)
     return float(np.linalg.norm(B, 2) * np.linalg.norm(C, 2) + np.linalg.norm(D, 2))
 
 
@@ -187,17 +186,13 @@ def change_of_response(W: Tensor, given: Tensor, n: int) -> float:
     angles = np.append(
         np.abs(np.angle(np.linalg.eigvals(given[:n, :n].numpy()))), np.linspace(0, math.pi, 17)
     )
-    before, after = (_response(as_system(each.numpy(), n), angles) for each in (given, W))
+    try:
+        with np.errstate(all="ignore"):
+            before, after = (response(as_system(each.numpy(), n), np.exp(1j * angles)) for each in (given, W))
+    except np.linalg.LinAlgError:
+        return math.inf
     sizes = [float(np.linalg.norm(each, axis=(-2, -1)).max()) for each in (before, after - before)]
     return max(*_changes(W, given, n)[:3], _finite(sizes[1] / (sizes[0] or 1.0)))
-
-
-def _response(system: System, angles: Array) -> Array:
-    A, B, C, D = system
-    z = np.exp(1j * angles)[:, None, None]
-    with np.errstate(all="ignore"):
-        X = torch.linalg.solve_ex(torch.from_numpy(z * np.eye(len(A)) - A), torch.from_numpy(B + 0j)).result
-        return C @ X.numpy() + D
 
 
 def _changes(W: Tensor, given: Tensor, n: int) -> list[float]:
@@ -255,6 +250,10 @@ def _within(T: Tensor, dtype: torch.dtype) -> Tensor:
 def _units(W: Tensor, n: int) -> Array:  # -> (n)
     """Return powers of two as units of the states, in which rows and columns are of similar size."""
     return _balancing(_couplings(as_system(W.numpy(), n)))
+
+
+def _balanced_system(W: Tensor, n: int) -> System:
+    return as_system(_in_units(W, _units(W, n)).numpy(), n)
 
 
 def _in_units(W: Tensor, d: Array) -> Tensor:

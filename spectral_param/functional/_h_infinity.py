@@ -46,7 +46,7 @@ import scipy.linalg
 
 from spectral_param._matrices import Array
 from spectral_param._scale import balanced
-from spectral_param.functional._systems import System
+from spectral_param.functional._systems import System, response
 
 # Relative accuracy.
 PRECISION = 1e-10
@@ -224,19 +224,16 @@ def _crossings(system: System, continuous: bool, level: float) -> Array:
 
 def _norms(system: System, continuous: bool, points: Array) -> Array:
     """Return the norms of H at some points of the boundary, infinity at a pole."""
-    A, B, C, D = system
-    norms = np.full(len(points), _norm(D))
+    norms = np.full(len(points), _norm(system.D))
     finite = np.flatnonzero(np.isfinite(points))
-    step = max(1, _AT_ONCE // A.size)
+    step = max(1, _AT_ONCE // system.A.size)
     for first in range(0, len(finite), step):
         part = finite[first : first + step]
         s = 1j * points[part] if continuous else np.exp(1j * points[part])
         try:
-            x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
+            norms[part] = np.linalg.norm(response(system, s), 2, axis=(-2, -1))
         except np.linalg.LinAlgError:
             norms[part] = math.inf
-            continue
-        norms[part] = np.linalg.norm(C @ x + D, 2, axis=(-2, -1))
     return norms
 
 
