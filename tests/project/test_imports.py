@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def module_of(path: Path) -> str:
 
 MODULES = {
     module_of(path): path
-    for folder in ("spectral_param", "examples", "benchmarks", "tests")
+    for folder in ("spectral_param", "examples", "benchmarks")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 
@@ -53,35 +54,36 @@ def imports(name: str) -> set[str]:
     return found & MODULES.keys()
 
 
-GRAPH = {name: imports(name) for name in MODULES}
-PACKAGE = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == "spectral_param"}
+@functools.cache
+def graph(folder: str) -> dict[str, set[str]]:
+    """What each module of a folder imports."""
+    return {name: imports(name) for name in MODULES if name.split(".")[0] == folder}
 
 
 def layer(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def upwards(graph: dict[str, set[str]]) -> list[str]:
+def upwards(imported: dict[str, set[str]]) -> list[str]:
     return [
         f"{name} imports {target}"
-        for name, targets in graph.items()
+        for name, targets in imported.items()
         for target in sorted(targets)
         if HEIGHTS[layer(target)] > HEIGHTS[layer(name)]
     ]
 
 
 def test_every_part_of_the_package_has_its_layer() -> None:
-    assert {layer(name) for name in PACKAGE} <= HEIGHTS.keys()
+    assert {layer(name) for name in graph("spectral_param")} <= HEIGHTS.keys()
 
 
 def test_no_import_points_upwards() -> None:
-    assert upwards(PACKAGE) == []
+    assert upwards(graph("spectral_param")) == []
 
 
 @pytest.mark.parametrize("folder", ["spectral_param", "examples", "benchmarks"])
 def test_imports_have_no_circle(folder) -> None:
-    graph = {name: targets for name, targets in GRAPH.items() if name.split(".")[0] == folder}
-    graphlib.TopologicalSorter(graph).prepare()
+    graphlib.TopologicalSorter(graph(folder)).prepare()
 
 
 @pytest.mark.parametrize(
@@ -93,13 +95,12 @@ def test_imports_have_no_circle(folder) -> None:
     ],
 )
 def test_what_is_beside_the_package_stands_above_it(folder, below) -> None:
-    for name, targets in GRAPH.items():
-        if name.split(".")[0] == folder:
-            assert {target.split(".")[0] for target in targets} <= below, name
+    for name, targets in graph(folder).items():
+        assert {target.split(".")[0] for target in targets} <= below, name
 
 
 def test_papers_know_nothing_of_the_demo() -> None:
-    for name, targets in GRAPH.items():
+    for name, targets in graph("examples").items():
         if name.startswith("examples.papers"):
             assert not any(target.startswith("examples.demo") for target in targets), name
 
@@ -110,6 +111,6 @@ def test_circles_and_imports_upwards_are_found() -> None:
     ]
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
-    assert "spectral_param._context" in GRAPH["spectral_param.functional._cayley"]
-    assert "examples.papers.trainer" in GRAPH["examples.demo.pipeline"]
-    assert {"spectral_param.init", "spectral_param.nn"} <= GRAPH["spectral_param"]
+    assert "spectral_param._context" in graph("spectral_param")["spectral_param.functional._cayley"]
+    assert "examples.papers.trainer" in graph("examples")["examples.demo.pipeline"]
+    assert {"spectral_param.init", "spectral_param.nn"} <= graph("spectral_param")["spectral_param"]
