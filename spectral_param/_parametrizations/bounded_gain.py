@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import torch
@@ -14,14 +13,7 @@ from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
 from spectral_param.errors import InManifoldError, NotAMatrixError
-from spectral_param.functional._bounded_gain import (
-    bounded,
-    change,
-    change_of_response,
-    gain_of,
-    originals_near,
-    size_of,
-)
+from spectral_param.functional._bounded_gain import bounded, change, gain_of, in_units, originals, units
 from spectral_param.functional._checks import (
     check_finite,
     check_real,
@@ -32,18 +24,14 @@ from spectral_param.functional._checks import (
 )
 from spectral_param.functional._lyapunov import contraction_inverse
 
-# By how much the gain and the radius of a weight are reduced, relatively, until its originals are found.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 0.5)
-# As close to the bounds as a weight outside is moved: the gain, relatively, and the radius.
-_INSIDE, _STABLE = 1e-6, 0.99
-# Steps by which an A is made smaller of which no stable one is found.
-_SHRINKINGS = 100
-# To how many digits a weight of the set comes back, and to how many its gain is known.
-_DISTANCE, _KNOWN = 1e-6, 1e-9
-# A response that is nearer than this, of entries that are within rounding errors, is as near as they allow.
-_CLOSE = 0.01
-
-
+# By how much the gain of a weight is moved below the bound: the first that is enough for its proof. A weight
+# outside is moved by at least 1e-6, because the map is flat on the bound.
+_ROOMS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
+_INSIDE = 1e-6
+# To how many digits the gain of a weight is known.
+_KNOWN = 1e-9
+# The radius, over its bound, of an A that was not stable.
+_STABLE = 0.99
 _REMEDY = "Remove the parametrization, set the weight and register a new instance"
 
 
@@ -74,7 +62,7 @@ class BoundedGain(Parametrization):
 
     Raises:
         ValueError: If an argument is outside its range; at registration, if the weight has no more rows or
-            columns than there are states.
+            columns than there are states, or its gain cannot be proven in its dtype.
         UnsupportedDtypeError: If the weight is complex.
 
     .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \quad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
@@ -90,11 +78,11 @@ class BoundedGain(Parametrization):
 
     Registration starts from the given weight. One outside the set keeps its frequency response up to a
     factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before, an A that
-    is not stable up to rounding is divided by its spectral radius over 0.99 r. Where the dtype can prove the
-    gain only of a weight further inside, that of the nearest frequency response found is taken: for long
-    series of filters in single precision, for instance. Entries count in units of the states that balance
-    the couplings, so B and C may be of very different sizes. In other units A may get entries far larger than
-    it had: with B and C scaled for a gain of 1e30.
+    is not stable up to rounding is divided by its spectral radius over 0.99 r. Where rounding errors are too
+    large to prove the gain, as for long series of filters in single precision, the factor is smaller, by at
+    most 10 %. Entries count in units of the states that balance the couplings, so B and C may be of very
+    different sizes. A weight whose gain cannot be proven at all is refused: couplings of 1000 between ten or
+    more states in series, for instance.
 
     A weight assigned later must have the gain up to rounding, and come back to 1e-6 or to rounding, relative
     to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
@@ -224,77 +212,36 @@ class BoundedGain(Parametrization):
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
-        n, rounding = self.states, 10 * len(V) * eps
-        tolerance = max(_DISTANCE, rounding)
-        first, error, is_proven = self._nearest(V, _ROOMS[:1], dtype, tolerance, by_riccati=True)
-        if first is not None and is_proven and error <= tolerance:
-            return first
-        gain = 1.0 if is_proven else gain_of(V, n)
-        if gain > 1 + _KNOWN + rounding:
-            if not project:
-                size = float(torch.linalg.eigvals(V[:n, :n]).abs().max())
-                raise InManifoldError(
-                    f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
-                    f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
-                    f"{self.radius * size:.9g}. {_REMEDY}, which scales the system."
-                )
-            V = self._scaled(V, gain, finfo_eps(dtype))
-        elif first is not None and error <= tolerance:
-            return first
-        found, error, _ = self._nearest(V, _ROOMS, dtype, max(_DISTANCE, 10 * len(V) * finfo_eps(dtype)))
-        assert found is not None  # The identity as T is always found.
-        if not project and error > tolerance:
+        n, rounding, eps = self.states, 10 * len(V) * eps, finfo_eps(dtype)
+        d = units(V, n)
+        V = in_units(V, d)
+        size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
+        is_outside = not gain <= 1 + _KNOWN + rounding
+        if is_outside and not project:
             raise InManifoldError(
-                f"BoundedGain: expected a weight whose gain {dtype} can prove, got one at a distance of "
-                f"{error:.1e}, relatively, from the nearest found. {_REMEDY}, which moves it."
+                f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
+                f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
+                f"{self.radius * size:.9g}. {_REMEDY}, which scales the system."
             )
-        return found
-
-    def _scaled(self, V: Tensor, gain: float, eps: float) -> Tensor:
-        """Return a weight inside: A is made stable, and then the frequency response scaled."""
-        n, V = self.states, V.clone()
-        if gain * eps > size_of(V, n):  # Rounding decides whether such an A is stable.
-            V[:n, :n] *= _STABLE / float(torch.linalg.eigvals(V[:n, :n]).abs().max().clamp(min=_STABLE))
+        if is_outside and not size < 1 - len(V) * eps:  # Rounding decides whether such an A is stable.
+            V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
-        for _ in range(_SHRINKINGS):  # Eigenvalues of a defective A are not where they were.
-            if math.isfinite(gain):
+        for room in _ROOMS[is_outside:]:
+            if not project and room > max(_INSIDE, rounding):
                 break
-            V[:n, :n] *= 0.9
-            gain = gain_of(V, n)
-        return self._with_gain(V, (1 - _INSIDE) / max(gain, 1 - _INSIDE))
-
-    def _nearest(
-        self,
-        V: Tensor,
-        rooms: tuple[float, ...],
-        dtype: torch.dtype,
-        tolerance: float,
-        by_riccati: bool = False,
-    ) -> tuple[tuple[Tensor, Tensor] | None, float, bool]:
-        """Return the originals of the nearest weight found, its distance, and whether V itself is proven."""
-        n = self.states
-        best: tuple[Tensor, Tensor] | None = None
-        least, distance, is_proven = math.inf, math.inf, False
-        for room, of_radius in itertools.product(rooms, (False, True)):
-            if best is not None and (
-                least <= max(tolerance, room) or (least <= _CLOSE and distance <= tolerance)
-            ):
-                break
-            if 0 < room < finfo_eps(dtype) or (of_radius and room == 0):
-                continue
-            inner = self._with_gain(V, 1 - room)
-            if of_radius:
-                inner[:n, :n] *= 1 - room
-            for K, T, proves in originals_near(inner, n, dtype, by_riccati):
-                result = bounded(to_double(K), to_double(T), self.gain, self.radius, finfo_eps(dtype))
-                result = to_double(result.to(dtype)) / self._scales(V.shape)
-                error = change_of_response(result, V, n)
-                is_proven = is_proven or (proves and room == 0)
-                if best is None or error < least:
-                    best, least, distance = (K, T), error, change(result, V, n)
-                if distance <= max(tolerance, 2 * room):
-                    break
-        return best, distance, is_proven
+            inner = self._with_gain(V, (1 - room) / max(gain, 1 - room))
+            for K, T in originals(inner, n, min(gain, 1 - room), eps):
+                K, T = K.to(dtype), (T / d).to(dtype)
+                found = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
+                found = in_units(to_double(found) / self._scales(V.shape), d)
+                changes = change(found, inner, n), change(in_units(found, 1 / d), in_units(inner, 1 / d), n)
+                if max(changes) <= max(room, rounding):
+                    return K, T
+        remedy = "Register it in float64, or a system of smaller couplings" if project else _REMEDY
+        raise InManifoldError(
+            f"BoundedGain: expected a weight whose gain {dtype} can prove, got one of a gain of "
+            f"{self.gain * gain:.9g} for whose storage functions rounding errors are too large. {remedy}."
+        )
 
     def _with_gain(self, V: Tensor, factor: float) -> Tensor:
         """Return the weight whose frequency response has this factor."""

@@ -40,7 +40,6 @@ rows and columns of Kᵀg_Q - SN/4 + QY.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,23 +48,21 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_plain
-from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._matrices import identity_like, to_double
 from spectral_param._node import node
-from spectral_param._scale import balanced, power_of_two
+from spectral_param._scale import balanced
 from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_norm
 from spectral_param.functional._h_infinity import h_infinity
 from spectral_param.functional._lyapunov import contraction_inverse, solved, sum_of_powers
-from spectral_param.functional._systems import System, response
+from spectral_param.functional._systems import System
 
 _EPS = finfo_eps(torch.float64)
 _TINY = float(torch.finfo(torch.float64).tiny)
-# Quarterings of the margin with which a storage function is sought: 4⁻²⁶ is that of rounding.
-_QUARTERINGS = 26
-# Storage functions, one after the other, that do worse than the best.
-_MISSES = 4
-# Of a diagonal T: the first that will do. The larger, the larger are the rounding errors in given units.
-_CONDITIONS = (1e4, 1e10, 1e20, 1e30)
+# Of the margin with which a storage function is sought.
+_FRACTIONS = np.array([0.1, 1e-2, 1e-4])
+# The largest quotient of two units of states.
+_CONDITION = 1e12
 
 
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
@@ -149,178 +146,82 @@ def _pull_back(G: Tensor, K: Tensor, T: Tensor, V: Tensor, Q: Tensor, L: Tensor)
 # The way back: one given system, in double precision ---------------------------------------------------
 
 
-def as_system(W: Array, n: int) -> System:
+def as_system(W: Tensor, n: int) -> System:
     """Return the blocks of a weight with n states."""
-    return System(W[:n, :n], W[:n, n:], W[n:, :n], W[n:, n:])
+    V = W.numpy()
+    return System(V[:n, :n], V[:n, n:], V[n:, :n], V[n:, n:])
+
+
+def units(W: Tensor, n: int) -> Tensor:  # (n + p, n + m) -> (n,)
+    """Return powers of two as units of the states, in which rows and columns are of similar size."""
+    A, B, C, _ = as_system(W, n)
+    sizes = np.zeros((n + 1, n + 1))  # All inputs and outputs together are like one more state.
+    sizes[:n, :n], sizes[:n, n], sizes[n, :n] = abs(A), abs(B).max(axis=1), abs(C).max(axis=0)
+    np.fill_diagonal(sizes, 0)
+    d = balanced(sizes)[1]
+    return torch.from_numpy(d[:-1] / d[-1])
+
+
+def in_units(W: Tensor, d: Tensor) -> Tensor:
+    """Return the weight for other units of its states."""
+    n = len(d)
+    W = torch.cat([W[:n] / d[:, None], W[n:]])
+    return torch.cat([W[:, :n] * d, W[:, n:]], dim=-1)
 
 
 def gain_of(W: Tensor, n: int) -> float:
-    """Return the gain of a weight, infinity if it cannot be computed."""
-    try:
-        with np.errstate(all="ignore"):
-            gain = h_infinity(_balanced_system(W, n))
-    except np.linalg.LinAlgError:
-        return math.inf
-    return math.inf if math.isnan(gain) else gain
-
-
-def size_of(W: Tensor, n: int) -> float:
-    """Return the gain that a weight has, about, if its states add to an output once only."""
-    _, B, C, D = _balanced_system(W, n)
-    return float(np.linalg.norm(B, 2) * np.linalg.norm(C, 2) + np.linalg.norm(D, 2))
+    """Return the gain of a weight, infinity if it is not stable."""
+    with np.errstate(all="ignore"):
+        return h_infinity(as_system(W, n))
 
 
 def change(W: Tensor, given: Tensor, n: int) -> float:
-    """Return the largest change of an entry relative to its block, in the units given and in balanced ones.
+    """Return the largest change of an entry relative to the largest of its block.
 
     A counts as 1 at least, which is its bound, and D at least as the product of B and C.
     """
-    d = _units(given, n)
-    return max(*_changes(W, given, n), *_changes(_in_units(W, d), _in_units(given, d), n))
-
-
-def change_of_response(W: Tensor, given: Tensor, n: int) -> float:
-    """Return the largest change of the frequency response, or of A, B and C in balanced units, relatively."""
-    d = _units(given, n)
-    W, given = _in_units(W, d), _in_units(given, d)
-    angles = np.append(
-        np.abs(np.angle(np.linalg.eigvals(given[:n, :n].numpy()))), np.linspace(0, math.pi, 17)
-    )
-    try:
-        with np.errstate(all="ignore"):
-            before, after = (response(as_system(each.numpy(), n), np.exp(1j * angles)) for each in (given, W))
-    except np.linalg.LinAlgError:
-        return math.inf
-    sizes = [float(np.linalg.norm(each, axis=(-2, -1)).max()) for each in (before, after - before)]
-    return max(*_changes(W, given, n)[:3], _finite(sizes[1] / (sizes[0] or 1.0)))
-
-
-def _changes(W: Tensor, given: Tensor, n: int) -> list[float]:
-    """Return the largest changes of an entry of A, B, C and D, relatively."""
-    before, after = (as_system(each.numpy(), n) for each in (given, W))
-    a, b, c, e = (float(np.abs(part).max()) for part in before)
+    before, after = as_system(given, n), as_system(W, n)
+    a, b, c, e = (float(abs(part).max()) for part in before)
     sizes = max(a, 1.0), b or 1.0, c or 1.0, max(e, b * c) or 1.0
-    changes = [float(np.abs(x - y).max()) for x, y in zip(before, after, strict=True)]
-    return [_finite(each / size) for each, size in zip(changes, sizes, strict=True)]
+    return max(float(abs(x - y).max()) / size for x, y, size in zip(before, after, sizes, strict=True))
 
 
-def _finite(error: float) -> float:
-    return error if math.isfinite(error) else math.inf
+def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield K and T of a weight of this gain, below 1, for one storage function after the other.
 
-
-def originals_near(
-    W: Tensor, n: int, dtype: torch.dtype, by_riccati: bool = False
-) -> Iterator[tuple[Tensor, Tensor, bool]]:
-    """Yield K and T, in this dtype, of a weight of gain and radius 1, or of weights near it.
-
-    ``by_riccati``: only those of the Riccati equation, which prove nearly every weight of a smaller gain.
-
-    With each comes whether T proves the gain of W itself. The T of each kind is the first that leaves room
-    for rounding, or else the one that does best. The last is the identity, for which no entry is above 1.
+    The map makes room for rounding to ``eps``. Where that does not leave W, it gives a weight near it.
     """
-    d = _units(W, n)
-    V = _in_units(W, d)
-    system = as_system(V.numpy(), n)
-    kinds = _storage_roots(system), _diagonal_roots(system), [torch.from_numpy(d).diag()]
-    for roots in kinds[:1] if by_riccati else kinds:
-        best, least, is_proven, misses = None, math.inf, False, 0
-        for T in roots:
-            M = _times(_times(V.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse)
-            if not bool(M.isfinite().all()):
-                continue
-            norm, room = float(torch.linalg.matrix_norm(M, 2)), 1 + float(_delta(V, T, finfo_eps(dtype)))
-            if norm * room < least:
-                best, least, is_proven, misses = (M * room, T), norm * room, norm <= 1, 0
-            else:
-                misses += 1
-            if least <= 1 or (misses and is_proven) or misses == _MISSES:
-                break
-        if best is not None:
-            K, T = contraction_inverse(best[0]), _within(best[1] / torch.from_numpy(d), dtype)
-            yield K.to(dtype), T.to(dtype), is_proven
+    for T in _storage_roots(as_system(W, n), gain):
+        M = _times(_times(W.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse) * (1 + _delta(W, T, eps))
+        if bool(M.isfinite().all()):
+            yield contraction_inverse(M), T
 
 
-def _within(T: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return T with entries in the range of a dtype, and so that its squares are in that of float64."""
-    largest, least = min(torch.finfo(dtype).max, 1e140), max(torch.finfo(dtype).tiny, 1e-140)
-    T = T.clamp(-largest, largest)
-    return T.triu(1) + T.diagonal().clamp(min=least).diag()
+def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
+    """Yield upper triangular T for which TᵀT may prove a gain of 1.
 
+    First those of the bounded real Riccati equation with an additional output √ε x, without which P would be
+    singular where C does not see a state. For a small enough ε the gain to both outputs is at most 1.
 
-def _units(W: Tensor, n: int) -> Array:  # -> (n)
-    """Return powers of two as units of the states, in which rows and columns are of similar size."""
-    return _balancing(_couplings(as_system(W.numpy(), n)))
-
-
-def _balanced_system(W: Tensor, n: int) -> System:
-    return as_system(_in_units(W, _units(W, n)).numpy(), n)
-
-
-def _in_units(W: Tensor, d: Array) -> Tensor:
-    """Return the weight for other units of its states."""
-    factors = [torch.ones(size, dtype=W.dtype) for size in W.shape]
-    factors[0][: len(d)], factors[1][: len(d)] = torch.from_numpy(1 / d), torch.from_numpy(d)
-    return factors[0][:, None] * W * factors[1]
-
-
-def _couplings(system: System) -> Array:  # -> (n + 1, n + 1)
-    """Return how large a state, or all outputs, is made by another state, or by all inputs."""
-    n = len(system.A)
-    sizes = np.zeros((n + 1, n + 1))
-    sizes[:n, :n] = np.abs(system.A)
-    sizes[:n, n], sizes[n, :n] = np.abs(system.B).max(axis=1), np.abs(system.C).max(axis=0)
-    np.fill_diagonal(sizes, 0)
-    return sizes
-
-
-def _balancing(couplings: Array) -> Array:  # (n + 1, n + 1) -> (n)
-    """Return the units of the states for which the couplings are balanced; B and C are then, too."""
-    d = balanced(couplings)[1]
-    d = d[:-1] / d[-1]
-    b, c = couplings[:-1, -1] / d, couplings[-1, :-1] * d
-    if b.any() and c.any():
-        return d
-    if b.any() or c.any():
-        return d * (power_of_two(b) if b.any() else 1 / power_of_two(c))
-    return d / power_of_two(np.sqrt(d.min()) * np.sqrt(d.max()))
-
-
-def _storage_roots(system: System) -> Iterator[Tensor]:
-    """Yield upper triangular T for which TᵀT may prove a gain of 1, the best conditioned first.
-
-    The bounded real Riccati equation with an additional output √ε x. Without it P would be singular where C
-    does not see a state, and the norm would be 1 exactly.
+    Then a diagonal one, in which the weight has about its least norm. It proves the gain of systems in
+    series, whose Riccati equations are ill conditioned.
     """
     A, B, C, D = system
-    if not float(np.abs(np.linalg.eigvals(A)).max()) < 1:
-        return
-    identity = np.eye(len(A))
-    energy = np.linalg.norm(B.T @ sum_of_powers(torch.from_numpy(A), torch.from_numpy(identity)).numpy() @ B)
-    epsilon = 1 / max(1.0, float(energy)) if np.isfinite(energy) else 1.0
-    for _ in range(_QUARTERINGS):
-        epsilon /= 4
+    n = len(A)
+    identity = np.eye(n)
+    sums = sum_of_powers(torch.from_numpy(A), torch.from_numpy(identity)).numpy()
+    largest = (1 - gain**2) / (1 + float(np.linalg.norm(B.T @ sums @ B)))
+    for epsilon in largest * _FRACTIONS:
         try:
             with np.errstate(all="ignore"):
                 P = scipy.linalg.solve_discrete_are(
                     A, B, C.T @ C + epsilon * identity, D.T @ D - np.eye(D.shape[1]), s=C.T @ D
                 )
-            root = np.linalg.cholesky((P + P.T) / 2).T
+            yield torch.from_numpy(np.linalg.cholesky((P + P.T) / 2).T.copy())
         except (ValueError, np.linalg.LinAlgError):
             continue
-        yield torch.from_numpy(root)
-
-
-def _diagonal_roots(system: System) -> Iterator[Tensor]:
-    """Yield diagonal T: the one in which the weight has about its least norm, and the identity.
-
-    They prove the gain of systems in series, whose other storage functions are ill conditioned.
-    """
-    A, B, C, D = system
-    n = len(A)
     couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
     couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
-    for condition in _CONDITIONS:
-        log = least_norm(couplings, condition).log
-        yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()
-    yield torch.eye(n, dtype=torch.float64)
+    log = least_norm(couplings, _CONDITION, enough=1.0).log
+    yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()

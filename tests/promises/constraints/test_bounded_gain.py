@@ -189,19 +189,22 @@ def chain(n, a, coupling):
 
 
 @pytest.mark.parametrize("coupled", [False, True])
-@pytest.mark.parametrize(
-    ("n", "a", "coupling", "radius"), [(5, 0.8, 0.4, 0.8), (22, 0.0, 1.0, 1.0), (20, 0.9, 1e3, 1.0)]
-)
+@pytest.mark.parametrize(("n", "a", "coupling", "radius"), [(5, 0.8, 0.4, 0.8), (22, 0.0, 1.0, 1.0)])
 def test_a_defective_system_is_registered_inside(n, a, coupling, radius, coupled) -> None:
     W = chain(n, a, coupling)
     if coupled:
         W[n], W[:, n] = torch.rand(2, n + 1)
     V = layer(W, 1.0, n, radius=radius).weight.detach()
-    assert V.isfinite().all()
     assert on_circle(V, n, radius) <= 1 + 1e-6
-    if coupling <= 1:  # Single precision does not hold the B and C of the others.
-        for k in (0, 1):
-            assert torch.allclose(V[:n, :n].diagonal(k), W[:n, :n].diagonal(k), rtol=0.02, atol=0.02)
+    for k in (0, 1):
+        assert torch.allclose(V[:n, :n].diagonal(k), W[:n, :n].diagonal(k), rtol=0.02, atol=0.02)
+
+
+def test_a_system_whose_gain_cannot_be_proven_is_refused() -> None:
+    W = chain(20, 0.9, 1e3)  # Its powers have norms of 1e60 before they decay.
+    W[20, 0] = W[19, 20] = 1
+    with refused("BoundedGain", "float32", error=sp.errors.InManifoldError):
+        layer(W, 1.0, 20)
 
 
 def test_a_slow_system_near_the_set_is_outside_by_its_gain() -> None:
