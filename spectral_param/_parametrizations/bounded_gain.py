@@ -13,7 +13,15 @@ from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
 from spectral_param.errors import InManifoldError, NotAMatrixError
-from spectral_param.functional._bounded_gain import bounded, change, gain_of, in_units, originals, units
+from spectral_param.functional._bounded_gain import (
+    block_scales,
+    bounded,
+    change,
+    gain_of,
+    in_units,
+    originals,
+    units,
+)
 from spectral_param.functional._checks import (
     check_finite,
     check_real,
@@ -128,7 +136,8 @@ class BoundedGain(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision."""
         check_finite(W, "BoundedGain")
-        exact = to_double(W.detach().cpu()) / self._scales(W.shape)
+        exact = to_double(W.detach().cpu())
+        exact = exact / block_scales(exact, self.states, self.radius, 1.0, self.gain)
         dtype = self.dtype if self.dtype in HALF else W.dtype
         found = [self._inverse(V, dtype, eps, project) for V in exact.reshape(-1, *W.shape[-2:])]
         return self._originals(W, found)
@@ -197,13 +206,6 @@ class BoundedGain(Parametrization):
             )
         return layout
 
-    def _scales(self, shape: torch.Size) -> Tensor:
-        """Return the factors of the blocks: r, γ, rγ and 1."""
-        scales = torch.ones(shape[-2:], dtype=torch.float64)
-        scales[: self.states] *= self.radius
-        scales[:, self.states :] *= self.gain
-        return scales
-
     def _originals(self, like: Tensor, found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         K, T = (torch.stack(each) for each in zip(*found, strict=True))
         batch = like.shape[:-2]
@@ -229,11 +231,12 @@ class BoundedGain(Parametrization):
         for room in _ROOMS[is_outside:]:
             if not project and room > max(_INSIDE, rounding):
                 break
-            inner = self._with_gain(V, (1 - room) / max(gain, 1 - room))
+            root = math.sqrt((1 - room) / max(gain, 1 - room))
+            inner = V * block_scales(V, n, 1.0, root, root)
             for K, T in originals(inner, n, min(gain, 1 - room), eps):
                 K, T = K.to(dtype), (T / d).to(dtype)
                 found = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
-                found = in_units(to_double(found) / self._scales(V.shape), d)
+                found = in_units(to_double(found) / block_scales(V, n, self.radius, 1.0, self.gain), d)
                 changes = change(found, inner, n), change(in_units(found, 1 / d), in_units(inner, 1 / d), n)
                 if max(changes) <= max(room, rounding):
                     return K, T
@@ -242,13 +245,6 @@ class BoundedGain(Parametrization):
             f"BoundedGain: expected a weight whose gain {dtype} can prove, got one of a gain of "
             f"{self.gain * gain:.9g} for whose storage functions rounding errors are too large. {remedy}."
         )
-
-    def _with_gain(self, V: Tensor, factor: float) -> Tensor:
-        """Return the weight whose frequency response has this factor."""
-        scales = torch.ones_like(V)
-        scales[: self.states, self.states :] = scales[self.states :, : self.states] = math.sqrt(factor)
-        scales[self.states :, self.states :] = factor
-        return V * scales
 
 
 def _contraction(X: Tensor) -> Tensor:

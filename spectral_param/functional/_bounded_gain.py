@@ -80,7 +80,7 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
     reference = functools.partial(bounded_reference, gain=gain, radius=radius, eps=eps)
     k, t = to_double(K.detach()), to_double(T.detach()).triu()
     V, Q, L = _value(k, t)
-    factors = _factors(V, t, gain, radius, eps)
+    factors = block_scales(V, t.shape[-1], radius, 1.0, gain) / (1 + _delta(V, t, eps))
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
         g_K, g_T = _pull_back(to_double(G) * factors, k, t, V, Q, L)
@@ -93,7 +93,8 @@ def bounded_reference(K: Tensor, T: Tensor, gain: float, radius: float, eps: flo
     """Return the same by PyTorch's operations alone."""
     k, t = to_double(K), to_double(T).triu()
     V = _value(k, t)[0]
-    return (V * _factors(V.detach(), t.detach(), gain, radius, eps)).to(K.dtype)
+    factors = block_scales(V.detach(), t.shape[-1], radius, 1.0, gain)
+    return (V * factors / (1 + _delta(V.detach(), t.detach(), eps))).to(K.dtype)
 
 
 def _value(K: Tensor, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,13 +116,13 @@ def _times(X: Tensor, T: Tensor) -> Tensor:
     return torch.cat([X[..., :n] @ T, X[..., n:]], dim=-1)
 
 
-def _factors(V: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
-    """Return what the entries of V are multiplied by: r, γ, rγ or 1, over 1 + δ."""
-    n = T.shape[-1]
-    factors = torch.ones_like(V) / (1 + _delta(V, T, eps))
-    rows, columns = factors[..., :n, :] * radius, factors[..., n:, :]
-    factors = torch.cat([rows, columns], dim=-2)
-    return torch.cat([factors[..., :n], factors[..., n:] * gain], dim=-1)
+def block_scales(W: Tensor, n: int, states: float, outputs: float, inputs: float) -> Tensor:
+    """Return factors of the entries of W: for the rows of states and outputs, and the columns of inputs."""
+    scales = torch.ones_like(W)
+    scales[..., :n, :] *= states
+    scales[..., n:, :] *= outputs
+    scales[..., n:] *= inputs
+    return scales
 
 
 def _delta(V: Tensor, T: Tensor, eps: float) -> Tensor:  # -> (..., 1, 1)

@@ -43,9 +43,8 @@ log Θ is the column sums of G∘V less the row sums.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -160,50 +159,40 @@ def _pull_back(
 # The way back: one given matrix, in double precision --------------------------------------------------
 
 # By how much a weight is moved inside, relatively.
-_ROOMS = (0.0, 1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# The quotient of two conditions that are tried after each other.
-_STEP = 100.0
+_ROOMS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
+# Conditions of Θ, beside the largest, at which rounding does little. At the last Θ is the identity.
+_CONDITIONS = (1e8, 1e4, 1.0)
 
 
-class _Coordinates(NamedTuple):
-    """One Θ for a V.
+class _Attempt(NamedTuple):
+    """One original for a V.
 
     Attributes:
-        beyond: What V misses: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
-        change: The largest change of an entry that moves V to the bound; 0 inside.
-        moved: Returns V, moved inside by a room.
-        original: Returns the original of that.
+        beyond: What V misses in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
+        meant: V, moved to the bound if it is outside, and inside by a room.
+        original: The original of that.
     """
 
     beyond: float
-    change: float
-    moved: Callable[[float], Tensor]
-    original: Callable[[float], Tensor]
+    meant: Tensor
+    original: Tensor
 
 
 def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dtype) -> tuple[Tensor, float]:
     """Return the [K; θ] in ``dtype`` whose map is nearest to V, and by how much ‖ΘVΘ⁻¹‖ > 1 for all Θ."""
     exact = torch.from_numpy(V)
-    largest = float(exact.abs().max())
 
-    def at(d: Array) -> _Coordinates:
+    def attempt(d: Array, room: float) -> _Attempt:
         A = torch.from_numpy(scaled(V, np.exp(d)))
         norm = float(torch.linalg.matrix_norm(A, 2))
-
-        def divisor(room: float) -> float:
-            return max(1.0, norm / (1 - room))
-
-        def original(room: float) -> Tensor:
-            K = lyapunov.contraction_inverse(A / divisor(room) * _room(A, eps))
-            return torch.cat([K, _row(d, condition)])
-
-        change = largest * (1 - 1 / divisor(0.0))
-        return _Coordinates(norm - 1, change, lambda room: exact / divisor(room), original)
+        divisor = max(1.0, norm / (1 - room))
+        K = lyapunov.contraction_inverse(A / divisor * _room(A, eps))
+        return _Attempt(norm - 1, exact / divisor, torch.cat([K, _row(d, condition)]))
 
     def image(X: Tensor) -> Tensor:
         return contracting_reference(X, 1.0, condition, eps)
 
-    return _nearest(V, condition, dtype, (least_norm, 1.0), at, image)
+    return _nearest(V, condition, dtype, (least_norm, 1.0), attempt, image)
 
 
 def dissipative_inverse(
@@ -215,26 +204,21 @@ def dissipative_inverse(
     """
     exact = torch.from_numpy(V)
 
-    def at(d: Array) -> _Coordinates:
+    def attempt(d: Array, room: float) -> _Attempt:
         A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
         values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
         mu, size = -float(values[0]), float(torch.linalg.matrix_norm(A))
+        shift = max(0.0, mu + room * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
-
-        def shift(room: float) -> float:
-            return max(0.0, mu + room * size)
-
-        def original(room: float) -> Tensor:
-            root = (vectors * (values + shift(room) - rounding).clamp(min=0).sqrt()) @ vectors.mT
-            # Θ²V = ΘAΘ. Y = root Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 would square the condition.
-            return torch.cat([root * t, t[:, None] * (A - A.mT) / 4 * t, _row(d, condition)])
-
-        return _Coordinates(mu, shift(0.0), lambda room: exact - shift(room) * identity_like(exact), original)
+        root = (vectors * (values + shift - rounding).clamp(min=0).sqrt()) @ vectors.mT
+        # Θ²V = ΘAΘ. Y = root Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 would square the condition.
+        X = torch.cat([root * t, t[:, None] * (A - A.mT) / 4 * t, _row(d, condition)])
+        return _Attempt(mu, exact - shift * identity_like(exact), X)
 
     def image(X: Tensor) -> Tensor:
         return dissipative(X, condition, eps, X.new_tensor([[offset]]))
 
-    return _nearest(V, condition, dtype, (least_abscissa, 0.0), at, image)
+    return _nearest(V, condition, dtype, (least_abscissa, 0.0), attempt, image)
 
 
 def _nearest(
@@ -242,7 +226,7 @@ def _nearest(
     condition: float,
     dtype: torch.dtype,
     search: tuple[Callable[..., Scaling], float],
-    at: Callable[[Array], _Coordinates],
+    attempt: Callable[[Array, float], _Attempt],
     image: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, float]:
     """Return the original of the nearest image that is found, and what V misses in the first coordinates.
@@ -255,43 +239,26 @@ def _nearest(
     original: its distance from V, and that from what was meant, by which its own value moves if assigned.
     """
     exact = torch.from_numpy(V)
-    close = 10 * len(V) * finfo_eps(dtype) * float(exact.abs().max())
     least, enough = search
     d = least(V, condition, enough=enough).log
-    first = at(d)
-    best, fewest = first.original(0.0).to(dtype), math.inf
-    for coordinates in itertools.chain([first], map(at, _others(V, d, condition, least, first.beyond))):
-        if coordinates.change >= fewest:
-            break
-        last = None
+    beyond, meant, X = attempt(d, 0.0)
+    # As near as V can come.
+    goal = float((meant - exact).abs().max()) + 10 * len(V) * finfo_eps(dtype) * float(exact.abs().max())
+    found, fewest = X.to(dtype), math.inf
+    for limit in (math.inf, condition, *_CONDITIONS):
+        if limit <= condition:
+            d = least(V, limit).log if limit > 1 else np.zeros(len(V))
         for room in _ROOMS:
-            meant = coordinates.moved(room)
+            _, meant, X = attempt(d, room)
             if float((meant - exact).abs().max()) >= fewest:
                 break
-            if last is not None and meant.equal(last):  # V has more room.
-                continue
-            last, X = meant, coordinates.original(room).to(dtype)
-            W = image(to_double(X))
-            error, rounding = (float((W - T).abs().max()) for T in (exact, meant))
-            if error + rounding < fewest:
-                best, fewest = X, error + rounding
-            if error + rounding <= first.change + close:
-                return X, first.beyond
-    return best, first.beyond
-
-
-def _others(
-    V: Array, d: Array, condition: float, least: Callable[..., Scaling], beyond: float
-) -> Iterator[Array]:
-    """Yield the best log Θ of ever smaller conditions than that of d, at last 0."""
-    if beyond <= 0:  # The search for d has stopped early.
-        d = least(V, condition).log
-        yield d
-    while (condition := condition / _STEP) > 1:
-        if math.log(condition) < d.max() - d.min():  # Otherwise d is the best of this condition, too.
-            d = least(V, condition).log
-            yield d
-    yield np.zeros(len(V))
+            W = image(to_double(X.to(dtype)))
+            error = float((W - exact).abs().max() + (W - meant).abs().max())
+            if error < fewest:
+                found, fewest = X.to(dtype), error
+            if fewest <= goal:
+                return found, beyond
+    return found, beyond
 
 
 def _row(d: Array, condition: float) -> Tensor:  # (n,) -> (1, n)

@@ -253,34 +253,24 @@ def _found(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> _Found:
     return _Found(np.append(g, g_u), hessian)
 
 
-class _Box:
-    """-Σ log(1 - d_i²/c²)."""
-
-    def __init__(self, c: float) -> None:
-        self.c = c
-
-    def value(self, d: Array) -> float:
-        return -float(np.log1p(-((d / self.c) ** 2)).sum()) if abs(d).max() < self.c else math.inf
-
-    def add(self, found: _Found, d: Array) -> None:
-        room = self.c**2 - d * d
-        n = len(d)
-        found.gradient[:n] += 2 * d / room
-        found.hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
+def _add_box(found: _Found, d: Array, c: float) -> None:
+    """Add the derivatives of -Σ log(1 - d_i²/c²)."""
+    room, n = c**2 - d * d, len(d)
+    found.gradient[:n] += 2 * d / room
+    found.hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
     """Return the d and u of the last t, or of the first that has u ≤ ``goal``."""
     n = len(d)
-    box, last = _Box(c), n * (_LAST if n <= _LARGE else _LAST_OF_LARGE)
+    last = n * (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
         """Return (1) for x = (d, u), A and the factor."""
-        outside = box.value(x[:n])
-        found = barrier.factor(x[:n], float(x[n])) if outside < math.inf else None
+        found = barrier.factor(x[:n], float(x[n])) if abs(x[:n]).max() < c else None
         if found is None:
             return math.inf, None, x
-        return t * float(x[n]) + found[2] + outside, found[:2], x
+        return t * float(x[n]) + found[2] - float(np.log1p(-((x[:n] / c) ** 2)).sum()), found[:2], x
 
     t = n * _FIRST
     value, factors, x = at(np.append(d, u), t)
@@ -288,7 +278,7 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
         for _ in range(_STEPS):
             found = barrier.derivatives(*factors)
             found.gradient[n] += t
-            box.add(found, x[:n])
+            _add_box(found, x[:n], c)
             step, ahead = _newton(found)
             decrement = -float(found.gradient @ step)
             if not decrement > 0:  # Rounding.

@@ -46,7 +46,7 @@ import scipy.linalg
 
 from spectral_param._matrices import Array
 from spectral_param._scale import balanced
-from spectral_param.functional._systems import System, response
+from spectral_param.functional._systems import System
 
 # Relative accuracy.
 PRECISION = 1e-10
@@ -224,14 +224,17 @@ def _crossings(system: System, continuous: bool, level: float) -> Array:
 
 def _norms(system: System, continuous: bool, points: Array) -> Array:
     """Return the norms of H at some points of the boundary, infinity at a pole."""
-    norms = np.full(len(points), _norm(system.D))
+    A, B, C, D = system
+    norms = np.full(len(points), _norm(D))
     finite = np.flatnonzero(np.isfinite(points))
-    step = max(1, _AT_ONCE // system.A.size)
+    step = max(1, _AT_ONCE // A.size)
     for first in range(0, len(finite), step):
         part = finite[first : first + step]
         s = 1j * points[part] if continuous else np.exp(1j * points[part])
         try:
-            norms[part] = np.linalg.norm(response(system, s), 2, axis=(-2, -1))
+            # Broadcast, because numpy 1 takes a matrix beside a batch for a batch of vectors.
+            x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
+            norms[part] = np.linalg.norm(C @ x + D, 2, axis=(-2, -1))
         except np.linalg.LinAlgError:
             norms[part] = math.inf
     return norms

@@ -20,15 +20,6 @@ class System(NamedTuple):
     D: Array
 
 
-def response(system: System, s: Array) -> Array:  # (k,) -> (k, p, m)
-    """Return H(s) = C(sI - A)⁻¹B + D at complex points; raise ``LinAlgError`` at a pole."""
-    A, B, C, D = system
-    # Broadcast, because numpy 1 takes a matrix beside a batch for a batch of vectors.
-    x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
-    found: Array = C @ x + D
-    return found
-
-
 def is_system(value: Any) -> bool:
     """Return whether an object is a system or a transfer function, by its attributes."""
     return hasattr(value, "to_ss") or all(hasattr(value, name) for name in "ABCD")

@@ -260,8 +260,15 @@ BORDER = {
 MOVES = {torch.float32: 0.05, torch.float64: 2e-4}
 
 
-@pytest.mark.parametrize("options", [{"radius": 0.95}, {"abscissa": 0.5}], ids=["radius", "abscissa"])
-@pytest.mark.parametrize("dtype", ABOVE)
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.float32, {"radius": 0.95}),
+        (torch.float64, {"radius": 0.95}),
+        (torch.float32, {"abscissa": 0.5}),
+    ],
+    ids=["radius-float32", "radius-float64", "abscissa-float32"],
+)
 @pytest.mark.parametrize("name", BORDER)
 def test_a_weight_near_the_border_is_kept_as_well_as_in_better_conditioned_coordinates(
     name, dtype, options
@@ -274,18 +281,18 @@ def test_a_weight_near_the_border_is_kept_as_well_as_in_better_conditioned_coord
         other = (layer(W, growth=growth, **options).weight - W).abs().max()
         # Of two moves that differ by the rounding errors of a condition of 1e4 either may be taken.
         assert change <= 1.1 * other + 1e4 * torch.finfo(dtype).eps * size, growth
+    if "radius" in options:  # Registration does not enlarge a weight.
+        assert found.abs().max() <= (1 + MOVES[dtype]) * size
     module.weight = found
     assert (module.weight - found).abs().max() <= MOVES[dtype] * max(
         found.abs().max(), options.get("abscissa", 0.0)
     )
 
 
-@pytest.mark.parametrize("dtype", ABOVE)
-@pytest.mark.parametrize("name", BORDER)
-def test_registration_does_not_enlarge_a_weight(name, dtype) -> None:
-    W = BORDER[name].to(dtype)
-    for radius in (0.95, "present"):
-        assert layer(W, radius).weight.abs().max() <= (1 + MOVES[dtype]) * W.abs().max()
+@pytest.mark.parametrize("name", ["jordan", "nilpotent"])
+def test_registration_at_the_present_radius_does_not_enlarge_a_weight(name) -> None:
+    W = BORDER[name].float()
+    assert layer(W, "present").weight.abs().max() <= (1 + MOVES[W.dtype]) * W.abs().max()
 
 
 def test_a_weight_on_the_bound_in_extreme_coordinates_is_nearly_kept_in_single_precision() -> None:
