@@ -1766,6 +1766,13 @@ DIAGONAL = (
         promise("constraints/test_diagonal_metric.py", "abscissa"),
     ),
     Fault(
+        "interval: the condition of a quadratic form exceeds the growth",
+        "spectral_param/functional/_lyapunov.py",
+        "values.clamp(middle / growth, middle * growth)",
+        "values",
+        promise("constraints/test_lyapunov_form.py", "growth"),
+    ),
+    Fault(
         "extreme: a weight on the border is registered in the coordinates of the largest condition",
         "spectral_param/functional/_diagonal_metric.py",
         "_CONDITIONS = (1e8, 1e4, 1.0)",

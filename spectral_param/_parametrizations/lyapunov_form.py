@@ -39,6 +39,7 @@ Metric = Literal["full", "diagonal"]
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
 _ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+_REMEDY = "Remove the parametrization, set the weight and register a new instance, which moves it inside"
 
 
 class Certificate(NamedTuple):
@@ -178,7 +179,11 @@ class LyapunovForm(Bounded):
         limit = 10 * W.shape[-1] * eps
         for (_, error), matrix in zip(found, matrices, strict=True):
             if not project and not error <= limit * max(1.0, float(matrix.abs().max())):
-                self._refuse(error)
+                wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
+                raise InManifoldError(
+                    f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one "
+                    f"at distance {error:.1e} from the nearest found. {_REMEDY}."
+                )
         X = torch.stack([original for original, _ in found])
         return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
 
@@ -271,33 +276,30 @@ class LyapunovForm(Bounded):
         if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
             raise InManifoldError(
                 f"LyapunovForm: expected a weight of spectral {self._bound} <= {readable(bound)}, got "
-                f"{readable(size)}. Remove the parametrization, set the weight and register a new instance, "
-                "which moves it into the set."
+                f"{readable(size)}. {_REMEDY}."
             )
         return bound, size
 
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
         """Return an original of a matrix near V, and the largest error of an entry before it is rounded."""
-        eps, largest = finfo_eps(dtype), float(V.abs().max())
-        close = 10 * len(V) * eps * max(1.0, largest)
-        found: list[tuple[float, Tensor]] = []
-        least = fewest = math.inf
+        eps = finfo_eps(dtype)
+        close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
+        found, least, fewest = V.new_empty(0), math.inf, math.inf
         for room in _ROOMS:
-            inner = V * (1 - room)
-            if self.abscissa is not None and room > 0:
-                inner = V - room * torch.linalg.matrix_norm(V) * identity_like(V)
+            shift = room * torch.linalg.matrix_norm(V) * identity_like(V)
+            inner = V * (1 - room) if self.abscissa is None else V - shift
             if float((inner - V).abs().max()) >= fewest:
                 break
             for original in self._candidates(inner, eps):
                 error = float((self._map(original, eps) - V).abs().max())
-                # Rounding counts, too: an ill-conditioned form multiplies it.
+                # An ill-conditioned form multiplies rounding errors.
                 rounded = float((self._read(original.to(dtype)) - V).abs().max())
-                if math.isfinite(error + rounded):
-                    found.append((max(error, rounded), original))
-                    least, fewest = min(least, error), min(fewest, found[-1][0])
+                least = min(least, error)
+                if rounded < fewest:
+                    found, fewest = original, rounded
                 if error <= close and rounded <= 10 * close:
                     return original, error
-        return min(found, key=lambda each: each[0])[1], least
+        return found, least
 
     def _read(self, X: Tensor) -> Tensor:
         """Return V of an original in the dtype of the weight, as :meth:`constrain` computes it."""
@@ -314,7 +316,7 @@ class LyapunovForm(Bounded):
                 return []
             P = identity_like(V)
         if self.growth is not None:
-            P = lyapunov.with_condition(P, discrete, self.growth)
+            P = lyapunov.with_condition(P, self.growth)
         originals, target = [], V
         for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
             if self.abscissa is not None:
@@ -378,17 +380,8 @@ class LyapunovForm(Bounded):
                 raise InManifoldError(
                     f"LyapunovForm: expected a weight whose least {name} in diagonal coordinates is at most "
                     f"{bound:.6g}, for a condition of at most {self._condition():.6g}, got {size:.6g}. "
-                    "Remove the parametrization, set the weight and register a new instance, which moves it "
-                    "into the set."
+                    f"{_REMEDY}."
                 )
             found.append(X)
         X = torch.stack(found)
         return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device)
-
-    def _refuse(self, error: float) -> None:
-        wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
-        raise InManifoldError(
-            f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one at "
-            f"distance {error:.1e} from the nearest found. Remove the parametrization, set the weight and "
-            "register a new instance, which moves it inside."
-        )

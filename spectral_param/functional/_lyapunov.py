@@ -315,19 +315,14 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
     return (vectors * _singular(part)) @ vectors.mH
 
 
-def with_condition(P: Tensor, V: Tensor, growth: float) -> Tensor:  # (n, n), (n, n) -> (n, n)
-    """Return P with its eigenvalues moved to an interval [m, m growth²], for the m with the least ‖V‖."""
+def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
+    """Return P with its eigenvalues moved to an interval [m, m growth²] in the middle of them."""
     values, vectors = torch.linalg.eigh(P)
     values = values.clamp(min=float(values[-1]) * finfo_eps(P.dtype))
     if values[-1] <= growth**2 * values[0]:
         return P
-    found = []
-    for m in torch.logspace(0, 1, 9, base=float(values[-1] / values[0]) / growth**2, dtype=values.dtype):
-        root = values.clamp(m * values[0], m * growth**2 * values[0]).sqrt()
-        norm = torch.linalg.matrix_norm((vectors.mH @ V @ vectors) * root[:, None] / root, 2)
-        found.append((float(norm), root))
-    root = min(found, key=lambda each: each[0])[1]
-    return (vectors * root.square()) @ vectors.mH
+    middle = float(values[0].sqrt() * values[-1].sqrt())
+    return (vectors * values.clamp(middle / growth, middle * growth)) @ vectors.mH
 
 
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
