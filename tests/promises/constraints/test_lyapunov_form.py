@@ -142,6 +142,12 @@ def test_growth_refuses_what_grows() -> None:
         module.weight = W
 
 
+def test_a_larger_growth_moves_a_weight_less() -> None:
+    W = torch.tensor([[0.9, 5.0], [0.0, -0.9]], dtype=torch.float64)
+    moved = (layer(W, growth=4.0).weight - W).abs().max()
+    assert 0 < moved < (layer(W, growth=1.0).weight - W).abs().max() / 2
+
+
 @pytest.mark.parametrize(
     ("options", "name"), [({"radius": "present"}, "radius"), ({"abscissa": "present"}, "abscissa")]
 )
