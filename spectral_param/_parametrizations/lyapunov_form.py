@@ -310,7 +310,7 @@ class LyapunovForm(Bounded):
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
         """Return originals of V, each one closer than that before it, unless V is outside."""
         discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
-        P = lyapunov.quadratic_form(discrete)
+        P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
             if self.growth is None:
                 return []

@@ -40,6 +40,7 @@ rows and columns of Kᵀg_Q - SN/4 + QY.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -181,6 +182,8 @@ def change(W: Tensor, given: Tensor, n: int) -> float:
 
     A counts as 1 at least, which is its bound, and D at least as the product of B and C.
     """
+    if not bool(W.isfinite().all()):
+        return math.inf
     before, after = as_system(given, n), as_system(W, n)
     a, b, c, e = (float(abs(part).max()) for part in before)
     sizes = max(a, 1.0), b or 1.0, c or 1.0, max(e, b * c) or 1.0
@@ -220,7 +223,7 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
                 )
             yield torch.from_numpy(np.linalg.cholesky((P + P.T) / 2).T.copy())
         except (ValueError, np.linalg.LinAlgError):
-            continue
+            pass
     couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
     couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
