@@ -39,7 +39,7 @@ class SignPattern(Parametrization):
             or nested lists. It is a buffer.
 
     Raises:
-        ValueError: If an entry is something else, or the shape does not fit the weight.
+        ValueError: If an entry is something else, if all are NaN, or the shape does not fit the weight.
 
     Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks for Cognitive
     Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with rectified entries
@@ -71,6 +71,12 @@ class SignPattern(Parametrization):
                 "pattern: expected a matrix of 1 (positive), -1 (negative), 0 (zero) and NaN (free), got "
                 f"{strange[0]}. torch.sign(W) is the pattern of a matrix W. For Dale's law, with one sign "
                 "for each presynaptic neuron, pass signs.expand(n, n)."
+            )
+        if bool(entries.isnan().all()):
+            raise ValueError(
+                "pattern: expected an entry that is not NaN (free), got NaN everywhere, which would constrain "
+                "nothing. Writing into an expanded tensor changes all its rows: clone() it before. For free "
+                "entries alone leave SignPattern out."
             )
         # A free entry is 2 in the buffer: NaN is not equal to NaN, so buffers could not be compared.
         self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))

@@ -109,7 +109,7 @@ class SpectralAbscissa(Bounded):
             raise ValueError(
                 "constraint: expected a SignPattern with NaN on the diagonal before SpectralAbscissa, which "
                 "shifts the diagonal, got 1, 0 or -1 there. Set the diagonal of the pattern to NaN, for any "
-                "sign; -1 may stay with mode='at_most'."
+                "sign: pattern.clone().fill_diagonal_(torch.nan). -1 may stay with mode='at_most'."
             )
 
     def _active(self, shift: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ class SpectralNorm(Bounded):
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
-            values lie too close together; see ``spectral_param/_eigen/proof.py``. ``"auto"``, the default, is
-            ``"tracking"`` where the smaller side is at least 64.
+            values lie too close together. ``"auto"``, the default, is ``"tracking"`` where the smaller side
+            is at least 64.
 
     Raises:
         ValueError: If an argument is outside its range.

@@ -170,6 +170,13 @@ def _state_space(module: Any) -> float:
     return result
 
 
+def _steepest(slope: float) -> float:
+    """Return the larger of the slopes 1 and this one."""
+    if not math.isfinite(slope):
+        raise UnknownConstantError("a finite slope")
+    return max(1.0, abs(slope))
+
+
 def _prelu(module: Any) -> float:
     _check_weight(module.weight)
     return max(1.0, float(module.weight.detach().double().abs().max()))
@@ -208,9 +215,9 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.AlphaDropout: 1.0,
     nn.ReLU: 1.0,
     nn.ReLU6: 1.0,
-    nn.LeakyReLU: lambda module: max(1.0, abs(module.negative_slope)),
+    nn.LeakyReLU: lambda module: _steepest(module.negative_slope),
     nn.PReLU: _prelu,
-    nn.ELU: lambda module: max(1.0, abs(module.alpha)),
+    nn.ELU: lambda module: _steepest(module.alpha),
     nn.CELU: _celu,
     nn.SELU: SELU,
     nn.GELU: lambda module: GELU if module.approximate == "none" else GELU_TANH,

@@ -135,8 +135,9 @@ def _stated(name: str) -> str:
     """Return what to do about a module without a constant."""
     if name == "":
         return (
-            "Pass the torch.nn.Sequential inside it. Constants of its children alone would not help: nobody "
-            "knows what it does with their results. For x + f(x) take spectral_param.nn.Residual."
+            "Pass the torch.nn.Sequential inside it, or a new one of its layers, in the order in which its "
+            "forward calls them. Constants of its children alone would not help: nobody knows what it does "
+            "with their results. For x + f(x) take spectral_param.nn.Residual."
         )
     return (
         f"State its constant, if you know one: lipschitz(model, {{{name!r}: L}}). For x + f(x) take "

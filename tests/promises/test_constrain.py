@@ -481,6 +481,9 @@ def test_what_newcomers_pass_to_constructors_is_answered_with_what_to_write() ->
         sp.SchurForm(0.9)  # type: ignore[arg-type]
     with refused(r"\(3,\).* signs\.expand\(n, n\)"):
         sp.SignPattern(torch.tensor([1.0, 1.0, -1.0]))
+    signs = torch.ones(3).expand(3, 3)
+    with refused("pattern: expected", "NaN everywhere", r"clone\(\)"):
+        sp.SignPattern(signs.fill_diagonal_(torch.nan))  # Of one memory for all rows.
     for pattern in ("a", None):
         with refused(rf"pattern: expected.*got {pattern!r}"):
             sp.SignPattern(pattern)  # type: ignore[arg-type]

@@ -292,6 +292,8 @@ REFUSED = {
     "reflect": lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="reflect"),
     "repeated": lambda: nn.Conv1d(1, 1, 2, padding=1, padding_mode="circular"),
     "not finite": lambda: _batch_norm(math.nan),
+    "slope": lambda: nn.LeakyReLU(math.nan),
+    "alpha": lambda: nn.ELU(math.inf),
     "complex": lambda: nn.Linear(2, 2, dtype=torch.complex64),
     "hardshrink": lambda: nn.Hardshrink(),
     "softplus": lambda: nn.Softplus(threshold=1.0),
