@@ -71,7 +71,6 @@ BORDERS = (
     Border("BLOCKED_INVERSE", 1000, square(sp.ScaledCayley, 256)),
     Border("GIVENS_LAYERS", 4, lambda: layer_step(lambda: sp.Givens(256), (256, 256))),
     Border("NUMPY_STATES", 0, lambda: network_step(sp.nn.ENRNN(2, 24, 8), 50, 16)),
-    Border("BLOCKWISE_SIZE", 10_000, lambda: network_step(sp.nn.ENRNN(2, 192, 64, coupling=False), 50, 128)),
 )
 
 

@@ -32,6 +32,11 @@ from spectral_param.functional._checks import check_module, described, finfo_eps
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
 
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+
 # Blocks of rows in the tensors of a module whose names begin like this.
 _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     nn.LSTM: (("weight_hh", "weight_ih"), 4),
@@ -335,7 +340,7 @@ def _known_gates(owner: nn.Module, name: str) -> int:
 
 
 def _is_kernel(owner: nn.Module, name: str) -> bool:
-    return isinstance(owner, nn.modules.conv._ConvNd) and name == "weight"
+    return isinstance(owner, _CONVOLUTIONS) and name == "weight"
 
 
 def _targets(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]]:
@@ -457,7 +462,7 @@ def _check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int 
             f"LSTM: expected recurrent weights of {owner.hidden_size} columns, got {owner.proj_size}, the "
             "size of the projected state, so that the gates are not square. Take proj_size=0."
         )
-    if not isinstance(owner, nn.modules.conv._ConvNd) or name != "weight":
+    if not isinstance(owner, _CONVOLUTIONS) or name != "weight":
         return
     foreign = [link for link in chain if not isinstance(link, Parametrization)]
     if foreign:

@@ -22,24 +22,19 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# PyTorch's modes that record a graph, or that compute shapes without values.
-_RECORDERS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
-
 # Types of tensors whose values may be looked at. A test with a device of its own adds its type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
 def is_recorded() -> bool:
-    """Return whether a graph is recorded, or new tensors are fake."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
+    """Return whether a graph is recorded, or a mode of PyTorch is to see each operation."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return True
-    return bool(torch._C._len_torch_dispatch_stack()) and any(map(torch._C._get_dispatch_mode, _RECORDERS))
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def has_no_values(*tensors: Tensor) -> bool:
-    """Return whether a tensor is on the meta device or fake, or new tensors are."""
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-        return True
+    """Return whether a tensor is on the meta device or fake."""
     for t in tensors:  # noqa: SIM110
         if t.is_meta or isinstance(t, FakeTensor):
             return True
@@ -97,9 +92,8 @@ is_on_host: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
 
 
 def is_wrapped(t: Tensor) -> bool:
-    """Return whether t is wrapped by a transform of torch.func or by autograd's older vmap."""
-    functorch = torch._C._functorch
-    return functorch.is_functorch_wrapped_tensor(t) or functorch.is_legacy_batchedtensor(t)
+    """Return whether t may be wrapped by a transform of torch.func, or is by autograd's older vmap."""
+    return torch._C._are_functorch_transforms_active() or torch._C._functorch.is_legacy_batchedtensor(t)
 
 
 def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:

@@ -41,8 +41,6 @@ GIVENS_LAYERS = 8
 
 # Numpy computes the steps of a recurrence faster than torch if a step has at most this many numbers.
 NUMPY_STATES = 1024
-# From this size of W, and this mean number of rows per block, W's blocks are multiplied separately.
-BLOCKWISE_SIZE, BLOCKWISE_ROWS = 256, 100
 
 # Sparse matrices: up to this size all eigenvalues take a tenth of a second, less than a proof.
 SPARSE_DENSE = 500

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param._context import HALF, full_precision, has_no_values, plain, promoted
+from spectral_param._context import HALF, full_precision, has_no_values, is_wrapped, plain, promoted
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory
@@ -435,7 +435,7 @@ class Parametrization(nn.Module):
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes; PyTorch would notice these errors only afterwards."""
         name = type(self).__name__
-        if torch._C._functorch.is_functorch_wrapped_tensor(W):
+        if is_wrapped(W):
             raise ValueError(
                 f"{name}: expected the original tensors, got the weight itself inside a transform of "
                 f"torch.func.{_FUNCTIONAL_CALL}"

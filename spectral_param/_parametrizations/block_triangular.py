@@ -39,16 +39,6 @@ def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
         raise ValueError(f"{expected}, got {value!r}. {remedy}") from None
 
 
-def _support(
-    sizes: tuple[int, ...], coupling: tuple[tuple[int, int], ...]
-) -> tuple[tuple[slice, slice], ...]:
-    starts = [0, *itertools.accumulate(sizes)]
-    last = [max([i, *(column for row, column in coupling if row == i)]) for i in range(len(sizes))]
-    return tuple(
-        (slice(starts[i], starts[i + 1]), slice(starts[i], starts[j + 1])) for i, j in enumerate(last)
-    )
-
-
 class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
@@ -94,8 +84,6 @@ class BlockTriangular(Parametrization):
             nn.Identity() if block is None else copy.deepcopy(block) for _, block in blocks
         )
         self.coupling = self._check_coupling(coupling)
-        #: Pairs of rows and columns outside of which W is zero, for :func:`spectral_param.functional.rnn`.
-        self.support = _support(self.sizes, self.coupling)
         # The number of originals of each block, known after registration.
         self._counts: tuple[int, ...] = ()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
@@ -38,6 +40,16 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     return clone
 
 
+def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -> None:
+    """Give a module without attributes a class of its own, whose tensors of these names are parametrized."""
+    module.__class__ = kind
+    nn.Module.__init__(module)
+    for name in names:
+        module.register_parameter(name, nn.Parameter(torch.empty(0)))
+        parametrize.register_parametrization(module, name, nn.Identity())
+    vars(module).clear()
+
+
 def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
     """Give the parametrized modules that deepcopy is creating a class of their own.
 
@@ -56,10 +68,7 @@ def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
                 if isinstance(member, property) and member.fget.__module__ == parametrize.__name__
             ]
             if names:
-                module.__class__ = shared.__bases__[0]
-                parametrize._inject_new_class(module)
-                for name in names:
-                    parametrize._inject_property(module, name)
+                give_class(module, shared.__bases__[0], names)
                 for name in METHODS:
                     if name in vars(shared):
                         setattr(module.__class__, name, vars(shared)[name])

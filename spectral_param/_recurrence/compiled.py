@@ -15,31 +15,24 @@ from torch import Tensor
 
 from spectral_param._context import autocast_off
 from spectral_param._recurrence import fused
-from spectral_param._recurrence.sequence import Cell, Result, Rows, Support
+from spectral_param._recurrence.sequence import Cell, Result, Rows
 
 
 def rnn_operator(cell: Cell, rows: Rows) -> Result:
     """Run a cell as ``rnn_fused`` does."""
-    W, support = cell.weight_hh, cell.support
+    W = cell.weight_hh
     assert isinstance(W, Tensor)
     tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     output, last, *_ = _recurrence(
         *tensors,
         str(cell.nonlinearity),
-        None if support is None else [i for pair in support for s in pair for i in _ends(s, len(W))],
         rows.sizes,
         rows.checkpoint_every,
         rows.return_output,
         differentiable,
     )
     return output if rows.return_output else None, last
-
-
-def _ends(part: slice, n: int) -> tuple[int, int]:
-    """Return where a part of range(n) begins and ends. torch 2.6 does not compile slice.indices."""
-    found = range(n)[part]
-    return found.start, found.stop
 
 
 # An operator has no optional results, so empty tensors stand for None.
@@ -51,7 +44,6 @@ def _recurrence(
     weight_hh: Tensor,
     bias: Tensor | None,
     nonlinearity: str,
-    support: Sequence[int] | None,
     sizes: Sequence[int],
     checkpoint_every: int | None,
     return_output: bool,
@@ -59,7 +51,7 @@ def _recurrence(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all states, the last ones, moduli and starts, as ``fused.forward`` does."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
-    plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, differentiable)
+    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output, differentiable)
     with autocast_off(x):
         states, last, moduli, starts = fused.forward(tensors, plan)
     nothing = [weight_hh.new_empty(0) for _ in range(3)]
@@ -71,14 +63,17 @@ def _recurrence(
     )
 
 
-def _plan(tensors: fused.Tensors, nonlinearity: Any, support: Any, sizes: Any, *options: Any) -> fused.Plan:
+def _plan(
+    tensors: fused.Tensors,
+    nonlinearity: Any,
+    sizes: Sequence[int],
+    every: int | None,
+    return_output: bool,
+    differentiable: bool,
+) -> fused.Plan:
     x, h0, U, W, b = tensors
-    every, return_output, differentiable = options
-    ends = None if support is None else iter(support)
-    slices = None if ends is None else [slice(a, b) for a, b in zip(ends, ends, strict=True)]
-    pairs: Support | None = None if slices is None else list(zip(slices[::2], slices[1::2], strict=True))
     rows = Rows(x, h0, list(sizes), every, return_output)
-    return fused.plan_for(Cell(U, W, b, nonlinearity, pairs), rows, differentiable)
+    return fused.plan_for(Cell(U, W, b, nonlinearity), rows, differentiable)
 
 
 @_recurrence.register_fake
@@ -89,7 +84,6 @@ def _(
     weight_hh: Tensor,
     bias: Tensor | None,
     nonlinearity: str,
-    support: Sequence[int] | None,
     sizes: Sequence[int],
     checkpoint_every: int | None,
     return_output: bool,
@@ -122,14 +116,13 @@ def _recurrence_backward(
     g_last: Tensor | None,
     needs: Sequence[bool],
     nonlinearity: str,
-    support: Sequence[int] | None,
     sizes: Sequence[int],
     checkpoint_every: int | None,
     return_output: bool,
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
-    plan = _plan(tensors, nonlinearity, support, sizes, checkpoint_every, return_output, True)
+    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output, True)
     kept = [t if t.ndim > 1 else None for t in (states, moduli, starts)]
     with autocast_off(x):
         found = fused.backward(tensors, kept, (g_states, g_last), needs, plan)
@@ -154,14 +147,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> tuple[Any, ...]:
-    nothing = (None,) * 11
+    nothing = (None,) * 10
     if g_states is not None and g_states.ndim < 2:
         g_states = None  # the states were not stored: an empty tensor stood for them
     if g_states is None and g_last is None:
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]
     if torch.is_grad_enabled():
-        plan = _plan(tensors, *ctx.options, True)
+        plan = _plan(tensors, *ctx.options, differentiable=True)
         with autocast_off(tensors[0]):
             return (*fused.reference_backward(tensors, (g_states, g_last), needs, plan), *nothing[5:])
     found = iter(_recurrence_backward(*ctx.saved_tensors, g_states, g_last, needs, *ctx.options))

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from spectral_param._context import autocast_off, is_compiled, is_wrapped
+from spectral_param._context import autocast_off, is_compiled, is_on_host, is_plain
 from spectral_param._recurrence import linear
 from spectral_param._recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param._recurrence.compiled import rnn_operator
-from spectral_param._recurrence.fused import has_numbers, rnn_fused
+from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.reference import rnn_checkpointed, rnn_reference
-from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows, Support
+from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
 from spectral_param.functional._checks import check_tensor, with_arrays
 
 CheckpointEvery = int | Literal["auto"] | None
@@ -34,16 +32,16 @@ Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
 def choose(cell: Cell, rows: Rows) -> Path:
     """Return the path for a cell and rows.
 
-    - ``"fused"``: a named activation, W as a matrix, all tensors of one dtype, and no tracer, transform or
-      forward-mode AD.
-    - ``"linear"``: as fused, without an activation, if many steps at a time are faster.
+    - ``"fused"``: a named activation, W as a matrix, all tensors of one dtype and ordinary: no tracer, transform
+      or forward-mode AD.
+    - ``"linear"``: as fused, for the last state without an activation, if many steps at a time are faster.
     - ``"operator"``: the fused path inside torch.compile, as one opaque operator.
     - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
     """
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
     compiled = is_compiled()
-    ordinary = compiled or _are_ordinary(tensors if b is None else [*tensors, b])
+    ordinary = compiled or is_plain(*(tensors if b is None else [*tensors, b]))
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
     fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
     if fits and b is not None:
@@ -54,8 +52,8 @@ def choose(cell: Cell, rows: Rows) -> Path:
         return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
     if compiled:
         return "operator"
-    # The linear path looks at values, because powers of W may overflow. A tracer's tensors have no values.
-    many = cell.nonlinearity == "identity" and has_numbers(x) and linear.exponent(cell, rows) is not None
+    # The linear path looks at values, because powers of W may overflow.
+    many = cell.nonlinearity == "identity" and is_on_host(x) and linear.exponent(cell, rows) is not None
     return "linear" if many else "fused"
 
 
@@ -67,7 +65,8 @@ def run(cell: Cell, rows: Rows) -> Result:
     if path == "operator":
         return rnn_operator(cell, rows)
     if path == "linear":
-        return linear.rnn_linear(cell, rows) or rnn_fused(cell, rows)
+        last = linear.rnn_linear(cell, rows)
+        return rnn_fused(cell, rows) if last is None else (None, last)
     with autocast_off(rows.x):
         if path == "checkpointed":
             return rnn_checkpointed(cell, rows)
@@ -87,7 +86,6 @@ def rnn(
     *,
     checkpoint_every: CheckpointEvery = None,
     return_output: bool = True,
-    support: Support | None = None,
 ) -> Result:
     r"""Run :math:`h_t = σ(U x_t + W h_{t-1} + b)` over a sequence.
 
@@ -108,17 +106,14 @@ def rnn(
         return_output: Whether to return all states, :math:`T B n` numbers. With False and
             ``checkpoint_every``, no memory of that size is needed. With False and no activation, powers of W
             compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
-        support: Where W may differ from zero: pairs of slices of rows and columns, whose rows cover 0 to n in
-            order. Outside the support W must be zero, and the gradient there is not defined, because those
-            products are skipped if that is faster. None, the default: everywhere.
 
     Returns:
         All states, shaped like x with n features, or None with ``return_output=False``; and the last state of
         each sequence ``(B, n)``.
 
     Raises:
-        ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, a
-            shape or dtype does not fit, or ``support`` leaves out a row.
+        ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, or a
+            shape or dtype does not fit.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -135,7 +130,7 @@ def rnn(
             f"rnn: expected x of shape (T, B, m), or (rows, m) with batch_sizes, got {tuple(x.shape)}."
         )
     sizes = _sizes(x, batch_sizes)
-    cell = Cell(weight_ih, weight_hh, bias, nonlinearity, support)
+    cell = Cell(weight_ih, weight_hh, bias, nonlinearity)
     rows = Rows(
         x.flatten(0, 1) if batch_sizes is None else x,
         h0,
@@ -144,10 +139,9 @@ def rnn(
         return_output,
     )
     _check_shapes(cell, rows, h0)
-    _check_support(support, h0.shape[-1])
     if bias is not None:
         # Not _replace, which torch 2.6 does not compile.
-        cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity, support)
+        cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity)
     output, last = run(cell, rows)
     if output is not None and batch_sizes is None:
         output = output.unflatten(0, x.shape[:2])
@@ -170,18 +164,8 @@ def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | 
     return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
 
 
-def _are_ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no tracer, transform or forward-mode AD is active on these tensors."""
-    # torch.jit.trace records in-place operations wrongly.
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return False
-    if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
-        return not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))
-    return not any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-
-
 def _check_shapes(cell: Cell, rows: Rows, h0: Tensor) -> None:
-    U, W, b, *_ = cell
+    U, W, b, _ = cell
     sizes = rows.sizes
     n = (W if isinstance(W, Tensor) else h0).shape[-1]
     features = n if U is None else U.shape[-1]
@@ -222,18 +206,3 @@ def _sizes(x: Tensor, batch_sizes: Sequence[int] | None) -> list[int]:
         raise ValueError(
             f"batch_sizes: expected a list of integers, one for each step, got {batch_sizes!r}."
         ) from None
-
-
-def _check_support(support: Support | None, n: int) -> None:
-    if support is None:
-        return
-    try:
-        rows = [i for part, _ in support for i in range(n)[part]]
-        fits = rows == list(range(n)) and all(part.step in (None, 1) for pair in support for part in pair)
-    except (TypeError, ValueError, AttributeError):
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"rnn: expected a support of pairs of slices without steps, whose rows cover 0 to {n} in order, "
-            f"got {support!r}."
-        )

@@ -34,15 +34,14 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from spectral_param import _paths
-from spectral_param._context import PLAIN_TYPES, autocast_off, is_on_host, is_wrapped
+from spectral_param._context import autocast_off, is_on_host, is_wrapped
 from spectral_param._node import differentiated
 from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference
-from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, Support, ends, previous, segments
+from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, ends, previous, segments
 
 
 def rnn_fused(cell: Cell, rows: Rows) -> Result:
@@ -64,7 +63,6 @@ class Plan(NamedTuple):
 
     Attributes:
         nonlinearity: The activation.
-        support: The blocks of W to which products are restricted; None to multiply by all of W.
         segments: The segments of the sequence.
         keep: What is stored for backward: all states; the states at which segments start, from which backward
             computes the others again; or nothing, if no gradient is needed.
@@ -73,7 +71,6 @@ class Plan(NamedTuple):
     """
 
     nonlinearity: Named
-    support: Support | None
     segments: list[Segment]
     keep: Literal["all", "starts", "nothing"]
     return_output: bool
@@ -89,27 +86,18 @@ class Plan(NamedTuple):
         """Number of sequences that continue after each segment."""
         return [segment.following for segment in self.segments]
 
-    def cell(self, weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None) -> Cell:
-        """Return the cell with these tensors."""
-        return Cell(weight_ih, weight_hh, bias, self.nonlinearity, self.support)
-
 
 def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     """Choose how to run a cell."""
-    W, sizes, support, every = cell.weight_hh, rows.sizes, cell.support, rows.checkpoint_every
+    W, sizes, every = cell.weight_hh, rows.sizes, rows.checkpoint_every
     assert isinstance(W, Tensor)
     n, on_host = W.shape[-1], is_on_host(W)
-    # Measured on a CPU: with two blocks and a coupling, products by blocks take 14 to 20 % less time from
-    # n = 335 on and 7 % more at n = 160; with 40 blocks of 8 rows, 50 % more.
-    if n < _paths.BLOCKWISE_SIZE or not on_host or (support and n < _paths.BLOCKWISE_ROWS * len(support)):
-        support = None
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
-        and support is None
+        and on_host
         and W.dtype in (torch.float32, torch.float64)
         and every is None
         and (differentiable or rows.return_output)
-        and all(t is None or has_numbers(t) for t in (rows.x, rows.h0, W, cell.bias))
     )
     if every is None:
         # On other devices one segment, because each segment launches more kernels.
@@ -117,7 +105,6 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
         cast("Named", cell.nonlinearity),
-        support,
         [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
         if every >= len(sizes)
         else segments(sizes, every),
@@ -144,7 +131,7 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
         return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
     x, h0, U, W, b = tensors
     n = W.shape[-1]
-    steps = Forward(plan.cell(U, W, b), plan)
+    steps = Forward(Cell(U, W, b, plan.nonlinearity))
     keeps_all = plan.keep == "all"
     has_all = keeps_all or plan.return_output
     states = x.new_empty(x.shape[0] if has_all else plan.longest, n)
@@ -193,9 +180,9 @@ def backward(
         assert states is not None
         return short.backward(tensors, states, grads, needs, plan.nonlinearity, plan.segments[0])
     x, h0, U, W, b = tensors
-    cell = plan.cell(U, W, b)
-    found = Backward(cell, x, plan, needs)
-    again = Forward(cell, plan) if plan.keep == "starts" else None
+    cell = Cell(U, W, b, plan.nonlinearity)
+    found = Backward(cell, x, plan.longest, needs)
+    again = Forward(cell) if plan.keep == "starts" else None
     if again is not None:
         assert starts is not None
         states = x.new_empty(plan.longest, W.shape[-1])
@@ -248,7 +235,7 @@ def reference_backward(
     sizes = [size for segment in plan.segments for size in segment.sizes]
 
     def outputs(x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rnn_reference(plan.cell(U, W, b), Rows(x, h0, sizes))
+        return rnn_reference(Cell(U, W, b, plan.nonlinearity), Rows(x, h0, sizes))
 
     return differentiated(outputs, tensors, grads, needs[:5])
 
@@ -256,34 +243,14 @@ def reference_backward(
 # Forward and backward pass of one segment -----------------------------------------------------------
 
 
-def has_numbers(t: Tensor) -> bool:
-    """Return whether values of t can be read at once: t is on the host, and no tracer records."""
-    return is_on_host(t) and type(t) in PLAIN_TYPES and _get_current_dispatch_mode() is None
-
-
-def _adder(A: Tensor, support: Support | None) -> Callable[[Tensor, Tensor], object]:
-    """Return a function (h, z) that adds h Aᵀ to z, for a matrix A that is 0 outside its support."""
-    if support is None:
-        whole = A.mT
-        return lambda h, z: z.addmm_(h, whole)
-    parts = [(rows, columns, A[rows, columns].mT) for rows, columns in support]
-
-    def add(h: Tensor, z: Tensor) -> None:
-        for rows, columns, part in parts:
-            z[:, rows].addmm_(h[:, columns], part)
-
-    return add
-
-
 class Forward:
     """The forward steps of a cell with a named activation, on tensors of its dtype."""
 
-    def __init__(self, cell: Cell, plan: Plan) -> None:
-        U, W, b, self._nonlinearity, support = cell
+    def __init__(self, cell: Cell) -> None:
+        U, W, b, self._nonlinearity = cell
         assert isinstance(W, Tensor)
-        self._cell = cell
+        self._bias, self._weight_hh_T = b, W.mT
         self._weight_ih_T = None if U is None else U.mT
-        self._add_product = _adder(W, support)
         self.has_moduli = b is not None and self._nonlinearity == "modrelu" and W.is_complex()
         self._activate_ = self._activation()
 
@@ -304,19 +271,19 @@ class Forward:
             h.copy_(x)
         else:
             torch.mm(x, self._weight_ih_T, out=h)
-        if self._cell.bias is not None and self._nonlinearity != "modrelu":
-            h += self._cell.bias
-        add, activate_, state, running = self._add_product, self._activate_, start, sizes[0]
+        if self._bias is not None and self._nonlinearity != "modrelu":
+            h += self._bias
+        W_T, activate_, state, running = self._weight_hh_T, self._activate_, start, sizes[0]
         for z, modulus, size in zip(h.split(sizes), _split(moduli, sizes), sizes, strict=True):
             if state is not None:
-                add(state if size == running else state[:size], z)
+                z.addmm_(state if size == running else state[:size], W_T)
             if activate_ is not None:
                 activate_(z, modulus)
             state, running = z, size
 
     def _activation(self) -> Callable[[Tensor, Tensor | None], object] | None:
         """Return the in-place activation, a function of z and of a buffer for its moduli."""
-        b = self._cell.bias
+        b = self._bias
         if self._nonlinearity == "relu":
             return lambda z, _: z.relu_()
         if self._nonlinearity == "tanh":
@@ -330,7 +297,7 @@ class Forward:
                 z.sgn_().mul_((room + b).relu_())
 
             return complex_modrelu_
-        if has_numbers(b) and bool(b.amax() <= 0):
+        if is_on_host(b) and bool(b.amax() <= 0):
             minus_b = -b
             # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b): two passes over the memory instead of four.
             return lambda z, _: z.sub_(z.clamp(b, minus_b))
@@ -349,7 +316,7 @@ class Backward:
     Args:
         cell: The cell.
         x: All inputs.
-        plan: How the forward pass was run.
+        longest: Number of rows of the longest segment.
         needs: Whether each of x, h0, U, W and b needs a gradient.
 
     Attributes:
@@ -359,18 +326,16 @@ class Backward:
         bias: Gradient of b, or None.
     """
 
-    def __init__(self, cell: Cell, x: Tensor, plan: Plan, needs: Sequence[bool]) -> None:
-        U, W, b, self._nonlinearity, self._support = cell
+    def __init__(self, cell: Cell, x: Tensor, longest: int, needs: Sequence[bool]) -> None:
+        U, W, b, self._nonlinearity = cell
         assert isinstance(W, Tensor)
         self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
-        self._weight_hh = W
         # resolve_conj, because a lazy conjugate would be computed again in each product.
         self._weight_ih = U.conj().resolve_conj() if U is not None and self._needs_x else None
-        transposed = None if self._support is None else [(columns, rows) for rows, columns in self._support]
-        self._add_product = _adder(W.mH.resolve_conj(), transposed)
+        self._weight_hh = W.conj().resolve_conj()
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
-        room = plan.longest, W.shape[-1]
+        room = longest, W.shape[-1]
         self._delta, self._factor = x.new_empty(room), x.new_empty(room)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
         self.start: Tensor | None = None
@@ -425,12 +390,11 @@ class Backward:
         first = segment.sizes[0]
         self.start = None
         if start is not None and (self._needs_start or segment.rows.start > 0):
-            self.start = torch.zeros_like(delta[:first])
-            self._add_product(delta[:first], self.start)
+            self.start = delta[:first] @ self._weight_hh
         if self._needs_W:
             if start is not None:
-                self._add_outer(delta[:first], start[:first].conj())
-            self._add_outer(delta[first:], previous(h, segment.sizes).conj())
+                self.weight_hh = _add_mm(self.weight_hh, delta[:first].mT, start[:first].conj())
+            self.weight_hh = _add_mm(self.weight_hh, delta[first:].mT, previous(h, segment.sizes).conj())
         if self._needs_U:
             # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
             self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
@@ -444,16 +408,6 @@ class Backward:
                 delta = torch.sgn(h, out=room).mul_(delta)
             total = delta.sum(dim=0)
             self.bias = total if self.bias is None else self.bias.add_(total)
-
-    def _add_outer(self, delta: Tensor, previous: Tensor) -> None:
-        """Add δᵀ h to the gradient of W, inside the support."""
-        if self._support is None:
-            self.weight_hh = _add_mm(self.weight_hh, delta.mT, previous)
-            return
-        if self.weight_hh is None:
-            self.weight_hh = torch.zeros_like(self._weight_hh, memory_format=torch.contiguous_format)
-        for rows, columns in self._support:
-            self.weight_hh[rows, columns].addmm_(delta[:, rows].mT, previous[:, columns])
 
     def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the factors of G (in ``out``) and of its conjugate in σ'*(G); None for 1 and for 0."""
@@ -480,7 +434,7 @@ class Backward:
         parts = [_split(t, sizes)[::-1] for t in (delta, conjugates, factor, conj_factor)]
         for step, conjugate, f, c, size in zip(*parts, sizes[::-1], strict=True):
             if later is not None:
-                self._add_product(later, step if running == size else step[:running])
+                (step if running == size else step[:running]).addmm_(later, self._weight_hh)
             if conjugate is not None:
                 torch.conj_physical(step, out=conjugate)
                 step.mul_(f).addcmul_(conjugate, c)

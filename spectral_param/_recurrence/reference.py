@@ -12,7 +12,7 @@ from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
 def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
     """Run the recurrence step by step; autograd records each step."""
-    U, W, b, nonlinearity, _ = cell
+    U, W, b, nonlinearity = cell
     h = first_states(cell, rows)
     z = rows.x if U is None else rows.x @ U.mT
     states = []

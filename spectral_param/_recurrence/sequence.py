@@ -6,7 +6,7 @@ sequences come first, so the rows of step t continue the first rows of step t-1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,8 +16,6 @@ from spectral_param._recurrence.activation import Nonlinearity
 
 # W as a matrix, or as a function h -> h Wᵀ of rows h.
 Recurrent = Tensor | Callable[[Tensor], Tensor]
-# Rows and columns outside of which a matrix is zero; the rows of the pairs cover 0 to n in order.
-Support = Sequence[tuple[slice, slice]]
 # All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
 
@@ -30,14 +28,12 @@ class Cell(NamedTuple):
         weight_hh: W of shape ``(n, n)``, or a function h -> h Wᵀ.
         bias: b of shape ``(n,)``, or None; real for modReLU.
         nonlinearity: σ.
-        support: Where W may differ from zero; None for everywhere.
     """
 
     weight_ih: Tensor | None
     weight_hh: Recurrent
     bias: Tensor | None
     nonlinearity: Nonlinearity
-    support: Support | None = None
 
 
 class Rows(NamedTuple):

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_on_host, is_plain, is_traced
+from spectral_param._context import full_precision, is_on_host, is_plain, is_traced, is_wrapped
 from spectral_param._matrices import Array, identity_like
 from spectral_param._node import node
 from spectral_param.functional._cayley import of_real_skew
@@ -168,7 +168,7 @@ def exponential(A: Tensor) -> Tensor:
     """
     check_square(A, "exponential")
     check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
-    if is_traced(A) or torch._C._functorch.is_functorch_wrapped_tensor(A):
+    if is_traced(A) or is_wrapped(A):
         # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]

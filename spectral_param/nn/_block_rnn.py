@@ -8,11 +8,10 @@ from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param._constrain import Init
 from spectral_param._context import autocast_off
-from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling, block_sizes
+from spectral_param._parametrizations.block_triangular import Blocks, Coupling, block_sizes
 from spectral_param._recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
 from spectral_param._recurrence.dispatch import (
     CheckpointEvery,
@@ -170,20 +169,11 @@ class BlockRNNCell(ConstrainedCell):
 
     def recurrence(self) -> tuple[Cell, torch.dtype]:
         """Return the recurrence of a whole sequence, and the dtype of its states."""
-        constraint, W = self._constraint(), self.weight_hh
+        W = self.weight_hh
         bias: Tensor | None = self.bias
         if bias is not None and W.is_complex():
             bias = fitting_bias(bias, torch.empty(0, dtype=W.dtype, device=bias.device), self.nonlinearity)
-        support = None if constraint is None else constraint.support
-        return Cell(self.weight_ih, W, bias, self.nonlinearity, support), W.dtype
-
-    def _constraint(self) -> BlockTriangular | None:
-        """Return the constraint of W; None if it has been removed or is not the only one."""
-        if is_parametrized(self, "weight_hh"):
-            first, *after = self.parametrizations["weight_hh"]  # type: ignore[index]
-            if isinstance(first, BlockTriangular) and not after:
-                return first
-        return None
+        return Cell(self.weight_ih, W, bias, self.nonlinearity), W.dtype
 
     def extra_repr(self) -> str:
         """Return sizes and activation, for ``repr``."""

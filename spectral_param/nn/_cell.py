@@ -15,6 +15,7 @@ from spectral_param._context import HALF
 from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
+from spectral_param._parametrizations.copies import give_class
 from spectral_param.errors import UnsupportedDtypeError
 
 
@@ -150,8 +151,6 @@ def _by_precision(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 def _without_state(kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
     """Return a module without attributes, whose class computes the tensors of these names."""
     module = kind.__new__(kind)
-    parametrize._inject_new_class(module)
-    for name in names:
-        parametrize._inject_property(module, name)
+    give_class(module, kind, names)
     let_reset_renew(module)
     return module

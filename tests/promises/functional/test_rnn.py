@@ -46,40 +46,14 @@ def test_a_named_activation_gives_what_its_function_gives(data) -> None:
     features = data.draw(st.integers(1, 4))
     bias, linear = data.draw(st.sampled_from([False, True, "negative"])), data.draw(st.booleans())
     every, wants_all = data.draw(st.sampled_from([None, 1, 2, 5, "auto"])), data.draw(st.booleans())
-    cut = data.draw(st.integers(1, n))
     args = arguments(sizes, features, n, dtype, bias, linear, nonlinearity)
-    args[3].data[cut:, :cut] = 0
-    support = [(slice(0, cut), slice(0, n)), (slice(cut, n), slice(cut, n))][: 2 if cut < n else 1]
-    support = data.draw(st.sampled_from([None, support]))
     of = (0, 1) if wants_all else (1,)
 
-    options = {"checkpoint_every": every, "return_output": wants_all, "support": support}
+    options = {"checkpoint_every": every, "return_output": wants_all}
     found = results(rnn, args, nonlinearity, sizes, of=of, **options)
     expected = results(loop, args, nonlinearity, sizes, of=of)
-    if support is not None:  # The gradient of W is not defined outside.
-        at = len(of) + sum(a is not None and a.requires_grad for a in args[:3])
-        found[at][cut:, :cut] = expected[at][cut:, :cut] = 0
     exact = dtype in (torch.float64, torch.complex128)
     assert_same(found, expected, 1e-11 if exact else 5e-4)
-
-
-def test_zeros_of_a_large_weight_may_be_skipped() -> None:
-    support = [(slice(0, 130), slice(0, 270)), (slice(130, 270), slice(130, 270))]
-    args = arguments([110, 110, 90], 2, 270, torch.float64)
-    args[3].data[130:, :130] = 0
-    found = results(rnn, args, "modrelu", [110, 110, 90], support=support)
-    expected = results(loop, args, "modrelu", [110, 110, 90])
-    expected[5][130:, :130] = 0  # The gradient of W.
-    assert_same(found, expected, 1e-11)
-    args[3].data[130:, :130] = 7.0  # What is outside is not read.
-    assert_same(results(rnn, args, "modrelu", [110, 110, 90], support=support), found, 1e-12)
-
-
-@pytest.mark.parametrize("pair", [(slice(0, 2), slice(0, 4)), (slice(None), slice(0, 4, 2))])
-def test_support_that_is_not_of_the_weight_is_refused(pair) -> None:
-    args = arguments([2] * 3, 2, 4, torch.float32)
-    with pytest.raises(ValueError, match="support"):
-        rnn(*args, batch_sizes=[2] * 3, support=[pair])
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -381,9 +355,6 @@ def test_other_kinds_of_arguments_are_refused() -> None:
         arguments[i] = 0.5
         with pytest.raises(ValueError, match=f"{name}: expected.*got.*float"):
             rnn(*arguments)
-    for support in ("all", [(0, 4)], [slice(0, 4)]):
-        with pytest.raises(ValueError, match="support"):
-            rnn(x, h0, U, W, support=support)
     with pytest.raises(ValueError, match=r"expected x.*float32, got torch.int64"):
         rnn(x.long(), h0, U, W)
     with pytest.raises(ValueError, match=r"expected.*got"):

@@ -492,12 +492,3 @@ def test_layers_follow_parametrizations_of_all_weights() -> None:
     torch.testing.assert_close(rnn(x, h0)[0][0], cell(x[0], h0[0]))
     rnn(x, h0)[0].sum().backward()
     assert all(parameter.grad is not None for parameter in cell.parameters())
-
-
-def test_all_of_a_matrix_that_is_changed_afterwards() -> None:
-    rnn = sp.nn.ENRNN(2, 4, 3)
-    assert rnn.cells[0].recurrence()[0].support == ((slice(0, 4), slice(0, 7)), (slice(4, 7), slice(4, 7)))
-    parametrize.register_parametrization(rnn.cells[0], "weight_hh", torch.nn.Tanh())
-    assert rnn.cells[0].recurrence()[0].support is None
-    parametrize.remove_parametrizations(rnn.cells[0], "weight_hh")
-    assert rnn.cells[0].recurrence()[0].support is None

@@ -30,13 +30,13 @@ def rnn_reference(x, h0, U, W, b, nonlinearity, sizes):
     return reference.rnn_reference(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes))
 
 
-def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=True, support=None):
-    return fused.rnn_fused(Cell(U, W, b, nonlinearity, support), Rows(x, h0, sizes, every, return_output))
+def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=True):
+    return fused.rnn_fused(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes, every, return_output))
 
 
-def rnn_linear(x, h0, U, W, b, top, return_output):
-    rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, return_output)
-    return linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
+def rnn_linear(x, h0, U, W, b, top):
+    rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, False)
+    return None, linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
 
 
 @examples(25)
@@ -47,13 +47,7 @@ def test_fast_equals_reference_whatever_is_asked_for(data) -> None:
     n, features = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
     bias, linear = data.draw(st.sampled_from([False, True, "negative"])), data.draw(st.booleans())
     every, wants_all = data.draw(st.sampled_from([None, 1, 2, 5])), data.draw(st.booleans())
-    cut = data.draw(st.integers(1, n))
-    support = [(slice(0, cut), slice(0, n)), (slice(cut, n), slice(cut, n))][: 2 if cut < n else 1]
     args = arguments(sizes, features, n, dtype, bias, linear, nonlinearity)
-    inside = torch.zeros(n, n, dtype=torch.bool)
-    for rows, columns in support:
-        inside[rows, columns] = True
-    args[3].data.mul_(inside)
     starts = data.draw(st.booleans())
     if not starts:
         args[1].data.zero_()
@@ -62,29 +56,16 @@ def test_fast_equals_reference_whatever_is_asked_for(data) -> None:
         return rnn_fused(x, None, *rest, **kwargs)
 
     of = (0, 1) if wants_all else (1,)
-    options = {"every": every, "return_output": wants_all, "support": support}
+    options = {"every": every, "return_output": wants_all}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_paths, "NUMPY_STATES", data.draw(st.sampled_from([0, 1000])))
-        patch.setattr(_paths, "BLOCKWISE_SIZE", data.draw(st.sampled_from([0, 1000])))
-        patch.setattr(_paths, "BLOCKWISE_ROWS", 0)
         if starts:
             found = results(rnn_fused, args, nonlinearity, sizes, of=of, **options)
         else:
             args[1].requires_grad_(False)
             found = results(without_start, args, nonlinearity, sizes, of=of, **options)
     expected = results(rnn_reference, args, nonlinearity, sizes, of=of)
-    at = len(of) + [a is not None and a.requires_grad for a in args[:3]].count(True)
-    # The gradient of W, which is not defined outside.
-    found[at], expected[at] = found[at] * inside, expected[at] * inside
     assert_same(found, expected, 1e-11)
-
-
-def test_support_that_is_one_block(monkeypatch) -> None:
-    monkeypatch.setattr(_paths, "BLOCKWISE_SIZE", 0)
-    args = arguments([2] * 3, 2, 150, torch.float64)
-    args[3].data[:, 100:] = 0
-    found = rnn(*args, batch_sizes=[2] * 3, support=[(slice(0, 150), slice(0, 100))])
-    assert_same(found, rnn_reference(*args, "modrelu", [2] * 3), 1e-12)
 
 
 @pytest.mark.parametrize(("nonlinearity", "dtype"), EXACT)
@@ -117,25 +98,23 @@ def test_who_takes_the_fast_path(dtype, nonlinearity) -> None:
 @given(
     j=st.sampled_from([1, 2, 4]),
     steps=st.sampled_from([16, 23, 37]),
-    of=st.sampled_from([(0, 1), (0,), (1,)]),
     dtype=st.sampled_from([torch.float64, torch.complex128]),
     bias=st.booleans(),
     linear=st.booleans(),
 )
-def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear) -> None:
+def test_many_linear_steps_equal_the_reference(j, steps, dtype, bias, linear) -> None:
     sizes = [3] * steps
     args = arguments(sizes, 2, 5, dtype, bias, linear, "identity")
-    found = results(rnn_linear, args, j, 0 in of, of=of)
-    assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
+    found = results(rnn_linear, args, j, of=(1,))
+    assert_same(found, results(rnn_reference, args, "identity", sizes, of=(1,)), 1e-11)
 
 
-@pytest.mark.parametrize("return_output", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_derivatives_of_many_linear_steps(return_output, dtype) -> None:
+def test_derivatives_of_many_linear_steps(dtype) -> None:
     args = arguments([2] * 7, 1, 2, dtype, nonlinearity="identity")
 
     def run(*args):
-        return tuple(t for t in rnn_linear(*args, 2, return_output) if t is not None)
+        return rnn_linear(*args, 2)[1]
 
     assert gradcheck(run, args, check_batched_grad=True)
     assert gradgradcheck(run, args, fast_mode=True)
@@ -156,28 +135,29 @@ def taken(monkeypatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("return_output", [True, False])
-def test_who_takes_many_steps(return_output, taken) -> None:
+def test_who_takes_many_steps(taken) -> None:
     sizes = [2] * 800
     args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
-    found = results(rnn, args, "identity", sizes, return_output=return_output, of=(1,))
+    found = results(rnn, args, "identity", sizes, return_output=False, of=(1,))
     assert len(taken) == 1
     assert 2 <= taken[0] <= 11
     assert_same(found, results(rnn_fused, args, "identity", sizes, of=(1,)), 1e-10)
     x, *rest = args
-    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
+    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=False)[1], found[0]]
     assert_same(both[:1], both[1:], 1e-13)
     assert len(taken) == 2
     torch.func.vmap(lambda h: rnn(x, h, *rest[1:], "identity", sizes)[1])(rest[0][None])
-    rnn(*args, "identity", sizes, checkpoint_every=2)
+    rnn(*args, "identity", sizes)
+    packed = [2] * 799 + [1]
     rnn(
-        *arguments([2] * 799 + [1], 2, 8, torch.float64, nonlinearity="identity"),
+        *arguments(packed, 2, 8, torch.float64, nonlinearity="identity"),
         "identity",
-        [2] * 799 + [1],
+        packed,
+        return_output=False,
     )
-    rnn(*args, "tanh", sizes)
-    rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes)
-    rnn(x[:20], *rest, "identity", [2] * 10, return_output=return_output)
+    rnn(*args, "tanh", sizes, return_output=False)
+    rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes, return_output=False)
+    rnn(x[:20], *rest, "identity", [2] * 10, return_output=False)
     assert len(taken) == 2
     rnn(*args, "identity", sizes, checkpoint_every=2, return_output=False)
     assert len(taken) == 3
@@ -185,6 +165,8 @@ def test_who_takes_many_steps(return_output, taken) -> None:
 
 def test_the_number_of_linear_steps_at_a_time_fits() -> None:
     lengths, batches = [1, 2, 3, 10, 100, 10_000], [1, 100, 10_000, 1_000_000]
-    for steps, batch, n, wants_all in itertools.product(lengths, batches, [1, 64, 1024], [True, False]):
-        top = linear.fastest_exponent(steps, batch, 1, n, wants_all)
+    for steps, batch, n in itertools.product(lengths, batches, [1, 64, 1024]):
+        cell = Cell(torch.empty(n, 1), torch.empty(n, n), None, "identity")
+        x = torch.empty(steps * batch, 1, device="meta")
+        top = linear.exponent(cell, Rows(x, None, [batch] * steps, return_output=False))
         assert top is None or 1 <= 1 << top <= steps
