@@ -17,16 +17,10 @@ from spectral_param._parametrizations.orthogonal import polar_factor
 _BASE = 256  # A digit is exact in bfloat16.
 
 
-def signs(x: Tensor, like: Tensor, negative: int | None = None) -> Tensor:  # (..., n) -> (..., n)
-    """Return 1 or -1 for each entry, in the dtype and on the device of ``like``.
-
-    If ``negative`` is a number, so many of each row are -1: the smallest ones.
-    """
+def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
+    """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
     if x.dtype != like.dtype or x.device != like.device or x.is_complex():
         x = x.real.to(like.device, like.real.dtype)  # Module.to(complex) converts it.
-    if negative is not None:
-        # The ranks of the entries, of equal ones in their order.
-        x = torch.argsort(torch.argsort(x, dim=-1, stable=True), dim=-1).to(x.dtype) - (negative - 0.5)
     found = torch.copysign(torch.ones_like(x), x)
     return found.to(like.dtype) if like.is_complex() else found
 

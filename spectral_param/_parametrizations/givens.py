@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from spectral_param._parametrizations.base import (
     on_rows,
 )
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import polar_factor
+from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_choice, check_finite, whole_number
 from spectral_param.functional._givens import (
@@ -66,10 +67,9 @@ class Givens(Parametrization):
       ``original1`` and ``original2``, all real.
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
-    (unitary) matrix. With fewer layers no method is known that finds the nearest matrix of the set. Then
-    registration finds the angles of a weight of the set, and *replaces every other weight by the paper's
-    start*, which is random. It always finds the angles for L ≤ 2 and for ``"fft"``; from about L = 8 on,
-    rounding errors often prevent that.
+    (unitary) matrix. With fewer layers, and in the FFT order, no good method is known that finds the nearest
+    matrix of the set: *registration then replaces the weight by the paper's start*, which is random, and only
+    the weight of the last evaluation can be assigned.
     """
 
     signs: Tensor | None
@@ -114,25 +114,35 @@ class Givens(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return θ, and for a complex W also φ and ω."""
         check_finite(W, "Givens")
-        found = []
-        for matrix in W.reshape(-1, *W.shape[-2:]):
-            rotations, error = self._recover(matrix, project, eps)
-            if error > 10 * W.shape[-1] * eps:
-                if not project:
-                    raise InManifoldError(
-                        "Givens: expected an orthogonal (unitary) weight that "
-                        f"{self._num_layers(W.shape[-1])} {self.order} layers of rotations can reach, got "
-                        f"one that the angles found miss by {error:.1e}. Copy the trained angles instead "
-                        "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
-                    )
-                rotations = self._random(matrix)
-            found.append(rotations)
-        theta, phi, d = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return self._originals(W, theta, phi, d)
+        n = W.shape[-1]
+        layers = self._num_layers(n)
+        if self.order == "fft" or layers < n:
+            if not project:
+                raise InManifoldError(
+                    f"Givens: expected the weight that was read last, got another one, whose {layers} "
+                    f"{self.order} layers of rotations cannot be computed. Copy the trained angles instead "
+                    "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
+                )
+            return self.start(W)
+        if not project:
+            check_orthogonal(W, eps, "Givens")
+        if project or eps > torch.finfo(W.dtype).eps:
+            W = polar_factor(W)
+        matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
+        theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))
+        return self._originals(W, *map(torch.from_numpy, (theta, phi, d)))
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return angles and phases uniform in [-π, π), and D = I for a real weight."""
-        return self._originals(like, *self._random(like))
+        n = like.shape[-1]
+        rotations = num_rotations(n, self._num_layers(n), self.order)
+        theta, phi = like.real.new_empty((2, *like.shape[:-2], rotations)).uniform_(-math.pi, math.pi)
+        d = torch.ones_like(like[..., 0])
+        if like.is_complex():
+            omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
+            d = torch.polar(torch.ones_like(omega), omega)
+        # Each has memory of its own, as torch.export and safetensors ask.
+        return self._originals(like, theta.clone(), phi.clone(), d)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return one for each rotation of a real weight; two, and n for D, for a complex one.
@@ -166,31 +176,6 @@ class Givens(Parametrization):
                 f"layers: expected at most n = {n}, got {self.layers}. Take None, which reaches every matrix."
             )
         return most if self.layers is None else self.layers
-
-    def _recover(self, W: Tensor, project: bool, eps: float) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
-        """Return θ, φ and d for one matrix, and the largest error of an entry of their product."""
-        n = W.shape[-1]
-        layers = self._num_layers(n)
-        rotations = num_rotations(n, layers, self.order)
-        if rotations == n * (n - 1) // 2 and (project or eps > torch.finfo(W.dtype).eps):
-            W = polar_factor(W)
-        W = to_double(W.cpu())
-        theta, phi, d = map(torch.from_numpy, eliminate(W.numpy(), layers, self.order))
-        phases = phi if W.is_complex() else None
-        rebuilt = givens_operator(theta, phases, d, order=self.order)(identity_like(W)).mT
-        return (theta, phi, d), float((rebuilt - W).abs().max())
-
-    def _random(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the paper's random θ, φ and d."""
-        n = like.shape[-1]
-        rotations = num_rotations(n, self._num_layers(n), self.order)
-        theta, phi = like.real.new_empty((2, *like.shape[:-2], rotations)).uniform_(-math.pi, math.pi)
-        d = torch.ones_like(like[..., 0])
-        if like.is_complex():
-            omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
-            d = torch.polar(torch.ones_like(omega), omega)
-        # Each has memory of its own, as torch.export and safetensors ask.
-        return theta.clone(), phi.clone(), d
 
     def _originals(self, like: Tensor, theta: Tensor, phi: Tensor, d: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the originals, and store the signs of a real weight."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -64,8 +64,8 @@ class ScaledCayley(Parametrization):
     Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
     Convolutional Layers with the Cayley Transform" (ICLR 2021), tall.
 
-    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it. T is
-      the weight's ``original``.
+    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it, and a
+      checkpoint brings its own. T is the weight's ``original``.
     - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
 
     Registration takes the nearest weight of the set, the polar factor, and chooses D so that I + A is well
@@ -100,9 +100,7 @@ class ScaledCayley(Parametrization):
         known = inverse(T)
         if isinstance(known, ShortInverse):
             d = self.signs
-            if d is None:
-                return known, self._diagonal(T, theta).numpy()
-            return known, _sign_array(d, T, self._count(T.shape[-1]))
+            return known, self._diagonal(T, theta).numpy() if d is None else _sign_array(d, T)
         return known, self._diagonal(T, None) if theta is None else None
 
     def constrain(  # type: ignore[override]
@@ -122,7 +120,7 @@ class ScaledCayley(Parametrization):
             return torch.polar(torch.ones_like(phases), phases)
         if self.signs is None:
             return torch.ones_like(T[..., 0, :])
-        return signs(self.signs, T, self._count(T.shape[-1]))
+        return signs(self.signs, T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return T = [A; B], and the phases of D for a complex W."""
@@ -182,19 +180,6 @@ class ScaledCayley(Parametrization):
         """Return the arguments, for ``repr``."""
         return f"negative_ones={self.negative_ones}"
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        loaded = state_dict.get(prefix + "signs")
-        # The mean of models has other entries, and the number of this constraint all the same.
-        if self.negative_ones is None or loaded is None or loaded.is_meta or bool((loaded.abs() != 1).any()):
-            return
-        count, numbers = self._count(loaded.shape[-1]), (loaded.real < 0).sum(dim=-1)
-        if bool((numbers != count).any()):
-            args[-1].append(
-                f"{prefix}signs: expected {count} entries of -1, as negative_ones says, got "
-                f"{numbers.flatten().tolist()}. Load into ScaledCayley(negative_ones=None), which keeps them."
-            )
-
     def _count(self, n: int) -> int | None:
         count = self.negative_ones
         if isinstance(count, float):
@@ -239,11 +224,9 @@ class ScaledCayley(Parametrization):
         return d
 
 
-def _sign_array(x: Tensor, like: Tensor, negative: int | None = None) -> Array:
+def _sign_array(x: Tensor, like: Tensor) -> Array:
     """Return :func:`signs` of one matrix as an array, for a real tensor ``like`` on the host."""
     if x.dtype != like.dtype or x.device != like.device:
         x = x.real.to(like)
     found: Array = np.copysign(1, x.numpy())
-    if negative is None or np.count_nonzero(found < 0) == negative:
-        return found
-    return signs(x, like, negative).numpy()
+    return found

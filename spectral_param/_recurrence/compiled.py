@@ -69,7 +69,7 @@ def _plan(
     sizes: Sequence[int],
     every: int | None,
     return_output: bool,
-    differentiable: bool,
+    differentiable: bool = True,
 ) -> fused.Plan:
     x, h0, U, W, b = tensors
     rows = Rows(x, h0, list(sizes), every, return_output)
@@ -122,7 +122,7 @@ def _recurrence_backward(
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
-    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output, True)
+    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output)
     kept = [t if t.ndim > 1 else None for t in (states, moduli, starts)]
     with autocast_off(x):
         found = fused.backward(tensors, kept, (g_states, g_last), needs, plan)
@@ -154,7 +154,7 @@ def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]
     if torch.is_grad_enabled():
-        plan = _plan(tensors, *ctx.options, differentiable=True)
+        plan = _plan(tensors, *ctx.options)
         with autocast_off(tensors[0]):
             return (*fused.reference_backward(tensors, (g_states, g_last), needs, plan), *nothing[5:])
     found = iter(_recurrence_backward(*ctx.saved_tensors, g_states, g_last, needs, *ctx.options))

@@ -32,7 +32,7 @@ Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
 def choose(cell: Cell, rows: Rows) -> Path:
     """Return the path for a cell and rows.
 
-    - ``"fused"``: a named activation, W as a matrix, all tensors of one dtype and ordinary: no tracer, transform
+    - ``"fused"``: a named activation, W as a matrix, tensors of one dtype, and no tracer, transform
       or forward-mode AD.
     - ``"linear"``: as fused, for the last state without an activation, if many steps at a time are faster.
     - ``"operator"``: the fused path inside torch.compile, as one opaque operator.

@@ -39,7 +39,6 @@ real square W flips of pairs of signs, each of which changes A by a matrix of ra
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -86,52 +85,45 @@ class ShortInverse(NamedTuple):
     B: Array | None  # None if T is square.
 
 
-def _plus_identity(T: Tensor, skew: bool) -> Tensor:  # (..., m, n) -> (..., n, n)
-    """Return I + M for T = [T₁; B], where A is T₁ or its skew part."""
+def _plus_identity(T: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
+    """Return I + M for T = [T₁; B], where A is the skew part of T₁."""
     m, n = T.shape[-2:]
     A = T[..., :n, :]
-    plus = identity_like(T)
-    plus = torch.add(plus, A - A.mH, alpha=0.5) if skew else A + plus
+    plus = torch.add(identity_like(T), A - A.mH, alpha=0.5)
     if m > n:
         B = T[..., n:, :]
         plus = plus + B.mH @ B
     return plus
 
 
-def _reference(T: Tensor, d: Tensor, skew: bool) -> Tensor:
+def _reference(T: Tensor, d: Tensor) -> Tensor:
     """Return the transform by PyTorch's own operations, in double precision."""
     exact = to_double(T)
     m, n = T.shape[-2:]
-    plus = _plus_identity(exact, skew)
-    identity = identity_like(exact)
-    Z = 2 * (torch.linalg.inv_ex(plus).inverse if skew else torch.linalg.inv(plus))
-    Q = Z - identity
+    Z = 2 * torch.linalg.inv_ex(_plus_identity(exact)).inverse
+    Q = Z - identity_like(exact)
     if m > n:
         Q = torch.cat([Q, -(exact[..., n:, :] @ Z)], dim=-2)
     return (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
 
 
-def inverse(T: Tensor, skew: bool = True) -> Inverse | ShortInverse:
+def inverse(T: Tensor) -> Inverse | ShortInverse:
     """Return the inverse that the transform takes, for ordinary tensors without a graph."""
     if not is_on_host(T):
         # Without a look at the values, which would wait for the device.
-        plus = _plus_identity(to_double(T), skew)
+        plus = _plus_identity(to_double(T))
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
     limit = _TAME * n**0.5
-    if skew and T.ndim == 2 and n < _paths.SCIPY_INVERSE and not T.is_complex() and (m == n or _is_short(T)):
+    if T.ndim == 2 and n < _paths.SCIPY_INVERSE and not T.is_complex() and (m == n or _is_short(T)):
         short = _short_inverse(T, limit)
         return _exact_inverse(T) if short is None else short
-    plus = _plus_identity(T, skew)
+    plus = _plus_identity(T)
     Z = _twice_inverse(plus, T)
-    # ‖(I + M)⁻¹‖ ≤ 1 if A is skew.
-    if (skew and float(torch.linalg.vector_norm(plus)) <= limit) or _is_tame(plus, Z, limit):
+    # ‖(I + M)⁻¹‖ ≤ 1.
+    if float(torch.linalg.vector_norm(plus)) <= limit or _is_tame(plus, Z, limit):
         return Inverse(Z, None)
-    if skew:
-        return _exact_inverse(T)
-    if T.shape[-2] == n and torch.equal(T, -T.mH):
-        return _exact_inverse(T)
-    return Inverse(2 * torch.linalg.inv(plus), None)
+    return _exact_inverse(T)
 
 
 def _is_short(T: Tensor) -> bool:
@@ -249,7 +241,7 @@ def _exact_inverse(T: Tensor) -> Inverse:
         Z, Y = found
         return Inverse(Z.masked_fill(lost, torch.nan), None if Y is None else Y.masked_fill(lost, torch.nan))
     if exact.dtype != T.dtype:
-        plus = _plus_identity(exact, skew=True)
+        plus = _plus_identity(exact)
         Z = 2 * torch.linalg.inv_ex(plus).inverse
         if _is_tame(plus, Z, _TAME_IN_DOUBLE):
             return Inverse(Z, exact[..., n:, :] @ Z)
@@ -356,7 +348,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
         return torch.from_numpy(K)
 
 
-def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse, skew: bool = True) -> Tensor:
+def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse) -> Tensor:
     """Return W of ordinary tensors whose inverse is known, as one node of the graph."""
     X = T.detach()
     if isinstance(found, ShortInverse):
@@ -364,7 +356,7 @@ def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse, skew: bo
         return node(
             _short_transform(d, found),
             lambda G, _: (_short_gradient(d, found, G),),
-            lambda T: _reference(T, torch.from_numpy(d), skew),
+            lambda T: _reference(T, torch.from_numpy(d)),
             T,
         )
     assert isinstance(d, Tensor)
@@ -372,14 +364,14 @@ def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse, skew: bo
     W = _transform(X, D, found)
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        g_T = _gradient(X, D, found, G, skew).to(X.dtype) if needed[0] else None
+        g_T = _gradient(X, D, found, G).to(X.dtype) if needed[0] else None
         g_d = ((_transform(X, D, found) / D[..., None, :]).conj() * G).sum(dim=-2) if needed[1] else None
         return g_T, g_d
 
-    return node(W, pull_back, functools.partial(_reference, skew=skew), T, d)
+    return node(W, pull_back, _reference, T, d)
 
 
-def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Tensor:
+def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
     """Return the gradient with respect to T, by the formulas at the top."""
     Z, Y = found
     n = T.shape[-1]
@@ -387,7 +379,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Te
         T, G, d = (t.to(Z.dtype) for t in (T, G, d))
     if T.shape[-2] == n:
         half = (Z.mH @ G).mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
-        return half - half.mH if skew else 2 * half
+        return half - half.mH
     K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
     B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
     half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
@@ -405,13 +397,13 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor, skew: bool) -> Te
 def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     r"""Return the scaled Cayley transform :math:`W = (I + A)^{-1}(I - A)\,\mathrm{diag}(d)`.
 
-    W is orthogonal (unitary) when A is skew-symmetric (skew-Hermitian) and the entries of d have modulus 1.
-    Every orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1
-    (Kahan 2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse (on a
-    CPU, for large n, a faster one by blocks where it is accurate), the backward pass two matrix products.
+    W is orthogonal (unitary) for a skew-symmetric (skew-Hermitian) A and entries of d of modulus 1. Every
+    orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1 (Kahan
+    2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse (on a CPU, for
+    large n, a faster one by blocks where it is accurate), the backward pass two matrix products.
 
     Args:
-        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+        A: Skew matrices of shape ``(..., n, n)``. Derivatives are those along skew matrices.
         d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
 
     Returns:
@@ -421,6 +413,7 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
         NotAMatrixError: If A has fewer than two dimensions or no entries.
         NotSquareError: If A is not square.
         UnsupportedDtypeError: If LAPACK does not support the dtype of A.
+        ValueError: If A is not skew, up to rounding.
 
     Example:
         >>> A = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -429,7 +422,14 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
                 [1., 0.]])
     """
     check_square(A, "scaled_cayley")
-    return _scaled_cayley(A, d, skew=False)
+    if is_plain(A):
+        defect, size = ((A + A.mH).detach().abs().max(), A.detach().abs().max())
+        if bool(defect > 10 * A.shape[-1] * finfo_eps(A.dtype) * size):
+            raise ValueError(
+                f"scaled_cayley: expected a skew A, got one with max |A + Aᴴ| = {float(defect):.1e}. Pass "
+                "(A - A.mH) / 2."
+            )
+    return skew_cayley(A, d)
 
 
 def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | None = None) -> Tensor:
@@ -440,16 +440,15 @@ def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | No
     if found is not None:
         return _known(T, d, found)
     assert isinstance(d, Tensor)
-    return _scaled_cayley(T, d, skew=True)
-
-
-def _scaled_cayley(T: Tensor, d: Tensor, skew: bool) -> Tensor:
     if is_plain(T, d):
-        found = inverse(T.detach(), skew)
-        return _known(T, d.numpy() if isinstance(found, ShortInverse) else d, found, skew)
+        known = inverse(T.detach())
+        # A derivative by d, too.
+        return _known(
+            T, d, Inverse(torch.from_numpy(known.Z), None) if isinstance(known, ShortInverse) else known
+        )
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.
-    return _reference(T, d, skew)
+    return _reference(T, d)
 
 
 @with_arrays
@@ -460,7 +459,7 @@ def cayley(A: Tensor) -> Tensor:
     linear solve. (geotorch's own Cayley map is that of -A/2.)
 
     Args:
-        A: Matrices of shape ``(..., n, n)`` with I + A non-singular, which holds for every skew A.
+        A: Skew matrices of shape ``(..., n, n)``.
 
     Returns:
         Tensor of shape ``(..., n, n)``.

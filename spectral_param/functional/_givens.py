@@ -38,19 +38,11 @@ column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, c
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
 column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
 columns, up and down exchanged. For L = n this is the order of the paper, and it succeeds for every unitary
-matrix to machine precision. For L < n it needs a W that is such a product.
+matrix to machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D stands in front of
 it. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
 
-FFT order. The layer with the largest distance p couples coordinate k with k + p only, and the layers after it
-do not couple the halves:
-
-.. math:: W = D F^{(1)} \begin{pmatrix} Y_1 & \\ & Y_2 \end{pmatrix} =
-    D \begin{pmatrix} C Y_1 & -S Y_2 \\ S Y_1 & C Y_2 \end{pmatrix}
-
-with diagonal C and S. So the entries of C and S are the norms of half rows, and the rows of Y_1 and Y_2
-follow from the larger half rows. All of this is well-conditioned.
 """
 
 from __future__ import annotations
@@ -254,18 +246,14 @@ def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
     return X
 
 
-def eliminate(W: Array, layers: int, order: Order) -> tuple[Angles, Angles, Array]:  # (n, n)
-    """Return θ, φ and d whose product is the unitary W if that is possible, else some other matrix.
+def eliminate(W: Array) -> tuple[Angles, Angles, Array]:  # (n, n)
+    """Return θ, φ and d of n rectangular layers whose product is the unitary W.
 
     θ and φ are ordered as :func:`givens_operator` takes them. φ = 0 for a real W.
     """
-    return _eliminate_fft(W, layers) if order == "fft" else _eliminate_rectangular(W, layers)
-
-
-def _eliminate_rectangular(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
     n = len(W)
     W = W.copy()
-    rotations = [(j, p) for j in range(1, layers + 1) for p in range((j - 1) % 2, n - 1, 2)]
+    rotations = [(j, p) for j in range(1, n + 1) for p in range((j - 1) % 2, n - 1, 2)]
     index = {rotation: i for i, rotation in enumerate(rotations)}
     theta, phi = np.zeros(len(rotations)), np.zeros(len(rotations))
     rays: dict[int, list[tuple[int, int]]] = {}
@@ -280,7 +268,7 @@ def _eliminate_rectangular(W: Array, layers: int) -> tuple[Angles, Angles, Array
                 theta[index[j, p]], phi[index[j, p]] = _undo_right(W, p, _reached(n, j, p, above))
         else:
             for j, p in todo.pop():
-                mirrored = _reached(n, layers + 1 - j, n - 2 - p, above)
+                mirrored = _reached(n, n + 1 - j, n - 2 - p, above)
                 theta[index[j, p]], psi = _undo_left(W, p, [n - 1 - row for row in mirrored])
                 undone_left.append((index[j, p], p, psi))
 
@@ -321,37 +309,6 @@ def _angle_and_phase(a: complex, b: complex) -> tuple[float, complex]:
         e = a / abs(a) * (b / abs(b)).conjugate() if a and b else 1
         return math.atan2(abs(a), abs(b)), e
     return math.atan2(a, b.real), 1
-
-
-def _eliminate_fft(W: Array, layers: int) -> tuple[Angles, Angles, Array]:
-    n = len(W)
-    theta, phi = np.zeros((2, layers, n // 2))
-    d = np.ones((layers, n), dtype=W.dtype)
-    Y = W[None]  # (n / 2p, 2p, 2p)
-    for layer in range(layers):
-        p = Y.shape[-1] // 2
-        A, B, C, E = Y[:, :p, :p], Y[:, p:, :p], Y[:, :p, p:], Y[:, p:, p:]
-        c = np.hypot(np.linalg.norm(A, axis=-1), np.linalg.norm(E, axis=-1))
-        s = np.hypot(np.linalg.norm(B, axis=-1), np.linalg.norm(C, axis=-1))
-        angle = np.arctan2(s, c)
-        c, s = np.cos(angle)[..., None], np.sin(angle)[..., None]
-        # The phase of Y_1 is free, so let A = C Y_1. Then the phase between B and S Y_1 belongs to D.
-        e = _phase((A.conj() * B).sum(axis=-1))
-        near = c >= s
-        c, s = np.where(near, c, 1), np.where(near, 1, s)
-        Y1 = np.where(near, A / c, B / s / e[..., None])
-        Y2 = np.where(near, E / c / e[..., None], -C / s)
-        theta[layer] = angle.ravel()
-        d[layer] = np.concatenate([np.ones_like(e), e], axis=-1).ravel()
-        Y = np.stack([Y1, Y2], axis=1).reshape(-1, p, p)
-
-    D = _phase(Y.ravel())
-    for layer in reversed(range(layers)):
-        halves = D.reshape(2**layer, 2, -1)
-        angle, phase, a, b = _move_left(theta[layer].reshape(2**layer, -1), halves[:, 0], halves[:, 1])
-        theta[layer], phi[layer] = angle.ravel(), phase.ravel()
-        D = d[layer] * np.stack([a, b], axis=1).ravel()
-    return theta.ravel(), phi.ravel(), D
 
 
 def _move_left(theta: Angles, a: Array, b: Array) -> tuple[Angles, Angles, Array, Array]:

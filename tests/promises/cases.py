@@ -349,7 +349,7 @@ CASES = (
         make=lambda shape: sp.Givens(layers=2),
         member=two_layers,
         violation=two_layers_violation,
-        outside=orthogonal,
+        recovers=False,
     ),
     Case(
         name="FourierUnitary",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
 from spectral_param.testing import Case, Holder, conformance
-from tests.promises.cases import orthogonal, orthogonality_defect, two_layers
+from tests.promises.cases import orthogonal, orthogonality_defect
 from tests.properties import double, examples, normal, seeds
 from tests.training import approach, reverse_inputs
 
@@ -28,15 +28,13 @@ FFT = Case(
     make=lambda shape: sp.Givens(order="fft"),
     member=fft_member,
     violation=orthogonality_defect,
-    outside=orthogonal,
+    recovers=False,
     shapes=((8, 8), (8, 4)),
     variant=True,
 )
 # What the order decides: the map, its inverse and its derivatives.
 TRIALS = [
-    trial
-    for trial in conformance(FFT)
-    if str(trial.check) in ("right_inverse", "projection", "rejects_outside", "gradients", "state_dict")
+    trial for trial in conformance(FFT) if str(trial.check) in ("right_inverse", "gradients", "state_dict")
 ]
 
 
@@ -62,36 +60,6 @@ def test_any_orthogonal_weight_round_trips(n, kind, dtype, seed) -> None:
         torch.testing.assert_close(module.weight, W, atol=1e-12, rtol=0)
 
 
-@given(
-    case=st.sampled_from([(7, 1, "rectangular"), (12, 2, "rectangular"), (16, None, "fft")]),
-    angles=st.sampled_from(["any", "right", "some zero"]),
-    dtype=double,
-    seed=seeds,
-)
-@examples(15)
-def test_products_of_few_layers_round_trip(case, angles, dtype, seed) -> None:
-    """Also those with entries of zero: multiples of right angles give permutations."""
-    n, layers, order = case
-    weights = []
-    for _ in range(2):
-        module = sp.constrain(
-            Holder(torch.empty(n, n, dtype=dtype)), "weight", sp.Givens(layers, order), init="paper"
-        )
-        theta = next(iter(module.parametrizations.weight.parameters()))
-        with torch.no_grad():
-            theta.copy_(4 * normal(theta.shape, theta.dtype, seed))
-            if angles == "right":
-                theta.copy_((2 * theta / math.pi).round() * math.pi / 2)
-            if angles == "some zero":
-                theta.mul_(normal(theta.shape, theta.dtype, seed + 1) < 0)
-        weights.append(module.weight.detach().clone())
-    # The second module has other originals than those of the first one's weight.
-    with torch.no_grad():
-        theta.add_(1)
-    module.weight = weights[0]
-    torch.testing.assert_close(module.weight, weights[0], atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize(("dtype", "sign"), [(torch.float64, -1), (torch.complex128, 1)])
 def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
     target = orthogonal((5, 5), dtype)
@@ -105,7 +73,7 @@ def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
 
 
 def test_two_layers_cannot_reach_most_weights() -> None:
-    with pytest.raises(InManifoldError, match=r"Givens: expected.*2 rectangular layers"):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*got.*2 rectangular layers"):
         sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal(
             (8, 8), torch.float32
         )
@@ -139,24 +107,14 @@ def test_orthogonal_to_machine_precision_after_many_steps() -> None:
         assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_weight_in_a_smaller_set_is_kept_another_is_dropped(dtype) -> None:
-    W = two_layers((9, 9), dtype)
-    torch.testing.assert_close(sp.constrain(Holder(W), "weight", sp.Givens(layers=2)).weight, W)
-    one, other = (
-        sp.constrain(Holder(orthogonal((9, 9), dtype)), "weight", sp.Givens(layers=2)).weight
-        for _ in range(2)
-    )
-    assert (one - other).abs().max() > 0.1, "expected the paper's random start"
+def test_with_few_layers_the_weight_is_replaced_by_the_papers_random_start() -> None:
+    W = orthogonal((9, 9), torch.float64)
+    one, other = (sp.constrain(Holder(W), "weight", sp.Givens(layers=2)).weight for _ in range(2))
+    assert (one - other).abs().max() > 0.1
     assert one.triu(3).abs().max() == 0
-    stack = torch.stack([W, orthogonal((9, 9), dtype)])
-    started = sp.constrain(Holder(stack), "weight", sp.Givens(layers=2)).weight
-    torch.testing.assert_close(started[0], W)
-    assert (started[1] - stack[1]).abs().max() > 0.1
 
 
 def test_the_present_weight_can_always_be_assigned() -> None:
-    """Rounding hides the rotations of this one, so they are not found from the weight."""
     module = sp.constrain(Holder(torch.eye(48)), "weight", sp.Givens(layers=30), init="paper")
     W = module.weight.detach().clone()
     module.weight = W
@@ -164,7 +122,7 @@ def test_the_present_weight_can_always_be_assigned() -> None:
     with torch.no_grad():
         module.parametrizations.weight.original += 0.1
     assert (module.weight - W).abs().max() > 0.01
-    with pytest.raises(InManifoldError, match=r"Givens: expected.*30 rectangular layers"):
+    with pytest.raises(InManifoldError, match=r"Givens: expected.*got.*30 rectangular layers"):
         module.weight = W  # no longer the present one
 
 

@@ -8,7 +8,6 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.utils.parametrize import register_parametrization
-from torch.optim.swa_utils import AveragedModel
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
@@ -81,25 +80,9 @@ def test_a_given_number_of_negative_ones(count) -> None:
     assert orthogonality_defect(module.weight).max() < 1e-13
 
 
-@pytest.mark.parametrize("count", [1, 0.5])
-def test_the_mean_of_models_has_the_given_number_of_negative_ones(count) -> None:
-    for seed in range(4):
-        torch.manual_seed(seed)
-        models = [Holder(orthogonal((5, 5), torch.float32)) for _ in range(2)]
-        for model in models:
-            sp.constrain(model, "weight", sp.ScaledCayley(negative_ones=count))
-        averaged = AveragedModel(models[0], use_buffers=True)
-        for model in models:
-            averaged.update_parameters(model)
-        W = averaged.module.weight.detach()
-        torch.testing.assert_close(torch.linalg.det(W), torch.linalg.det(models[0].weight.detach()))
-
-
-def test_a_checkpoint_with_another_number_of_negative_ones_is_refused() -> None:
+def test_a_checkpoint_brings_its_own_number_of_negative_ones() -> None:
     saved = constrained(orthogonal((6, 6), torch.float32), negative_ones=3)
-    with pytest.raises(RuntimeError, match=r"signs: expected.*got \[3\]"):
-        constrained(orthogonal((6, 6), torch.float32), negative_ones=2).load_state_dict(saved.state_dict())
-    for count in (3, 0.5, None):
+    for count in (2, 3, 0.5, None):
         module = constrained(orthogonal((6, 6), torch.float32), negative_ones=count)
         module.load_state_dict(saved.state_dict())
         torch.testing.assert_close(module.weight, saved.weight)

@@ -27,11 +27,19 @@ def transform(T, d=None):
 
 
 @pytest.mark.parametrize("dtype", DOUBLE)
-def test_derivatives_for_any_matrix_and_diagonal(dtype) -> None:
-    A = torch.randn(2, 3, 3, dtype=dtype, requires_grad=True)
+def test_derivatives_for_skew_matrices_and_any_diagonal(dtype) -> None:
+    def f(T, d):
+        return scaled_cayley(skew(T), d)
+
+    T = torch.randn(2, 3, 3, dtype=dtype, requires_grad=True)
     d = (2 + torch.rand(2, 3, dtype=dtype)).requires_grad_()
-    assert gradcheck(scaled_cayley, (A, d), check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(scaled_cayley, (A, d), check_fwd_over_rev=True, fast_mode=True)
+    assert gradcheck(f, (T, d), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(f, (T, d), check_fwd_over_rev=True, fast_mode=True)
+
+
+def test_matrices_that_are_not_skew_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scaled_cayley: expected.*got"):
+        cayley(torch.randn(5, 5))
 
 
 @pytest.mark.parametrize("dtype", DOUBLE)
