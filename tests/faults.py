@@ -402,8 +402,8 @@ GRADIENTS = (
     Fault(
         "right-vectors: they are transposed without their conjugate",
         "spectral_param/_parametrizations/singular_values.py",
-        "return (U * sigma[..., None, :]) @ V.mH",
-        "return (U * sigma[..., None, :]) @ V.mT",
+        "[..., None, :]) @ V.mH",
+        "[..., None, :]) @ V.mT",
         contract("SingularValues and right_inverse and complex128"),
     ),
     Fault(

@@ -225,8 +225,8 @@ class Parametrization(nn.Module):
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
         """Return whether X is in the set, up to rounding. geotorch has the same method.
 
-        For :class:`spectral_param.FourierUnitary`, and :class:`spectral_param.Givens` with few layers, the
-        result is False also if the originals of X cannot be found.
+        For :class:`spectral_param.FourierUnitary`, and with few layers of rotations or few reflections, only
+        the weight of the last evaluation counts, whose originals are known.
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.

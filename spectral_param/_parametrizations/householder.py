@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -22,7 +21,6 @@ from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, whole_number
 from spectral_param.functional._householder import (
     all_reflections,
-    few_reflections,
     householder,
     householder_apply,
     householder_columns,
@@ -65,15 +63,16 @@ class Householder(Parametrization):
 
     Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
     neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
-    which is ±1. For k < n, d_i = -1 (a reflection), except for one +1 if the determinant requires it.
+    which is ±1. For k < n, d_i = -1 (a reflection).
 
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.
 
     A weight that is not square, ``(..., m, n)``, has the first n columns of H_1 ⋯ H_n D if it is tall, and
     their transpose if it is wide; then k = n. Registration takes the nearest matrix with orthonormal columns,
-    the polar factor, and for k < n the matrix of the set nearest to the polar factor. The cost is three
-    products of n × k matrices. For small k a recurrence is cheaper with :meth:`operator`.
+    the polar factor. With k < n, *registration replaces the weight by the paper's start*, which is random,
+    and only the weight of the last evaluation can be assigned. The cost is three products of n × k matrices.
+    For small k a recurrence is cheaper with :meth:`operator`.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.
@@ -156,14 +155,19 @@ class Householder(Parametrization):
         count = self.count(n)
         self._check_reflections(W)
         check_finite(W, "Householder")
+        if count < n:
+            if not project:
+                raise InManifoldError(
+                    f"Householder: expected the weight that was read last, got another one, whose {count} "
+                    "reflections cannot be computed. Copy the trained vectors instead (load_state_dict), or "
+                    "take reflections=None, which reaches every orthogonal weight."
+                )
+            return self.start(W)
         if not project:
-            self._check_member(W, count, eps)
+            check_orthogonal(W, eps, "Householder")
         if project or eps > torch.finfo(W.dtype).eps:
             W = polar_factor(W)
-        if count < n:
-            vectors, d = few_reflections(W, count)
-        else:
-            vectors, d = all_reflections(W)
+        vectors, d = all_reflections(W)
         if W.is_complex():
             return vectors, d.angle()
         self.signs = d
@@ -221,18 +225,4 @@ class Householder(Parametrization):
             raise ValueError(
                 f"reflections: expected None for a weight that is not square, got {self.reflections}: a "
                 "product of k reflections fixes the other directions of a square matrix. Leave it out."
-            )
-
-    def _check_member(self, W: Tensor, count: int, eps: float) -> None:
-        check_orthogonal(W, eps, "Householder")
-        n = W.shape[-1]
-        if count == n:
-            return
-        moved = float(decomposed(torch.linalg.svdvals, identity_like(W) - W)[..., count].max())
-        if moved > 10 * n * eps:
-            raise InManifoldError(
-                f"Householder: expected a weight that {count} reflections can reach, so that I - W has rank "
-                f"{count} or less, got one where singular value {count + 1} of I - W is {moved:.1e}. Take "
-                "more reflections, or remove the parametrization, set the weight and register a new "
-                "instance, which projects it."
             )

@@ -11,7 +11,6 @@ from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, is_finite
-from spectral_param.functional._householder import few_reflections, householder
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge
 # itself the derivative of the sigmoid is zero.
@@ -57,10 +56,8 @@ class SingularValues(Parametrization):
     ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
-    together. Registration then approximates the polar factor of the weight by a product of 2k reflections,
-    takes the first k of them for U and the others for V, and chooses the best σ. Assignment accepts only
-    weights that this reproduces: multiples of products of 2k reflections. To copy a trained weight, use its
-    ``state_dict`` or copy the originals.
+    together. Then *registration replaces the weight by the paper's start*, which is random, and only the
+    weight of the last evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
     """
 
     shapes = "tall"
@@ -88,7 +85,7 @@ class SingularValues(Parametrization):
         U, V = self.left.constrain(*left), self.right.constrain(*right)
         # Module.double converts f and leaves the vectors.
         f = as_real(f).to(U.real.dtype)
-        return _compose(U, self.center + self.margin * torch.tanh(f / 2), V)
+        return (U * (self.center + self.margin * torch.tanh(f / 2))[..., None, :]) @ V.mH
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return pairs of a constraint and its originals: this one, and those of U and V."""
@@ -98,8 +95,15 @@ class SingularValues(Parametrization):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return the originals of U, of V, and f."""
         n = W.shape[-1]
-        few = self.left.count(n) < n
         check_finite(W, "SingularValues")
+        if self.left.count(n) < n:
+            if not project:
+                raise InManifoldError(
+                    "SingularValues: expected the weight that was read last, got another one, whose "
+                    f"{self.left.count(n)} reflections on each side cannot be computed. Copy the state_dict "
+                    "instead, or take reflections=None, which reaches every weight of the set."
+                )
+            return self.start(W)
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
@@ -109,27 +113,13 @@ class SingularValues(Parametrization):
                 f"{float(sigma.min()):.6g} to {float(sigma.max()):.6g}. Clamp them, or remove the "
                 "parametrization, set the weight and register a new instance, which does so."
             )
-        V = Vh.mH
-        if few:
-            U, V = self._few_reflections(U @ Vh)
-            sigma = (U.mH @ W @ V).diagonal(dim1=-2, dim2=-1).real
-            outside = (sigma - self.center).abs() > self.margin + rounding
         t = (sigma - self.center) / self.margin
         # The tolerance is for assignment. At registration, in half precision, it would hide all outliers.
         t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
         t = t.clamp(-1 + eps, 1 - eps)
-        if few and not project:
-            error = float((_compose(U, self.center + self.margin * t, V) - W).abs().max())
-            if error > rounding:
-                raise InManifoldError(
-                    f"SingularValues: expected a multiple of a product of {2 * self.left.count(n)} "
-                    f"reflections, got a weight at distance {error:.1e} from the nearest one. With fewer "
-                    "reflections than rows no other weight can be assigned: copy the state_dict, or take "
-                    "reflections=None."
-                )
         left, right = (
             as_tuple(part.unconstrain(X, eps=eps, project=True))
-            for part, X in ((self.left, U), (self.right, V))
+            for part, X in ((self.left, U), (self.right, Vh.mH))
         )
         return *left, *right, 2 * torch.atanh(t)
 
@@ -149,18 +139,6 @@ class SingularValues(Parametrization):
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"margin={self.margin}, reflections={self.left.reflections}, center={self.center}"
-
-    def _few_reflections(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """Return U and V of k reflections each, such that U Vᴴ approximates Q."""
-        n = Q.shape[-1]
-        k = self.left.count(n)
-        vectors, d = few_reflections(Q, min(2 * k, n))
-        U = householder(vectors[..., :k], 1 - d[..., :k])
-        return U, householder(vectors[..., k:], 1 - d[..., k:]).mH
-
-
-def _compose(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-    return (U * sigma[..., None, :]) @ V.mH
 
 
 def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:

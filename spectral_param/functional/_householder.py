@@ -35,22 +35,6 @@ block of H_1 W, and so on. For a unitary W the result is diagonal, so every W is
 choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column H_1 e_1
 depend smoothly on each other.
 
-k < n reflections reach the W with rank(I − W) ≤ k (docs/derivation_householder.md has the proof): for any y
-with Wy ≠ y, the vector u = y − Wy and the right τ give an H with Hy = Wy, and HᴴW has a rank smaller by one.
-
-With y = e_1, e_2, … in turn, u_2 is zero in its first entry, u_3 in its first two, and so on: U is lower
-triangular, as wanted. But rounding errors would grow from step to step, because nothing forces the computed
-rank to drop. Therefore let the columns of B be an orthonormal basis of the range of I − W, rotated to lower
-triangular form, and
-
-.. math:: W = I - B (I - C) B^H, \qquad C = B^H W B
-
-with a unitary k × k matrix C. If C = H'_1 ⋯ H'_k with vectors a_i, then W = H_1 ⋯ H_k with u_i = B a_i, and U
-= BA is lower triangular because B and A are. For C, each step leaves a unitary matrix that is smaller by one
-row and column, whatever the rounding errors of u.
-
-τ follows from g = 1 − yᴴWy: ‖u‖² = 2 Re g and τ = ‖u‖²/(uᴴy) = 1 + g/ḡ, so H multiplies u by −g/ḡ. For a real
-W this is −1: a reflection.
 """
 
 from __future__ import annotations
@@ -59,9 +43,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, is_traced, solve
-from spectral_param._matrices import decomposed, identity_like
+from spectral_param._matrices import identity_like
 from spectral_param._node import matmul, node
-from spectral_param.functional._checks import check_lapack_matrix, finfo_eps, with_arrays
+from spectral_param.functional._checks import check_lapack_matrix, with_arrays
 
 
 def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
@@ -230,76 +214,3 @@ def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (...,
         R[..., i:, i:] -= 2 * u @ (u.mH @ R[..., i:, i:])
         vectors[..., i:, i] = u[..., 0]
     return vectors, torch.sgn(R.diagonal(dim1=-2, dim2=-1))
-
-
-def few_reflections(W: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, k), (..., k)
-    """Return vectors and factors f for which H_1 ⋯ H_k, τ_i = 1 − f_i, is the matrix nearest to a unitary W.
-
-    The vectors are columns of a lower triangular matrix. H_i multiplies its vector by f_i, of modulus 1: -1
-    for a real W, except for an unused factor.
-
-    The nearest matrix is W itself where rank(I − W) ≤ k. Otherwise: I − W is normal, so by Eckart and Young
-    the nearest matrix of rank k keeps its k largest singular values, and it is I minus a unitary matrix. That
-    matrix equals W on the eigenvectors of the k eigenvalues farthest from 1, and the identity elsewhere. (If
-    k separates two conjugate eigenvalues of a real W, the one that is kept becomes +1 or -1, whichever is
-    nearer.)
-
-    Reflections that are not needed form pairs that cancel, so that training can use them. If one is left
-    over, its factor is 1.
-    """
-    basis = decomposed(torch.linalg.svd, identity_like(W) - W)[0][..., :count]
-    basis = torch.linalg.qr(basis.mH).R.mH
-    left, _, right = decomposed(torch.linalg.svd, basis.mH @ W @ basis)
-    C = left @ right
-    pairs = [_reflections_of(matrix) for matrix in C.reshape(-1, count, count)]
-    A = torch.stack([a for a, _ in pairs]).reshape(C.shape)
-    factors = torch.stack([f for _, f in pairs]).reshape(C.shape[:-1])
-    return (basis @ A).tril(), factors
-
-
-def _reflections_of(C: Tensor) -> tuple[Tensor, Tensor]:
-    """Return vectors and factors with C = H_1 ⋯ H_k for one unitary matrix (k, k)."""
-    R = C.clone()
-    k = len(C)
-    vectors = identity_like(C).clone()
-    factors = torch.full_like(C[0], -1)
-    limit = 10 * k * finfo_eps(C.dtype)
-    stays = torch.zeros(k, dtype=torch.bool, device=C.device)
-    used = 0
-    while used < k:
-        j = used
-        if not bool(_moved(R, stays)[j] > limit):
-            stays[j] = True
-            moved = _moved(R, stays)
-            j = int(moved.argmax())
-            if not bool(moved[j] > limit):
-                break
-        # Vectors that stay must not be moved again, not even by rounding errors.
-        u = torch.where(stays, 0, -R[:, j])
-        u[j] = g = _one_minus(R[:, j], j)
-        stays[j] = True
-        u = u / torch.linalg.vector_norm(u)
-        # HᴴR: the conjugate of τ = 1 + g/ḡ.
-        R -= torch.outer((1 + g.conj() / g) * u, u.conj() @ R)
-        vectors[:, used] = u
-        factors[used] = -torch.sgn(g).square()
-        used += 1
-    for i in range(used, k - 1, 2):
-        vectors[:, i] = vectors[:, i + 1]
-    if (k - used) % 2:
-        factors[-1] = 1
-    return vectors, factors
-
-
-def _moved(R: Tensor, stays: Tensor) -> Tensor:
-    """Return how far R moves each unit vector, measured among those that are not marked as staying."""
-    difference = identity_like(R) - R
-    return torch.linalg.vector_norm(difference.masked_fill(stays | stays[:, None], 0), dim=0)
-
-
-def _one_minus(x: Tensor, j: int) -> Tensor:
-    """Return 1 − x_j of a unit vector x, computed from the other entries where it would cancel."""
-    a, b = (x[j].real, x[j].imag) if x.is_complex() else (x[j], torch.zeros_like(x[j]))
-    others = torch.cat([x[:j], x[j + 1 :]]).abs().square().sum()
-    real = torch.where(a > 0, (others + b * b) / (1 + a), 1 - a)
-    return torch.complex(real, -b) if x.is_complex() else real

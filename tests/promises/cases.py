@@ -374,7 +374,7 @@ CASES = (
         make=lambda shape: sp.Householder(reflections=2),
         member=moving_two_dimensions,
         violation=lambda W: torch.maximum(orthogonality_defect(W), third_moved(W)),
-        outside=orthogonal,
+        recovers=False,
     ),
     Case(
         name="SingularValues",

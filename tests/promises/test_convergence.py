@@ -61,7 +61,6 @@ def test_registration_projects_all_the_same(case, dtype, shape, asked_again) -> 
 ASKED = {
     "polar factor": (lambda: sp.ScaledCayley(), "svd"),
     "determinant": (lambda: sp.ScaledCayley(negative_ones=2), "svd"),
-    "few reflections": (lambda: sp.Householder(reflections=2), "svd"),
     "singular values": (lambda: sp.SingularValues(margin=0.2), "svd"),
 }
 
