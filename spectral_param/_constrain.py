@@ -228,33 +228,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)
-    if later:
-        _check_trains(owner, name)
     let_reset_renew(owner)
-
-
-@torch.no_grad()
-def _check_trains(owner: nn.Module, name: str) -> None:
-    """Raise if a chain gives the same weight for all originals, as seen at two random ones."""
-    links: Any = owner.parametrizations[name]  # type: ignore[index]
-    shape = getattr(owner, name).shape
-    if has_no_values(*originals_of(links)) or min(shape[-2:]) < 2:  # Sets of 1 x 1 matrices may be points.
-        return
-    generator, weights = torch.Generator().manual_seed(0), []
-    for _ in range(2):
-        trial = copy.deepcopy(links)
-        for t in originals_of(trial):
-            t.copy_(torch.randn(t.shape, dtype=t.dtype, generator=generator, device="cpu"))
-        weights.append(trial())
-    first, second = weights
-    rounding = 10 * shape[-1] * finfo_eps(first.dtype) * float(first.abs().max())
-    if float((first - second).abs().max()) <= rounding:
-        raise ValueError(
-            "constraint: expected a chain whose weight can be trained, got "
-            f"{', '.join(type(link).__name__ for link in links)}, whose weight is the same for all values of "
-            "the originals: the last one reads only entries that those before it leave constant. Register "
-            "the last one alone."
-        )
 
 
 def let_reset_renew(owner: nn.Module) -> None:

@@ -248,9 +248,10 @@ class SpectralRadiusNorm(Bounded):
             triple = dominant_eigentriple(A)
         if self._takes_present(project):
             self._take_present(scale * triple.eigenvalue.abs())
-        radius = self._bound_for(W)
-        size, tolerance = triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
+        radius, size = self._bound_for(W), triple.eigenvalue.abs()
         rho = scale * size
+        # At registration only the latch asks: a read scales the weight all the same.
+        tolerance = _ROUNDINGS * eps * radius if project else scale * rounding_tolerance(A, triple, eps)
         nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
         outside = rho > radius + tolerance
         if self.mode == "equal":

@@ -177,18 +177,6 @@ def exponential(A: Tensor) -> Tensor:
 
 # From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
 _LARGE = 64.0
-# Beyond, rounding errors of the eigenvalues leave nothing of their exponentials.
-_HUGE = 1e13
-
-
-def _by_eigenvalues(A: Tensor) -> Tensor:
-    # iA is Hermitian, with eigenvalues -λ.
-    angles, V = torch.linalg.eigh(1j * A)
-    E: Tensor = (V * torch.polar(torch.ones_like(angles), -angles)[..., None, :] @ V.mH).real
-    # λ and -λ have different rounding errors, in proportion to the norm: restore orthogonality.
-    for _ in range(2):
-        E = 1.5 * E - 0.5 * E @ (E.mT @ E)
-    return E
 
 
 def _by_schur_form(A: Tensor) -> Tensor:
@@ -201,9 +189,8 @@ def _by_schur_form(A: Tensor) -> Tensor:
 def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for every norm.
 
-    For a large norm, the values come from the eigenvalues iλ of A in double precision, e^A = V e^{iΛ} Vᴴ, and
-    two Newton-Schulz steps; for a huge one from its real Schur form, whose blocks become rotations. The
-    derivatives are those of :func:`exponential`, with an error proportional to the norm.
+    For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
+    rotations. The derivatives are those of :func:`exponential`, with an error proportional to the norm.
     """
     if not is_plain(A):
         return exponential(A)
@@ -211,10 +198,8 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
         return E
-    is_huge = bool((large & (norm > _HUGE)).any())
     large = large.to(A.device, non_blocking=True)
-    exact = torch.where(large, A.detach(), 0).double()
-    exact = (_by_schur_form if is_huge else _by_eigenvalues)(exact).to(A.dtype)
+    exact = _by_schur_form(torch.where(large, A.detach(), 0).double()).to(A.dtype)
     derivative = torch.where(E.isfinite(), E - E.detach(), 0)
     return torch.where(large, exact + derivative, E)
 

@@ -1,14 +1,18 @@
-"""How the exponential is computed: how many products, when by eigenvalues, which way for tall bases."""
+"""How the exponential is computed: how many products, when by the Schur form, which way for tall bases."""
+
+import importlib
 
 import pytest
 import scipy.linalg
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectral_param as sp
 from spectral_param.functional import exponential
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 from spectral_param.testing import Holder
+
+# The function of the same name hides the module.
+_exponential = importlib.import_module("spectral_param.functional._exponential")
 
 
 def skew(n, norm, dtype=torch.float64):
@@ -17,38 +21,32 @@ def skew(n, norm, dtype=torch.float64):
     return (norm * A / torch.linalg.matrix_norm(A, 1)).to(dtype)
 
 
-class Products(TorchDispatchMode):
-    """Counts products of matrices."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten.mm.default
-        return func(*args, **(kwargs or {}))
+def count_products(function, A) -> int:
+    """Return how many products of matrices a function takes."""
+    with torch.autograd.profiler.profile() as profile:
+        function(A)
+    return sum(event.name == "aten::mm" for event in profile.function_events)
 
 
 @pytest.mark.parametrize(("dtype", "products"), [(torch.float32, [10, 8]), (torch.float64, [12, 9])])
 def test_the_spectral_norm_decides_about_a_skew_matrix(dtype, products, monkeypatch) -> None:
     """The 1-norm of a dense one of 200 rows is seven times its spectral norm."""
     A = skew(200, 30.0, dtype)
-    with Products() as general:
-        exponential(A)
-    with Products() as special:
-        E = skew_exponential(A)
-    assert [general.count, special.count] == products
+    assert [count_products(f, A) for f in (exponential, skew_exponential)] == products
+    E = skew_exponential(A)
     expected = torch.from_numpy(scipy.linalg.expm(A.double().numpy()))
     assert (E - expected).abs().max() <= 10 * torch.finfo(dtype).eps
-    # Its eigenvalues, which take longest, are for spectral norms above 64.
-    monkeypatch.setattr(torch.linalg, "eigh", None)
+    # The Schur form, which takes longest, is for spectral norms above 64.
+    monkeypatch.setattr(_exponential, "of_real_skew", None)
     skew_exponential(5 * A)
 
 
 @pytest.mark.parametrize("norm", [60.0, 70.0])
-def test_eigenvalues_are_computed_for_large_angles_only(norm, monkeypatch) -> None:
-    """They take six times as long as the products; the norm decides, not the largest entry times n."""
+def test_a_schur_form_is_computed_for_large_angles_only(norm, monkeypatch) -> None:
+    """It takes much longer than the products; the norm decides, not the largest entry times n."""
     called = []
-    eigh = torch.linalg.eigh
-    monkeypatch.setattr(torch.linalg, "eigh", lambda *args: called.append(1) or eigh(*args))
+    by_form = _exponential.of_real_skew
+    monkeypatch.setattr(_exponential, "of_real_skew", lambda *args: called.append(1) or by_form(*args))
     module = sp.constrain(Holder(torch.eye(100)), "weight", sp.SkewExponential())
     with torch.no_grad():
         module.parametrizations.weight.original.zero_()[1, 0] = norm
