@@ -8,6 +8,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import to_double
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix
 
@@ -38,10 +39,9 @@ def to_scipy(weight: Any) -> Any:
     """Return a sparse tensor as a scipy matrix in double precision, and a scipy matrix as it is."""
     if not isinstance(weight, Tensor):
         return weight
-    entries = weight.detach().to_sparse_coo()
-    # scipy, like torch, adds up entries that stand at the same place.
-    data = entries._values().to(torch.promote_types(entries.dtype, torch.float64)).cpu().numpy()
-    return scipy.sparse.coo_array((data, entries._indices().cpu().numpy()), shape=tuple(entries.shape))
+    entries = to_double(weight.detach().to_sparse_coo().cpu()).coalesce()
+    places = (entries.values().numpy(), entries.indices().numpy())
+    return scipy.sparse.coo_array(places, shape=tuple(entries.shape))
 
 
 def scaled_(weight: Any, factor: float) -> Any:
@@ -49,9 +49,9 @@ def scaled_(weight: Any, factor: float) -> Any:
     if not isinstance(weight, Tensor):
         # Older versions of scipy change some formats when they multiply.
         return (weight * factor).asformat(weight.format)
-    coalesced = weight.layout == torch.sparse_coo and weight.is_coalesced()
     with torch.no_grad():
-        weight.mul_(factor)
-        if coalesced:  # mul_ clears the flag.
-            weight._coalesced_(True)
+        if weight.layout == torch.sparse_coo and not weight.is_coalesced():
+            weight.mul_(factor)
+        else:
+            weight.detach().values().mul_(factor)  # mul_ of the whole forgets that it is coalesced.
     return weight

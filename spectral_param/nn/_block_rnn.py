@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ InputMap = Literal["linear", "identity"]
 
 
 class LayerOptions(TypedDict, total=False):
-    """Options of :class:`BlockRNN` that all its subclasses have."""
+    """Options of :class:`BlockRNN` that all its subclasses pass on."""
 
     bias: bool
     batch_first: bool
@@ -36,21 +36,16 @@ class LayerOptions(TypedDict, total=False):
     bidirectional: bool
     input_map: InputMap
     init: Init
+    real_output: bool
     checkpoint_every: CheckpointEvery
     return_output: bool
     device: torch.device | str | None
 
 
-class ComplexOptions(LayerOptions, total=False):
-    """Options of the subclasses that define ``real_output`` and ``dtype`` themselves."""
+class Options(LayerOptions, total=False):
+    """Those of all but :class:`spectral_param.nn.ContractingRNN`."""
 
     nonlinearity: Nonlinearity
-
-
-class Options(ComplexOptions, total=False):
-    """Options of the other subclasses."""
-
-    real_output: bool
     dtype: torch.dtype | None
 
 
@@ -294,6 +289,9 @@ class BlockRNN(SequenceLayer):
             for features in self.cell_input_sizes()
         )
 
+    #: Defaults of a subclass that differ from those of this class, for its signature.
+    _defaults: ClassVar[dict[str, Any]] = {}
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give a subclass a signature with all options by name, for ``help`` and ``inspect.signature``."""
         super().__init_subclass__(**kwargs)
@@ -302,7 +300,9 @@ class BlockRNN(SequenceLayer):
         if last.kind is last.VAR_KEYWORD and "Unpack[" in str(last.annotation):
             shared = inspect.signature(BlockRNN.__init__).parameters.values()
             options = Options.__annotations__.keys() - own.parameters.keys()
-            parameters += [p for p in shared if p.name in options]
+            parameters += [
+                p.replace(default=cls._defaults.get(p.name, p.default)) for p in shared if p.name in options
+            ]
             cls.__signature__ = own.replace(parameters=parameters[1:])  # type: ignore[attr-defined]
 
     def run_cell(

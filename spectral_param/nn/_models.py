@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,10 @@ from spectral_param._parametrizations import (
 from spectral_param._parametrizations.schur_form import Form
 from spectral_param._parametrizations.skew_exponential import Angles
 from spectral_param._parametrizations.spectral_radius import Mode
-from spectral_param._recurrence.activation import Nonlinearity
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import chosen_dtype
 from spectral_param.functional._givens import Order
-from spectral_param.nn._block_rnn import BlockRNN, ComplexOptions, LayerOptions, Options
+from spectral_param.nn._block_rnn import BlockRNN, Options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -159,19 +158,13 @@ class ScuRNN(BlockRNN):
         (torch.Size([64, 8, 64]), torch.float32, torch.complex64)
     """
 
+    _defaults: ClassVar = {"real_output": True}
+
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        real_output: bool = True,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[ComplexOptions],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
     ) -> None:
-        dtype = _complex_dtype(dtype, "The real counterpart of this network is spectral_param.nn.ScoRNN.")
-        blocks = [(hidden_size, ScaledCayley())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
+        _make_complex(options, "The real counterpart of this network is spectral_param.nn.ScoRNN.")
+        super().__init__(input_size, [(hidden_size, ScaledCayley())], num_layers, **options)
 
 
 class ExpRNN(BlockRNN):
@@ -285,6 +278,8 @@ class EUNN(BlockRNN):
         (torch.Size([64, 8, 64]), torch.complex64)
     """
 
+    _defaults: ClassVar = {"real_output": None}
+
     def __init__(
         self,
         input_size: int,
@@ -293,14 +288,10 @@ class EUNN(BlockRNN):
         *,
         layers: int | None = None,
         order: Order = "rectangular",
-        real_output: bool | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[ComplexOptions],
+        **options: Unpack[Options],
     ) -> None:
-        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
-        blocks = [(hidden_size, Givens(layers, order))]
-        real_output = chosen_dtype(dtype).is_complex if real_output is None else real_output
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
+        _make_complex(options, remedy=None)
+        super().__init__(input_size, [(hidden_size, Givens(layers, order))], num_layers, **options)
 
 
 class URNN(BlockRNN):
@@ -329,19 +320,13 @@ class URNN(BlockRNN):
         torch.Size([64, 8, 64])
     """
 
+    _defaults: ClassVar = {"real_output": True}
+
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        real_output: bool = True,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[ComplexOptions],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[Options]
     ) -> None:
-        dtype = _complex_dtype(dtype, "With a real dtype take EUNN or ORNN with few layers or reflections.")
-        blocks = [(hidden_size, FourierUnitary())]
-        super().__init__(input_size, blocks, num_layers, real_output=real_output, dtype=dtype, **options)
+        _make_complex(options, "With a real dtype take EUNN or ORNN with few layers or reflections.")
+        super().__init__(input_size, [(hidden_size, FourierUnitary())], num_layers, **options)
 
 
 class ORNN(BlockRNN):
@@ -372,6 +357,8 @@ class ORNN(BlockRNN):
         torch.Size([64, 8, 32])
     """
 
+    _defaults: ClassVar = {"nonlinearity": None}
+
     def __init__(
         self,
         input_size: int,
@@ -379,22 +366,12 @@ class ORNN(BlockRNN):
         num_layers: int = 1,
         *,
         reflections: int | None = None,
-        nonlinearity: Nonlinearity | None = None,
-        real_output: bool = False,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
-        if nonlinearity is None:
-            nonlinearity = "modrelu" if chosen_dtype(dtype).is_complex else nn.LeakyReLU(0.1)
-        super().__init__(
-            input_size,
-            [(hidden_size, Householder(reflections))],
-            num_layers,
-            nonlinearity=nonlinearity,
-            real_output=real_output,
-            dtype=dtype,
-            **options,
-        )
+        if options.get("nonlinearity") is None:
+            is_complex = chosen_dtype(options.get("dtype")).is_complex
+            options["nonlinearity"] = "modrelu" if is_complex else nn.LeakyReLU(0.1)
+        super().__init__(input_size, [(hidden_size, Householder(reflections))], num_layers, **options)
 
 
 class SpectralRNN(BlockRNN):
@@ -426,6 +403,8 @@ class SpectralRNN(BlockRNN):
         torch.Size([64, 8, 32])
     """
 
+    _defaults: ClassVar = {"nonlinearity": None}
+
     def __init__(
         self,
         input_size: int,
@@ -434,30 +413,27 @@ class SpectralRNN(BlockRNN):
         *,
         margin: float = 0.01,
         reflections: int | None = None,
-        nonlinearity: Nonlinearity | None = None,
-        real_output: bool = False,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
-        if nonlinearity is None:
-            nonlinearity = "modrelu" if chosen_dtype(dtype).is_complex else "relu"
-        blocks = [(hidden_size, SingularValues(margin, reflections))]
+        if options.get("nonlinearity") is None:
+            is_complex = chosen_dtype(options.get("dtype")).is_complex
+            options["nonlinearity"] = "modrelu" if is_complex else "relu"
         super().__init__(
-            input_size,
-            blocks,
-            num_layers,
-            nonlinearity=nonlinearity,
-            real_output=real_output,
-            dtype=dtype,
-            **options,
+            input_size, [(hidden_size, SingularValues(margin, reflections))], num_layers, **options
         )
 
 
-def _complex_dtype(dtype: torch.dtype | None, remedy: str) -> torch.dtype:
-    """Return the dtype, by default complex in the precision of torch's default dtype; raise if it is real."""
-    dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
-    if not chosen_dtype(dtype).is_complex:
+def _make_complex(options: Options, remedy: str | None) -> None:
+    """Set the dtype, by default complex in the precision of torch's default, and real outputs if it is.
+
+    Raises:
+        UnsupportedDtypeError: If there is a remedy for a real dtype, and the dtype is real.
+    """
+    dtype = options.get("dtype")
+    options["dtype"] = dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+    if remedy is not None and not chosen_dtype(dtype).is_complex:
         raise UnsupportedDtypeError(
             f"dtype: expected torch.complex64 or torch.complex128, got {dtype}. {remedy}"
         )
-    return dtype
+    if options.get("real_output") is None:
+        options["real_output"] = chosen_dtype(dtype).is_complex
