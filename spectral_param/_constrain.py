@@ -186,7 +186,7 @@ class _Snapshot:
             self._links: Any = owner.parametrizations[name]  # type: ignore[index]
             self._count = len(self._links)
         else:
-            self._data, self._values = self._tensor.data, self._tensor.detach().clone()
+            self._data, self._entries = self._tensor.data, self._tensor.detach().clone()
 
     def restore(self) -> None:
         """Restore the module, and the same tensor in the same memory or its chain of parametrizations."""
@@ -198,7 +198,7 @@ class _Snapshot:
             table.clear()
             table.update(content)
         self._tensor.data = self._data
-        self._tensor.data.copy_(self._values)
+        self._tensor.data.copy_(self._entries)
 
 
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:

@@ -25,14 +25,9 @@ def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
     return found.to(like.dtype) if like.is_complex() else found
 
 
-def flags(x: Tensor) -> Tensor:
-    """Return a boolean for each entry."""
-    return x.real > 0.5
-
-
 def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
     """Return where a pair of rows begins: flags without neighbours, and none in the last row."""
-    found = flags(x)
+    found = x.real > 0.5
     return torch.nn.functional.pad(
         found[..., :-1] & ~torch.nn.functional.pad(found[..., :-2], (1, 0)), (0, 1)
     )

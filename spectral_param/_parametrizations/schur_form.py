@@ -18,7 +18,7 @@ from spectral_param._parametrizations.base import (
     at_least_float32,
     is_trained,
 )
-from spectral_param._parametrizations.decoded import flags, starts_of_pairs
+from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
@@ -72,13 +72,12 @@ class SchurForm(Parametrization):
             given instance is not changed. ``None``, the default, is ``SkewExponential("cayley")``, as in the
             authors' code; ``SkewExponential("henaff")`` is the other start of the expRNN paper.
         form: ``"exact"``, the default, or ``"paper"``.
-        radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``, or a
-            pair for ``low ≤ |λ| ≤ high``. γ is the trained number, reflected at the bounds. So eigenvalues
-            can reach a bound and leave it, because the derivative does not vanish there. With a pair, real
-            eigenvalues keep their sign (buffer ``negative``). ``None``, the default: no bound. The bound
-            holds up to rounding, but far from normal a rounding error changes the eigenvalues strongly: in
-            training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound
-            must hold, bound the departure, too, by a number of about the size of the radius.
+        radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``. γ is
+            the trained number, reflected at the bound. So eigenvalues can reach the bound and leave it,
+            because the derivative does not vanish there. ``None``, the default: no bound. The bound holds up
+            to rounding, but far from normal a rounding error changes the eigenvalues strongly: in training
+            with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound must
+            hold, bound the departure, too, by a number of about the size of the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
             dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
             imaginary part of an eigenvalue.
@@ -112,7 +111,6 @@ class SchurForm(Parametrization):
     """
 
     pairs: Tensor | None
-    negative: Tensor | None
 
     acts_after = False
 
@@ -121,20 +119,15 @@ class SchurForm(Parametrization):
         P: nn.Module | None = None,
         form: Form = "exact",
         *,
-        radius: float | tuple[float, float] | None = None,
+        radius: float | None = None,
         abscissa: float | None = None,
         departure: float | None = None,
         delta: float = 1e-4,
     ) -> None:
         super().__init__()
         check_choice(form, "form", get_args(Form))
-        pair: Any = radius if isinstance(radius, tuple | list) else (0.0, radius)
-        fits = len(pair) == 2 and all(map(is_finite, pair)) and 0 <= pair[0] < pair[1]
-        if radius is not None and not fits:
-            raise ValueError(
-                "radius: expected a finite positive number, a pair (low, high) with 0 <= low < high, or "
-                f"None, got {radius!r}."
-            )
+        if radius is not None and not (is_finite(radius) and radius > 0):
+            raise ValueError(f"radius: expected a finite positive number or None, got {radius!r}.")
         if abscissa is not None and not is_finite(abscissa):
             raise ValueError(f"abscissa: expected a finite number or None, got {abscissa!r}.")
         check_time(radius, abscissa)
@@ -161,7 +154,6 @@ class SchurForm(Parametrization):
         self.departure = departure
         self.delta = delta
         self.register_buffer("pairs", None)
-        self.register_buffer("negative", None)
 
     def find(self, *originals: Tensor) -> Any:
         """Return what is found for P."""
@@ -184,8 +176,6 @@ class SchurForm(Parametrization):
         blocks, P_originals = self._invert_P(P, blocks, W, eps)
         self.pairs = blocks.pairs.to(W.device, W.dtype)
         gamma, theta = self._trained_parts(blocks)
-        if self.negative is not None:
-            self.negative = self.negative.to(W.device)
         own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
         return *(X.to(W.device, W.dtype) for X in own), *P_originals
 
@@ -201,13 +191,11 @@ class SchurForm(Parametrization):
         theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
         pairs = paper_pairs(gamma)
         self.pairs = pairs.to(gamma.dtype)
-        if self._interval()[0] > 0:
-            self.negative = torch.zeros_like(gamma)
         if self.abscissa is not None:
             real, theta = polar_parts(gamma, theta, pairs)
             gamma = real.clamp(max=self.abscissa)
         elif self.radius is not None:
-            gamma = gamma.clamp(*self._interval())
+            gamma = gamma.clamp(max=self.radius)
         own = (torch.zeros_like(like), gamma, theta, torch.zeros_like(gamma))
         return *own[: self._count], *P_originals
 
@@ -280,18 +268,8 @@ class SchurForm(Parametrization):
         return 4 if self.form == "exact" else 3
 
     def _folded(self, gamma: Tensor) -> Tensor:
-        """Return γ, or |γ| if signs are kept, from the trained number, by reflection at the bounds."""
-        if self.radius is None:
-            return gamma
-        low, high = self._interval()
-        return fold(gamma, low if low > 0 else -high, high)
-
-    def _interval(self) -> tuple[float, float]:
-        """Return the smallest and the largest modulus."""
-        if self.radius is None:
-            return 0.0, math.inf
-        # Not tuple | list, which torch 2.6 does not compile.
-        return self.radius if isinstance(self.radius, (tuple, list)) else (0.0, self.radius)
+        """Return γ from the trained number, by reflection at the bounds."""
+        return gamma if self.radius is None else fold(gamma, -self.radius, self.radius)
 
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the blocks of Λ + T, and the originals of P."""
@@ -305,27 +283,18 @@ class SchurForm(Parametrization):
         if self.abscissa is not None:
             real, imag = fold(gamma, -math.inf, self.abscissa), torch.where(pairs, theta, 0)
         else:
-            gamma = self._folded(gamma)
-            if self._interval()[0] > 0:
-                assert self.negative is not None, "known from registration on"
-                gamma = torch.where(flags(self.negative.to(gamma.device)), -gamma, gamma)
-            real, imag = polar_parts(gamma, theta, pairs)
+            real, imag = polar_parts(self._folded(gamma), theta, pairs)
         return SchurBlocks(T, real, imag, log_shear, pairs), originals[self._count :]
 
     def _trained_parts(self, blocks: SchurBlocks) -> tuple[Tensor, Tensor]:
-        """Return the γ and θ that :meth:`_blocks` maps to these blocks; store the signs of γ if needed."""
+        """Return the γ and θ that :meth:`_blocks` maps to these blocks."""
         if self.abscissa is not None:
             return blocks.real, blocks.imag
         # |θ| ≤ π/2, and γ has the sign of the real part. With γ > 0 and θ near π, sin θ would lose digits,
         # which a large shear amplifies.
-        negative = (blocks.real < 0).to(blocks.real.dtype)
-        sign = 1 - 2 * negative
-        modulus = torch.hypot(blocks.real, blocks.imag)
+        sign = torch.where(blocks.real < 0, -1, 1)
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
-        if self._interval()[0] > 0:
-            self.negative = negative.to(blocks.T.device)
-            return modulus, theta
-        return sign * modulus, theta
+        return sign * torch.hypot(blocks.real, blocks.imag), theta
 
     def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
         """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - room`` of the bound."""
@@ -335,12 +304,8 @@ class SchurForm(Parametrization):
             return blocks._replace(real=torch.where(blocks.real > self.abscissa, target, blocks.real))
         if self.radius is None:
             return blocks
-        low, high = self._interval()
-        room = min(room * high, (high - low) / 4)
-        target = torch.where(modulus > high, high - room, torch.where(modulus < low, low + room, modulus))
-        factor = target / torch.where(modulus > 0, modulus, 1)
-        real = torch.where(modulus > 0, factor * blocks.real, target)
-        return blocks._replace(real=real, imag=factor * blocks.imag)
+        factor = torch.where(modulus > self.radius, (1 - room) * self.radius / modulus, 1)
+        return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
     def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
         """Return blocks that keep the bounds after :meth:`constrain` has scaled their departure."""

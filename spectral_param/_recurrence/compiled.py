@@ -78,17 +78,9 @@ def _plan(
 
 @_recurrence.register_fake
 def _(
-    x: Tensor,
-    h0: Tensor | None,
-    weight_ih: Tensor | None,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    nonlinearity: str,
-    sizes: Sequence[int],
-    checkpoint_every: int | None,
-    return_output: bool,
-    differentiable: bool,
+    x: Tensor, h0: Tensor | None, U: Tensor | None, weight_hh: Tensor, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    nonlinearity, sizes, checkpoint_every, return_output, differentiable = rest
     n, rows = weight_hh.shape[-1], x.shape[0]
     keeps_all = differentiable and checkpoint_every is None
     has_moduli = keeps_all and bias is not None and nonlinearity == "modrelu" and x.is_complex()

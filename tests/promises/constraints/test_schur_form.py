@@ -422,10 +422,10 @@ def test_inside_a_block_triangular_weight() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "outside"),
     [
-        ({"radius": (0.5, 0.9)}, lambda W: abs(torch.linalg.eigvals(W).abs() - 0.7).max() - 0.2),
+        ({"radius": 0.9}, lambda W: torch.linalg.eigvals(W).abs().max() - 0.9),
         ({"abscissa": -0.2}, lambda W: torch.linalg.eigvals(W).real.max() + 0.2),
     ],
-    ids=["annulus", "abscissa"],
+    ids=["radius", "abscissa"],
 )
 def test_bounds_hold_far_beyond_them_and_their_gradient_does_not_vanish(kwargs, outside) -> None:
     module = constrained(torch.randn(8, 8, dtype=torch.float64), departure=3.0, **kwargs)
@@ -433,24 +433,11 @@ def test_bounds_hold_far_beyond_them_and_their_gradient_does_not_vanish(kwargs, 
     for scale in (1.0, 50.0, 1e8, 1e15):
         originals[1].data = scale * torch.randn(8, dtype=torch.float64)
         assert outside(module.weight.detach()) <= 1e-9
-    originals[1].data = torch.full((8,), schur.radius[1] if schur.radius else schur.abscissa).double()
+    originals[1].data = torch.full((8,), schur.radius or schur.abscissa).double()
     values = module.weight.diagonal().sum()
     (gradient,) = torch.autograd.grad(values, originals[1])
     read = schur.pairs.roll(1, -1) == 0
     assert gradient[read].abs().min() > 1e-3
-
-
-def test_real_eigenvalues_of_an_annulus_keep_their_sign() -> None:
-    module = constrained(torch.diag(torch.tensor([0.6, -0.7, 0.8, -0.85])), radius=(0.5, 0.9))
-    before = torch.linalg.eigvals(module.weight.detach()).real.sign().sort().values
-    _, originals = parts(module)
-    originals[1].data += 3 * torch.randn(4)
-    after = torch.linalg.eigvals(module.weight.detach()).real
-    assert torch.equal(after.sign().sort().values, before)
-    assert (after.abs() >= 0.5 - 1e-6).all()
-    other = constrained(torch.eye(4), radius=(0.5, 0.9))
-    other.load_state_dict(module.state_dict())
-    assert torch.equal(other.weight, module.weight)
 
 
 def test_both_kinds_of_bounds() -> None:
@@ -475,12 +462,11 @@ def test_penalty_and_eigenvalues_in_half_precision() -> None:
     ("std", "dtype"),
     [(1.0, torch.float64), (60.0, torch.float32), (1e5, torch.float32), (1e5, torch.float64)],
 )
-@pytest.mark.parametrize(
-    "bounds", [{"radius": 0.9, "departure": 2.0}, {"radius": (0.5, 0.9), "departure": 6.0}]
-)
-def test_every_finite_original_gives_a_stable_weight(bounds, dtype, std) -> None:
+def test_every_finite_original_gives_a_stable_weight(dtype, std) -> None:
     torch.manual_seed(0)
-    layer = sp.constrain(torch.nn.Linear(6, 6, dtype=dtype), "weight", sp.SchurForm(**bounds))
+    layer = sp.constrain(
+        torch.nn.Linear(6, 6, dtype=dtype), "weight", sp.SchurForm(radius=0.9, departure=2.0)
+    )
     originals = list(layer.parametrizations.weight.parameters(recurse=False))
     with torch.no_grad():
         for t in originals:
