@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectral_param._node import matmul
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -21,9 +22,7 @@ from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, whole_number
 from spectral_param.functional._householder import (
     all_reflections,
-    householder,
     householder_apply,
-    householder_columns,
     householder_factors,
     unit_columns,
 )
@@ -97,10 +96,9 @@ class Householder(Parametrization):
     def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
-        if self.reflections is None:
-            W = householder_columns(vectors.tril())
-        else:
-            W = householder(vectors.tril(), tau)
+        U, X = householder_factors(vectors.tril(), tau)
+        m, n = U.shape[-2:] if self.reflections is None else X.shape[-1:] * 2
+        W = torch.eye(m, n, dtype=U.dtype, device=U.device) - matmul(U, X[..., :n])
         return W if d is None else W * d[..., None, :]
 
     def operator(self, *originals: Tensor) -> Callable[[Tensor], Tensor]:

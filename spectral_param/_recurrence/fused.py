@@ -105,9 +105,7 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
         cast("Named", cell.nonlinearity),
-        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
-        if every >= len(sizes)
-        else segments(sizes, every),
+        segments(sizes, every),
         "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
         rows.return_output,
         in_numpy,

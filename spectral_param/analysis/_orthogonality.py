@@ -69,13 +69,13 @@ class Recorder:
     def __init__(self, measure: Callable[[], Tensor]) -> None:
         self._measure = measure
         self._steps: list[int] = []
-        self._values: list[Tensor] = []
+        self._found: list[Tensor] = []
 
     def record(self, step: int) -> None:
         """Measure now, and store the value under this number of the optimizer step."""
         value = self._measure().detach().clone()
         self._steps.append(step)
-        self._values.append(value)
+        self._found.append(value)
 
     @property
     def steps(self) -> Tensor:
@@ -85,4 +85,4 @@ class Recorder:
     @property
     def values(self) -> Tensor:
         """The measured values, shape ``(records, ...)``."""
-        return torch.stack(self._values) if self._values else torch.empty(0, dtype=torch.float64)
+        return torch.stack(self._found) if self._found else torch.empty(0, dtype=torch.float64)

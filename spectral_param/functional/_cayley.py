@@ -538,11 +538,6 @@ def _eliminate(M: Tensor, d: Tensor) -> None:
     _eliminate(M[k:, k:], d[k:])
 
 
-def skew_part_of(W: Tensor, d: Tensor) -> Tensor:  # (..., n, n), (..., n) -> (..., n, n)
-    """Return A = (I + WD̄)⁻¹(I − WD̄) for a unitary W and d of modulus 1, made exactly skew."""
-    return tall_inverse(W, d)
-
-
 def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
     """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
     n = W.shape[-1]
@@ -572,7 +567,7 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
             if not _flip_largest(W, d, allowed[:, None] & allowed, above=W.new_tensor(1e-3)):
                 return None
     # Every flip increases det(I + WD), so no d recurs. n² flips are never needed.
-    A = skew_part_of(W, d)
+    A = tall_inverse(W, d)
     limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
     for _ in range(len(W) ** 2):
         pair = _largest(A, None if negative_ones is None else d[:, None] * d < 0, limit)
@@ -605,7 +600,7 @@ def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
 
 
 def _flip_largest(W: Tensor, d: Tensor, allowed: Tensor, above: Tensor) -> bool:
-    A = skew_part_of(W, d)
+    A = tall_inverse(W, d)
     pair = _largest(A, allowed, above)
     if pair is None:
         return False

@@ -166,14 +166,6 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     return identity_like(X) - matmul(U, X)
 
 
-def householder_columns(vectors: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
-    """Return the first n columns of the product of n reflections, without the others."""
-    U, X = householder_factors(vectors)
-    m, n = U.shape[-2:]
-    identity = torch.eye(m, n, dtype=U.dtype, device=U.device)
-    return identity - matmul(U, X[..., :n])
-
-
 @with_arrays
 @full_precision
 def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
