@@ -1466,7 +1466,7 @@ VERBS = (
     Fault(
         "restored: a constraint that fails leaves the weight that it has changed",
         "spectral_param/_constrain.py",
-        "        self._tensor.data.copy_(self._values)\n",
+        "        self._tensor.data.copy_(self._entries)\n",
         "",
         promise("test_constrain.py", "fail"),
     ),

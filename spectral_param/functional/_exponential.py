@@ -199,7 +199,9 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     if not bool(large.any()):
         return E
     large = large.to(A.device, non_blocking=True)
-    exact = _by_schur_form(torch.where(large, A.detach(), 0).double()).to(A.dtype)
+    exact = _by_schur_form(torch.where(large, A.detach(), 0).double())
+    # The basis of the form is orthogonal to some roundings only.
+    exact = (1.5 * exact - 0.5 * exact @ (exact.mT @ exact)).to(A.dtype)
     derivative = torch.where(E.isfinite(), E - E.detach(), 0)
     return torch.where(large, exact + derivative, E)
 
