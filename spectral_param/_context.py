@@ -27,10 +27,14 @@ PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
 def is_recorded() -> bool:
-    """Return whether a graph is recorded, or a mode of PyTorch is to see each operation."""
+    """Return whether a graph is recorded."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return True
-    return torch._C._len_torch_dispatch_stack() > 0
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode  # Takes long to load.
+
+    return get_proxy_mode() is not None
 
 
 def has_no_values(*tensors: Tensor) -> bool:

@@ -95,6 +95,7 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
         and on_host
+        and not torch._C._len_torch_dispatch_stack()  # A mode would not see what numpy computes.
         and W.dtype in (torch.float32, torch.float64)
         and every is None
         and (differentiable or rows.return_output)
@@ -105,7 +106,9 @@ def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
         cast("Named", cell.nonlinearity),
-        segments(sizes, every),
+        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
+        if every >= len(sizes)
+        else segments(sizes, every),
         "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
         rows.return_output,
         in_numpy,

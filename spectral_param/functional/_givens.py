@@ -37,12 +37,11 @@ rotation from the right, its angles are read from rows of the remaining product 
 column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
 column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
-columns, up and down exchanged. For L = n this is the order of the paper, and it succeeds for every unitary
-matrix to machine precision.
+columns, up and down exchanged. This is the order of the paper, and it succeeds for every unitary matrix to
+machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D stands in front of
 it. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
-
 """
 
 from __future__ import annotations

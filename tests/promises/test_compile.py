@@ -129,9 +129,13 @@ def test_transforms_inside_a_compiled_function(transform, function) -> None:
 
 def test_second_derivatives_of_cayley_are_right_when_compiled() -> None:
     torch.compiler.reset()
-    compiled = torch.compile(sp.functional.cayley, fullgraph=True, backend="eager")
-    A = torch.randn(4, 4, dtype=torch.float64)
-    torch.testing.assert_close(penalty(compiled, A), penalty(sp.functional.cayley, A))
+
+    def part(T):
+        return sp.functional.cayley(T - T.mT)[:2, :2]
+
+    compiled = torch.compile(part, fullgraph=True, backend="eager")
+    T = torch.randn(4, 4, dtype=torch.float64)
+    torch.testing.assert_close(penalty(compiled, T), penalty(part, T))
 
 
 @pytest.mark.parametrize("kind", [sp.SpectralRadiusNorm, sp.ScaledCayley])

@@ -171,7 +171,7 @@ def test_how_far_a_constraint_would_move_a_weight() -> None:
         sp.functional.spectral_radius,
         sp.functional.spectral_abscissa,
         sp.functional.dominant_eigen,
-        sp.functional.cayley,
+        sp.functional.cayley_inverse,
         sp.functional.exponential,
         sp.functional.householder,
         sp.analysis.eigenvalues,
