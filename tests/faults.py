@@ -334,7 +334,7 @@ GRADIENTS = (
         "spectral_param/_parametrizations/schur_form.py",
         "fold(gamma, -self.radius, self.radius)",
         "gamma.clamp(-self.radius, self.radius)",
-        promise("constraints/test_schur_form.py", "far_beyond"),
+        fault_test("beyond_the_bound"),
     ),
     Fault(
         "reflected: real parts are clamped at their bound, where the derivative is then zero",
