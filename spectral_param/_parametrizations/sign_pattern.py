@@ -74,7 +74,7 @@ class SignPattern(Parametrization):
             )
         if bool(entries.isnan().all()):
             raise ValueError(
-                "pattern: expected an entry that is not NaN (free), got NaN everywhere, which would constrain "
+                "pattern: expected an entry that is not NaN (free), got NaN everywhere, which constrains "
                 "nothing. Writing into an expanded tensor changes all its rows: clone() it before. For free "
                 "entries alone leave SignPattern out."
             )
