@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import forward_ad
 
@@ -27,18 +27,25 @@ PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
 def is_recorded() -> bool:
-    """Return whether a graph is recorded."""
+    """Return whether a graph is recorded, or new tensors are fake."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return True
     if not torch._C._len_torch_dispatch_stack():
         return False
     from torch.fx.experimental.proxy_tensor import get_proxy_mode  # Takes long to load.
 
-    return get_proxy_mode() is not None
+    return get_proxy_mode() is not None or _is_fake_mode()
+
+
+def _is_fake_mode() -> bool:
+    with unset_fake_temporarily() as mode:
+        return mode is not None
 
 
 def has_no_values(*tensors: Tensor) -> bool:
-    """Return whether a tensor is on the meta device or fake."""
+    """Return whether a tensor is on the meta device or fake, or new tensors are."""
+    if torch._C._len_torch_dispatch_stack() and _is_fake_mode():
+        return True
     for t in tensors:  # noqa: SIM110
         if t.is_meta or isinstance(t, FakeTensor):
             return True

@@ -442,10 +442,11 @@ def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | No
     assert isinstance(d, Tensor)
     if is_plain(T, d):
         known = inverse(T.detach())
-        # A derivative by d, too.
-        return _known(
-            T, d, Inverse(torch.from_numpy(known.Z), None) if isinstance(known, ShortInverse) else known
-        )
+        if isinstance(known, ShortInverse):
+            if not d.requires_grad:
+                return _known(T, d.numpy(), known)
+            known = _exact_inverse(T.detach())
+        return _known(T, d, known)
     # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
     # torch.func and torch.compile have them.
     return _reference(T, d)
