@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -27,6 +27,7 @@ STEPS = 10  # on each of them; the next one continues
 LARGEST_COST = 1e10  # multiplications of a Gauss-Newton matrix; horizons between that cost more are left out
 LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12
+_LEAST_DAMPING = 1e-9
 _GAIN = 1e-5
 
 
@@ -108,17 +109,22 @@ def climb(
 def restored(fit: ForecastFit, units: Units, offset: bool) -> ForecastFit:
     """Return the fit for the user's units; B has the offset as its last column."""
     A, B, c = units.restored(fit.A, np.zeros((len(fit.A), 0)) if fit.B is None else fit.B)
-    # Rounding in badly scaled units may move an eigenvalue across the bound.
-    while (reached := spectral_radius(A)) > fit.bound * (1 + 1e-12):
-        A = A * (fit.bound / reached)
+    A = within(A, fit.bound)  # Rounding in badly scaled units may move an eigenvalue across the bound.
     if offset:
         B = np.hstack([B, c[:, None]])
-    return dataclasses.replace(fit, A=A, B=B if B.shape[1] else None, reached=reached)
+    return dataclasses.replace(fit, A=A, B=B if B.shape[1] else None, reached=spectral_radius(A))
 
 
 def spectral_radius(A: Array) -> float:
     """Return the largest modulus of LAPACK's eigenvalues."""
     return float(np.abs(np.linalg.eigvals(A)).max())
+
+
+def within(A: Array, radius: float) -> Array:
+    """Return A, divided until LAPACK's eigenvalues satisfy the bound to rounding."""
+    while (reached := spectral_radius(A)) > radius * (1 + 1e-12):
+        A = A * (radius / reached)
+    return A
 
 
 def _one_step(parts: list[Part], radius: float) -> Model:
@@ -142,16 +148,27 @@ def descend(
 
     The descent ends at a step that gains less than ``gain`` of the error.
     """
-    point = _point(objective, Chart.of(A, objective.radius), B)
+    radius = objective.radius
+    point = _point(objective, Chart.of(A, radius), B)
     # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
-    best = _kept(objective, A, B) or _within(objective, point)
-    first = best[0]
+    first = A if spectral_radius(A) <= radius * (1 + 1e-12) else within(point.chart.A, radius)
     n, m = B.shape
     if n * (n + m) > LARGEST_SOLVE:
         point = _lbfgs(objective, point, 10 * iterations, gain)
     else:
-        point = _levenberg(objective, point, iterations, gain)
-    return min(best, _within(objective, point), key=lambda found: found[0]), first
+
+        def expand(point: _Point) -> Expansion[_Point]:
+            point = dataclasses.replace(point, chart=point.chart.balanced())
+            x = np.concatenate([point.chart.coordinates, np.zeros(n * m)])
+            return point, x, point.chart.bounds(n * m), *_quadratic(objective, point)
+
+        def at(point: _Point, x: Array) -> _Point:
+            B = point.B + point.chart.Q @ x[n * n :].reshape(m, n).T
+            return _point(objective, point.chart.at(x[: n * n]), B)
+
+        point = levenberg(point, iterations, expand, at, n * (n - 1) // 2, lambda error: gain * error)
+    found = [(objective.error(M, N), M, N) for M, N in ((first, B), (within(point.chart.A, radius), point.B))]
+    return min(found, key=lambda model: model[0]), found[0][0]
 
 
 @dataclasses.dataclass
@@ -165,38 +182,41 @@ def _point(objective: Objective, chart: Chart, B: Array) -> _Point:
     return _Point(chart, B, objective.error(chart.A, B))
 
 
-def _kept(objective: Objective, A: Array, B: Array) -> Found | None:
-    """Return error, A and B if A satisfies the bound to rounding."""
-    reached = np.abs(np.linalg.eigvals(A)).max()
-    return (objective.error(A, B), A, B) if reached <= objective.radius * (1 + 1e-12) else None
+class HasError(Protocol):
+    """A point of a descent."""
+
+    @property
+    def error(self) -> float:
+        """What is minimised."""
 
 
-def _within(objective: Objective, point: _Point) -> Found:
-    """Return error, A and B after A was divided until LAPACK's eigenvalues satisfy the bound."""
-    A = point.chart.A
-    while (found := _kept(objective, A, point.B)) is None:
-        A = A * (objective.radius / np.abs(np.linalg.eigvals(A)).max())
-    return found
+P = TypeVar("P", bound=HasError)
+# A point, its coordinates, their bounds, the gradient and the Gauss-Newton matrix.
+Expansion: TypeAlias = tuple[P, Array, tuple[Array, Array], Array, Array]
 
 
-def _levenberg(objective: Objective, point: _Point, iterations: int, gain: float) -> _Point:
-    """Return the point after at most this many steps, of which each lowers the error."""
+def levenberg(
+    point: P,
+    iterations: int,
+    expand: Callable[[P], Expansion[P]],
+    at: Callable[[P, Array], P | None],
+    turns: int,
+    settled: Callable[[float], float],
+) -> P:
+    """Return the point after at most this many steps of Levenberg and Marquardt; each lowers the error.
+
+    ``expand`` may change the coordinates of the point. ``at`` returns the point at other values of these,
+    None where there is none. No step changes one of the first ``turns`` coordinates, angles, by more than 1. The
+    descent ends at a step that gains no more than ``settled`` says for the error before.
+    """
     damping = 1e-3
     for _ in range(iterations):
         if not np.isfinite(point.error):
             break
-        point.chart = point.chart.balanced()
-        chart = point.chart
         with np.errstate(over="ignore", invalid="ignore"):
-            g, H = _quadratic(objective, point)
-        if not (np.isfinite(g).all() and np.isfinite(H).all()):
-            break
-        m, n = point.B.shape[1], chart.n
-        x = np.concatenate([chart.coordinates, np.zeros(n * m)])
-        unbounded = np.full(n * m, np.inf)
-        least, most = (np.concatenate([M, s * unbounded]) for M, s in zip(chart.bounds, (-1, 1), strict=True))
+            point, x, (least, most), g, H = expand(point)
         free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
-        if not free.any():
+        if not (np.isfinite(g).all() and np.isfinite(H).all() and free.any()):
             break
         # Rounding may leave less than 0 where the data say nothing.
         if not free.all():
@@ -208,23 +228,23 @@ def _levenberg(objective: Objective, point: _Point, iterations: int, gain: float
         g = g / size
         before = point.error
         for _ in range(_TRIES):
-            step = np.zeros_like(x)
+            step, damped = np.zeros_like(x), H.copy()
+            damped.flat[:: len(H) + 1] += damping
             try:
-                step[free] = -_solved(H, g, damping) / size
+                factor = scipy.linalg.cho_factor(damped, overwrite_a=True, check_finite=False)
             except np.linalg.LinAlgError:
                 damping *= 6
                 continue
-            step /= max(1.0, np.abs(chart.rotation(step[: n * n])).max())
-            moved = np.clip(x + step, least, most)
-            B = point.B + chart.Q @ moved[n * n :].reshape(m, n).T
+            step[free] = -scipy.linalg.cho_solve(factor, g) / size
+            step /= max(1.0, np.abs(step[:turns]).max(initial=0.0))
             with np.errstate(over="ignore", invalid="ignore"):
-                tried = _point(objective, chart.at(moved[: n * n]), B)
-            if tried.error < point.error:
-                point, damping = tried, damping / 5
+                tried = at(point, np.clip(x + step, least, most))
+            if tried is not None and tried.error < before:
+                point, damping = tried, max(damping / 5, _LEAST_DAMPING)
                 break
             damping *= 6
-        del H  # before the next one is made
-        if before - point.error <= gain * before:
+        del H, damped  # before the next one is made
+        if before - point.error <= settled(before):
             break
     return point
 
@@ -238,14 +258,6 @@ def _quadratic(objective: Objective, point: _Point) -> tuple[Array, Array]:
     H[:, in_A] = H[:, in_A] @ J
     g[in_A] = J.T @ g[in_A]
     return g, H
-
-
-def _solved(H: Array, g: Array, damping: float) -> Array:
-    """Return (H + damping I)⁻¹ g."""
-    damped = H.copy()
-    damped.flat[:: len(H) + 1] += damping
-    factor = scipy.linalg.cho_factor(damped, overwrite_a=True, check_finite=False)
-    return scipy.linalg.cho_solve(factor, g)
 
 
 def _lbfgs(objective: Objective, point: _Point, iterations: int, gain: float) -> _Point:
@@ -273,14 +285,12 @@ def _lbfgs(objective: Objective, point: _Point, iterations: int, gain: float) ->
         blocks = moved.pull_blocks(E.T @ inner @ E)
         return error / first, np.concatenate([skew, blocks, G[:, n:].ravel()]) / first
 
-    free = np.full(n * m, np.inf)
-    least, most = chart.bounds
     found = scipy.optimize.minimize(
         relative,
         np.concatenate([chart.coordinates, point.B.ravel()]),
         jac=True,
         method="L-BFGS-B",
-        bounds=scipy.optimize.Bounds(np.concatenate([least, -free]), np.concatenate([most, free])),
+        bounds=scipy.optimize.Bounds(*chart.bounds(n * m)),
         options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-2 * gain},
     )
     return _point(objective, chart.at(found.x[: n * n]), found.x[n * n :].reshape(n, m))
@@ -335,18 +345,10 @@ class Chart:
     @classmethod
     def of(cls, A: Array, radius: float) -> Chart:
         """Return the chart of A; eigenvalues outside the disc are clipped."""
-        size = np.finfo(np.float64).eps * len(A) * max(float(np.linalg.norm(A)), 1e-300)
-        rng = np.random.default_rng(0)
-        for _ in range(10):
-            T, Q = scipy.linalg.schur(A)
-            sizes = block_sizes(T)
-            real_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-            T, Q, is_done = reordered(T, Q, sizes, real_first)
-            if is_done:
-                return cls(Q, T, radius)
-            # Two eigenvalues are too close to change places; a change below rounding parts them.
-            A = A + size * rng.standard_normal(A.shape)
-        raise AssertionError("no order of the Schur form was found")
+        T, Q = scipy.linalg.schur(A)
+        sizes = block_sizes(T)
+        T, Q = reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__))
+        return cls(Q, T, radius)
 
     def _triangular(self) -> Array:
         T = np.zeros((self.n, self.n))
@@ -370,15 +372,15 @@ class Chart:
         zero = np.zeros(len(self.lower[0]))
         return np.concatenate([zero, self.upper, self.single, self.d, self.kappa, self.log_b])
 
-    @property
-    def bounds(self) -> tuple[Array, Array]:
-        """The least and largest value of each coordinate."""
+    def bounds(self, more: int = 0) -> tuple[Array, Array]:
+        """Return the least and largest value of each coordinate, and of so many that are free."""
         r, pairs = self.radius, np.ones(len(self.pairs))
         free = np.full(len(self.lower[0]) + len(self.upper), np.inf)
         box = np.concatenate([r * np.ones(len(self.single)), r * r * pairs, pairs])
         least_b = np.log(_LEAST_B * r) * pairs  # c is divided by b
-        least = np.concatenate([-free, -box, least_b])
-        return least, np.concatenate([free, box, np.inf * pairs])
+        rest = np.full(more, np.inf)
+        least = np.concatenate([-free, -box, least_b, -rest])
+        return least, np.concatenate([free, box, np.inf * pairs, rest])
 
     def rotation(self, coordinates: Array) -> Array:
         """Return the skew-symmetric Ω."""

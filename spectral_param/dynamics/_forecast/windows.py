@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part
 
-_BLOCK = 32  # steps b at a time, n²/2 if that is more: their arrays are smaller than the matrix
-
 
 class Windows(NamedTuple):
     """Windows of h steps in the rows of recordings; overlapping windows share rows."""
@@ -66,13 +64,7 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
         U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in recordings])
     else:
         Y, U = recordings[0]
-    found = []
-    for h, starts in sorted(by_length.items()):
-        first = np.concatenate(starts)
-        # With a stride of 1 the forecasts of all windows at a time would be several times as large as Y.
-        for some in np.array_split(first, -(-2 * len(first) // len(Y))):
-            found.append(Windows(Y, U, some, h))
-    return found
+    return [Windows(Y, U, np.concatenate(starts), h) for h, starts in sorted(by_length.items())]
 
 
 def forecast_error(A: Array, B: Array, windows: Windows, estimated: bool) -> float:
@@ -161,20 +153,17 @@ def by_powers(A: Array, V: Array, estimated: bool) -> Array:
             powers[k + 1] = powers[k] @ A
         whole = np.tensordot(powers, powers, axes=((0, 1), (0, 1)))  # G_h
     G, S = np.eye(n), np.empty((h, n, n))  # G_{h−1−a}, and S_abᵀ of this a
-    total, block = np.zeros((p * p, n * n)), max(_BLOCK, n * n // 2)
+    total = np.zeros((p * p, n * n))
     for a in range(h - 1, -1, -1):
         S[a] = G
         if estimated:
             power = powers[a + 1]
             left = np.eye(n) - power @ np.linalg.solve(whole, power.T) @ G  # (I − C_a)ᵀ
-        for b in range(a, h, block):
-            moments = V[:, b : b + block].reshape(number, -1).T @ V[:, a]
-            if b == a:
-                moments[:p] /= 2  # The transpose is added below.
-            rows = S[b : b + block].reshape(-1, n)
-            part = rows @ left if estimated else rows
-            total += moments.reshape(-1, p * p).T @ part.reshape(-1, n * n)
-            rows[:] = rows @ A
+        moments = V[:, a:].reshape(number, -1).T @ V[:, a]  # for b = a, …, h − 1
+        moments[:p] /= 2  # The transpose is added below.
+        part = S[a:] @ left if estimated else S[a:]
+        total += moments.reshape(-1, p * p).T @ part.reshape(-1, n * n)
+        S[a:] = S[a:] @ A
         G = np.eye(n) + A.T @ G @ A
     H: Array = total.reshape(p, p, n, n).transpose(0, 2, 1, 3).reshape(p * n, p * n)
     del total  # The largest arrays of a fit: no more of them at a time than needed.

@@ -9,7 +9,7 @@ import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import constant_columns, side_by_side
-from spectral_param.dynamics._forecast.descent import spectral_radius
+from spectral_param.dynamics._forecast.descent import spectral_radius, within
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._states.model import Innovations, Rows
 from spectral_param.dynamics._states.refine import Refinement
@@ -98,11 +98,9 @@ class Problem:
             starts.append((self.refinement.refined(start, 0)[0], start))
         start = min(starts, key=lambda found: found[0])[1]
         model = self.refinement.refined(start, self.options.max_iter)[1]
-        model = model.scaled(self.unit, self.unit_u, self.mean)
         # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
-        while (reached := spectral_radius(model.A)) > self.options.radius * (1 + 1e-12):
-            model = model._replace(A=model.A * (self.options.radius / reached))
-        return model
+        model = model._replace(A=within(model.A, self.options.radius))
+        return model.scaled(self.unit, self.unit_u, self.mean)
 
 
 def longest_span(recordings: list[Rows]) -> int:

@@ -24,20 +24,19 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
-import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._forecast.descent import Chart
+from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg
 from spectral_param.dynamics._states.model import Innovations, Rows
 from spectral_param.dynamics._states.subspace import Start, gain_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
-_TRIES = 8
 _GAIN = 1e-3  # of f, a logarithm of a likelihood, where the refinement ends
 
 
@@ -54,7 +53,7 @@ class _Recording(NamedTuple):
 class _Point(NamedTuple):
     """A point, its error, and what its derivatives need."""
 
-    A: Array
+    chart: Chart  # of A, with the basis I
     C: Array
     K: Array
     B: Array
@@ -64,6 +63,11 @@ class _Point(NamedTuple):
     noise: Array
     residuals: list[Array]
     first: list[Array]
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The state matrix."""
+        return self.chart.T
 
 
 class Refinement:
@@ -82,62 +86,45 @@ class Refinement:
 
     def refined(self, start: Start, max_iter: int) -> tuple[float, Innovations]:
         """Return f and the model after at most this many steps from the start."""
-        chart = Chart.of(start.A, self.radius)
-        point = self.point(chart.T, start.C @ chart.Q, chart.Q.T @ start.K, start.noise)
+        chart, Q = _own_basis(Chart.of(start.A, self.radius))
+        point = self.point(chart, start.C @ Q, Q.T @ start.K, start.noise)
         if point is None:
             # A − KC is unstable after clipping, and A may be with a radius above 1.
-            chart = Chart.of(Chart.of(start.A, min(self.radius, 1.0)).A, self.radius)
-            point = self.point(chart.T, start.C @ chart.Q, np.zeros_like(start.K), start.noise)
+            stable = Chart.of(start.A, min(self.radius, 1.0)).A
+            chart, Q = _own_basis(Chart.of(stable, self.radius))
+            point = self.point(chart, start.C @ Q, np.zeros_like(start.K), start.noise)
         assert point is not None
-        chart.Q = np.eye(len(chart.T))
-        point = self._levenberg(chart, point, max_iter)
+        point = levenberg(point, max_iter, self._expand, self._at, 0, lambda _: _GAIN)
         return point.error, self._model(point)
 
-    def _levenberg(self, chart: Chart, point: _Point, max_iter: int) -> _Point:
-        damping, n, p = 1e-3, chart.n, self.p
-        skipped = len(chart.lower[0])
-        for _ in range(max_iter):
-            chart = chart.balanced()
-            Q, chart.Q = chart.Q, np.eye(n)
-            point = point._replace(
-                A=chart.T,
-                C=point.C @ Q,
-                K=Q.T @ point.K,
-                B=Q.T @ point.B,
-                first=[Q.T @ x for x in point.first],
-            )
-            g, H = self._quadratic(chart, point)
-            x = np.concatenate([chart.coordinates[skipped:], point.K.ravel(), point.C.ravel()])
-            unbounded = np.full(2 * n * p, np.inf)
-            box = zip(chart.bounds, (-unbounded, unbounded), strict=True)
-            least, most = (np.concatenate([of_chart[skipped:], rest]) for of_chart, rest in box)
-            free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))
-            H, g = H[np.ix_(free, free)], g[free]
-            diagonal = np.diag(H)
-            size = np.sqrt(np.maximum(diagonal, 1e-12 * diagonal.max(initial=0.0) + 1e-300))
-            H, g = H / size / size[:, None], g / size
-            before = point.error
-            for _ in range(_TRIES):
-                step = np.zeros_like(x)
-                damped = H + damping * np.eye(len(H))
-                step[free] = -scipy.linalg.solve(damped, g, assume_a="sym") / size
-                moved = np.clip(x + step, least, most)
-                at, K, C = np.split(moved, np.cumsum([len(x) - 2 * n * p, n * p]))
-                tried_chart = chart.at(np.concatenate([np.zeros(skipped), at]))
-                tried = self.point(tried_chart.T, C.reshape(p, n), K.reshape(n, p), point.noise)
-                if tried is not None and tried.error < point.error:
-                    point, chart, damping = tried, tried_chart, max(damping / 5, 1e-9)
-                    break
-                damping *= 6
-            if before - point.error <= _GAIN:
-                break
-        return point
+    def _expand(self, point: _Point) -> Expansion[_Point]:
+        chart, Q = _own_basis(point.chart.balanced())
+        point = point._replace(
+            chart=chart,
+            C=point.C @ Q,
+            K=Q.T @ point.K,
+            B=Q.T @ point.B,
+            first=[Q.T @ x for x in point.first],
+        )
+        x = np.concatenate([chart.coordinates, point.K.ravel(), point.C.ravel()])
+        least, most = chart.bounds(2 * chart.n * self.p)
+        turns = len(chart.lower[0])
+        return point, x[turns:], (least[turns:], most[turns:]), *self._quadratic(point)
+
+    def _at(self, point: _Point, x: Array) -> _Point | None:
+        n, p = point.chart.n, self.p
+        at, K, C = np.split(x, np.cumsum([len(x) - 2 * n * p, n * p]))
+        chart = point.chart.at(np.concatenate([np.zeros(len(point.chart.lower[0])), at]))
+        return self.point(chart, C.reshape(p, n), K.reshape(n, p), point.noise)
 
     # A point ------------------------------------------------------------------------------------------
 
-    def point(self, A: Array, C: Array, K: Array, noise: Array) -> _Point | None:
-        """Return the point with the best B, D, d and first states; None if A − KC cannot be stable."""
-        n, p = len(A), self.p
+    def point(self, chart: Chart, C: Array, K: Array, noise: Array) -> _Point | None:
+        """Return the point with the best B, D, d and first states; None if A − KC cannot be stable.
+
+        A is the triangular matrix of the chart, in whose basis C and K are.
+        """
+        A, n, p = chart.T, chart.n, self.p
         predictor = A - K @ C
         if not np.isfinite(predictor).all():
             return None
@@ -179,7 +166,7 @@ class Refinement:
             D, rest = rest[: p * self.m].reshape(p, self.m), rest[p * self.m :]
         if self.offset:
             d = rest
-        return _Point(A, C, K, B, D, d, error, noise, residuals, first)
+        return _Point(chart, C, K, B, D, d, error, noise, residuals, first)
 
     def _linear(self, K: Array, FH: Array, r: _Recording) -> Array:
         """Return the derivatives of ŷ with respect to B, D and d, ``(rows, number, p)``."""
@@ -196,9 +183,10 @@ class Refinement:
 
     # Its derivatives ------------------------------------------------------------------------------------
 
-    def _quadratic(self, chart: Chart, point: _Point) -> tuple[Array, Array]:
+    def _quadratic(self, point: _Point) -> tuple[Array, Array]:
         """Return gradient and Gauss-Newton matrix in the coordinates of the chart, K and C."""
-        n, p, K = chart.n, self.p, point.K
+        chart, p, K = point.chart, self.p, point.K
+        n = chart.n
         white = _whitening(point.noise)
         predictor = point.A - K @ point.C
         J_A = chart.jacobian()[:, len(chart.lower[0]) :]  # rows j·n + i
@@ -249,6 +237,13 @@ class Refinement:
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
+
+
+def _own_basis(chart: Chart) -> tuple[Chart, Array]:
+    """Return the chart of the triangular matrix in place of that of the whole one, and the basis."""
+    triangular = copy.copy(chart)
+    triangular.Q = np.eye(chart.n)
+    return triangular, chart.Q
 
 
 def _responses(predictor: Array, C: Array, number: int) -> Array:

@@ -255,7 +255,7 @@ rows = recording(30)[0]
 @pytest.mark.parametrize(
     ("arguments", "data", "message"),
     [
-        ({"radius": "cv"}, (rows,), ["radius", "horizon='cv'"]),
+        ({"radius": "cv"}, (rows,), ["radius", "'cv'"]),
         ({"horizon": "best"}, (rows,), ["horizon", "'best'"]),
         ({"horizon": 0}, (rows,), ["horizon", "0"]),
         ({"horizon": "cv"}, (rows, rows), ["recordings", "pairs"]),

@@ -42,16 +42,16 @@ def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(fe
     # Eliminated are squares of e, whitened by a covariance that is held: its own, after some rounds.
     noise = of.noise
     for _ in range(200):
-        point = refinement.point(chart.T, C, K, noise)
+        point = refinement.point(chart, C, K, noise)
         noise = point.noise
-    g, H = refinement._quadratic(chart, point)
+    g, H = refinement._quadratic(point)
     skipped = len(chart.lower[0])
     x = np.concatenate([chart.coordinates[skipped:], K.ravel(), C.ravel()])
 
     def error(moved):
         at, K, C = np.split(moved, np.cumsum([len(x) - 12, 6]))
         there = chart.at(np.concatenate([np.zeros(skipped), at]))
-        return refinement.point(there.T, C.reshape(2, 3), K.reshape(3, 2), noise).error
+        return refinement.point(there, C.reshape(2, 3), K.reshape(3, 2), noise).error
 
     step = 1e-5  # the error of a central difference is step² or eps / step, both 1e-10, times f of about 100
     found = [(error(x + step * e) - error(x - step * e)) / (2 * step) for e in np.eye(len(x))]
@@ -113,8 +113,9 @@ def test_an_unstable_filter_is_replaced_by_that_of_the_same_noise():
     refinement = Refinement([(Y, U)], 1.0, True, True)
     unstable = of.K + 3.0
     assert np.abs(np.linalg.eigvals(of.A - unstable @ of.C)).max() > 1
-    point = refinement.point(of.A, of.C, unstable, of.noise)
-    assert np.abs(np.linalg.eigvals(of.A - point.K @ of.C)).max() < 1
+    chart = Chart.of(of.A, 1.0)
+    point = refinement.point(chart, of.C @ chart.Q, chart.Q.T @ unstable, of.noise)
+    assert np.abs(np.linalg.eigvals(point.A - point.K @ point.C)).max() < 1
 
 
 def test_the_refinement_lowers_the_error_of_its_start():
