@@ -941,9 +941,9 @@ FITS = (
     ),
     Fault(
         "feedthrough: a forecast reads the inputs of the row before",
-        "spectral_param/dynamics/_states/use.py",
-        "rolled_out(self.model, X[-1], inputs[count:], steps)",
-        "rolled_out(self.model, X[-1], inputs[count - 1 : -1], steps)",
+        "spectral_param/dynamics/_use.py",
+        "rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)",
+        "rolled_out(self._filter, found[-1], inputs[len(rows) - 1 : -1], steps)",
         promise("dynamics/test_states.py", "feedthrough"),
     ),
     Fault(
@@ -1117,9 +1117,9 @@ FITS = (
     Fault(
         "lagged: the rows of the inputs before the newest are those after the oldest",
         "spectral_param/dynamics/_use.py",
-        "side_by_side(U[:-1], lags)",
-        "side_by_side(U[1:], lags)",
-        promise("dynamics/test_choice.py", "lagged"),
+        "np.hstack([self.lagged_inputs_, self.B_])",
+        "np.hstack([self.B_, self.lagged_inputs_])",
+        promise("dynamics/test_states.py", "input_delays"),
     ),
     Fault(
         "instruments: the rows themselves are their instruments, with their noise",

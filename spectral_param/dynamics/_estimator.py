@@ -32,7 +32,6 @@ from spectral_param.dynamics._selection.choose import Choice, Chosen, choose, ch
 from spectral_param.dynamics._selection.held import Fold, Seen, checked, no_better
 from spectral_param.dynamics._states.fit import Options, result
 from spectral_param.dynamics._states.held import fit_states
-from spectral_param.dynamics._states.use import Filter
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -387,8 +386,8 @@ class StableLinearModel(Fitted):
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
         self.offset_, self.radius_ = found.model.d, radius
         self.states_, self.order_errors_ = len(found.model.A), found.order_errors
-        self.choice_, self.period_, self.lagged_inputs_, self.components_ = None, None, None, None
-        self._filter, self._noise = Filter(found.model, self.feedthrough), None
+        self.choice_ = self.period_ = self.lagged_inputs_ = self.components_ = self._noise = None
+        self._filter = found.model
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
         self._sizes = None if found.residuals is None else sorted_sizes(found.residuals)
         self.forecast_error_ = found.forecast_error

@@ -33,7 +33,7 @@ from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
-from spectral_param.dynamics._states.use import Filter
+from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out, variances
 from spectral_param.functional._checks import whole_number
 
 
@@ -42,6 +42,7 @@ class Fitted(Estimator):
 
     time: Time
     delays: int
+    input_delays: int
     offset: bool
     dt: float
     missing: Missing
@@ -59,16 +60,21 @@ class Fitted(Estimator):
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
-    _filter: Filter | None  # of hidden states
+    _filter: Innovations | None  # of hidden states
     _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
 
     @property
     def _memory(self) -> int:
         """Rows that a forecast needs."""
-        if self.lagged_inputs_ is None or self.B_ is None:
-            return self.delays
-        return max(self.delays, 1 + self.lagged_inputs_.shape[1] // self.B_.shape[1])
+        return max(self.delays, self.input_delays)
+
+    @property
+    def _all_inputs(self) -> Array | None:
+        """The matrix of the inputs of several rows side by side, the newest last."""
+        if self.B_ is None or self.lagged_inputs_ is None:
+            return self.B_
+        return np.hstack([self.lagged_inputs_, self.B_])
 
     def _stacked(self, rows: Array) -> Array:
         """Return the states of the model from the row on that has all rows before it that it needs."""
@@ -102,8 +108,10 @@ class Fitted(Estimator):
                 raise ValueError(
                     f"StableLinearModel.predict: expected window=1 with hidden states, got {window}."
                 )
-            return self._filter.predict(rows, U, "StableLinearModel.predict")
-        driven = self._driven(U, len(rows))
+            inputs = self._inputs(U, len(rows), "predict")
+            found = filtered(self._filter, (rows, inputs[:-1]))[0]
+            return predicted(self._filter, found[1:], inputs[1:])
+        driven = self._driven(self._inputs(U, len(rows), "predict"))
         states = self._stacked(rows)
         if window > 1:
             states, driven = self._last(states, driven, window), driven[window - 1 :]
@@ -163,15 +171,17 @@ class Fitted(Estimator):
         steps = whole_number(steps, f"{caller}: steps", least=0)
         coverage = check_interval(caller, coverage, interval)
         rows = self._states(x0, "x0", "simulate", self._memory, one=True)
+        inputs = self._inputs(U, len(rows) - 1 + steps, "simulate", exact=False)
         if self._filter is not None:
-            mean, P = self._filter.simulate(rows, steps, U, caller)
+            found, P = filtered(self._filter, (rows, inputs[: len(rows)]))
+            mean = rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)
         else:
-            mean = self._rolled(rows, steps, U)
+            mean = self._rolled(rows, inputs)
         if coverage is None:
             return mean
         if interval == "gaussian":
             if self._filter is not None:
-                return banded(mean, gaussian(self._filter.variances(P, steps), coverage))
+                return banded(mean, gaussian(variances(self._filter, P, steps), coverage))
             if self._noise is None:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
             return banded(mean, gaussian(spread(self.A_, self._noise, steps, self._coordinates), coverage))
@@ -188,23 +198,11 @@ class Fitted(Estimator):
             )
         return banded(mean, conformal(self._sizes, steps, coverage))
 
-    def _rolled(self, rows: Array, steps: int, U: Any) -> Array:
+    def _rolled(self, rows: Array, inputs: Array) -> Array:
         """Return the states that follow these rows."""
-        before = len(rows) - 1
-        if U is not None:
-            U = as_array(U, "U", "StableLinearModel.simulate")
-            if len(U) < before + steps:
-                between = (
-                    f", {before} between the rows of x0 and {steps} after them" if before else ", one a step"
-                )
-                raise ValueError(
-                    f"StableLinearModel.simulate: expected {before + steps} rows of U{between}, got {len(U)}."
-                )
-            U = U[: before + steps]
-        driven = self._driven(U, before + steps)
-        A, driven = self._of_one_step(driven)
+        A, driven = self._of_one_step(self._driven(inputs))
         states = self._stacked(rows)
-        before -= self._memory - 1
+        before = len(states) - 1
         x = self._last(states, driven[:before], len(states), A)[0]
         return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
 
@@ -271,15 +269,13 @@ class Fitted(Estimator):
                 f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
             )
         rows = self._states(X, "X", method, self._memory)
-        if U is not None:
-            U = as_array(U, "U", f"StableLinearModel.{method}")
-            if len(U) == len(rows) - 1:
-                U = np.vstack([U, np.zeros((1, U.shape[1]))])  # The last row acts on no state of X.
-        A, driven = self._of_one_step(self._driven(U, len(rows)) - self.offset_)
+        # The last row of inputs acts on no state of X.
+        inputs = self._inputs(U, len(rows) - 1, method, exact=False)
+        A, driven = self._of_one_step(self._driven(inputs) - self.offset_)
         offset = self._of_one_step(self.offset_[None])[1][0]
         center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
         rest = np.zeros(len(A))
-        forced = np.vstack([rest, _rolled_out(A, rest, driven[:-1])])
+        forced = np.vstack([rest, _rolled_out(A, rest, driven)])
         states = self._stacked(rows) - center - forced
         scale = self._scale
         windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
@@ -364,10 +360,9 @@ class Fitted(Estimator):
                 "StableLinearModel.to_module: expected a model of measured states, got "
                 f"states={len(self.A_)}. Take the matrices A_, B_, C_, D_ and K_."
             )
-        B = self.B_
-        if B is not None and self.lagged_inputs_ is not None:
-            B = np.hstack([self.lagged_inputs_, B])
-        return StableLinear(self.A_, B, self.offset_ if self.offset else None, self.time, self.fit_.bound)
+        return StableLinear(
+            self.A_, self._all_inputs, self.offset_ if self.offset else None, self.time, self.fit_.bound
+        )
 
     def to_dlti(self) -> Any:
         """Return these dynamics as ``scipy.signal.dlti``, from inputs to outputs, with time step ``dt``.
@@ -404,29 +399,38 @@ class Fitted(Estimator):
         C = self._coordinates.newest(np.eye(n)).T
         return dlti(self.A_, B, C, np.zeros((len(C), B.shape[1])), dt=self.dt)
 
-    def _driven(self, U: Any, rows: int) -> Array:
-        """Return B u + c for each state that these rows make."""
-        if (U is None) != (self.B_ is None):
+    def _inputs(self, U: Any, rows: int, method: str, exact: bool = True) -> Array:
+        """Return so many rows of inputs; more than these are refused if the number has to be ``exact``.
+
+        With hidden states, there is one row more, of zeros unless inputs act on the outputs of their own row.
+
+        Raises:
+            ValueError: If there are inputs and the fit had none, or the other way round, or too few rows.
+        """
+        caller, m = f"StableLinearModel.{method}", 0 if self.B_ is None else self.B_.shape[1]
+        if (U is None) != (m == 0):
             raise ValueError(
-                f"StableLinearModel: expected {'no ' if self.B_ is None else ''}inputs U, as in the fit, got "
+                f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
                 f"{'none' if U is None else 'some'}."
             )
-        memory = self._memory
-        c = np.broadcast_to(self.offset_, (rows - memory + 1, len(self.A_)))
-        if self.B_ is None:
-            return c
-        U = as_array(U, "U", "StableLinearModel")
-        if U.shape != (rows, self.B_.shape[1]):
+        needed = rows + self.feedthrough
+        U = np.zeros((needed, 0)) if U is None else as_array(U, "U", caller)
+        if U.shape[1] != m or len(U) < needed or (exact and len(U) > needed):
             raise ValueError(
-                f"StableLinearModel: expected U of shape {(rows, self.B_.shape[1])}, got {U.shape}."
+                f"{caller}: expected U of shape {(needed, m)}, one row for each step"
+                f"{' and one more, with feedthrough' if self.feedthrough else ''}, got {U.shape}."
             )
-        require_finite(U, "U", "StableLinearModel", "Fill in what is missing.")
-        driven = c + U[memory - 1 :] @ self.B_.T
-        if self.lagged_inputs_ is not None:
-            lags = self.lagged_inputs_.shape[1] // self.B_.shape[1]
-            earlier = side_by_side(U[:-1], lags)[memory - 1 - lags :]
-            driven = driven + earlier @ self.lagged_inputs_.T
-        return driven
+        require_finite(U[:needed], "U", caller, "Fill in what is missing.")
+        if self._filter is None or self.feedthrough:
+            return U[:needed]
+        return np.vstack([U[:needed], np.zeros((1, m))])
+
+    def _driven(self, inputs: Array) -> Array:
+        """Return B u + c for each state that these rows make."""
+        if self._all_inputs is None:
+            return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
+        U = side_by_side(inputs, self.input_delays)[self._memory - self.input_delays :]
+        return self.offset_ + U @ self._all_inputs.T
 
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):

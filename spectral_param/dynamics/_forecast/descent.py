@@ -27,7 +27,6 @@ STEPS = 10  # on each of them; the next one continues
 LARGEST_COST = 1e10  # multiplications of a Gauss-Newton matrix; horizons between that cost more are left out
 LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12
-_LEAST_DAMPING = 1e-9
 _GAIN = 1e-5
 
 
@@ -202,12 +201,13 @@ def levenberg(
     at: Callable[[P, Array], P | None],
     turns: int,
     settled: Callable[[float], float],
+    least_damping: float = 0.0,
 ) -> P:
     """Return the point after at most this many steps of Levenberg and Marquardt; each lowers the error.
 
     ``expand`` may change the coordinates of the point. ``at`` returns the point at other values of these,
-    None where there is none. No step changes one of the first ``turns`` coordinates, angles, by more than 1. The
-    descent ends at a step that gains no more than ``settled`` says for the error before.
+    None where there is none. No step changes one of the first ``turns`` coordinates, angles, by more than 1.
+    The descent ends at a step that gains no more than ``settled`` says for the error before.
     """
     damping = 1e-3
     for _ in range(iterations):
@@ -240,7 +240,7 @@ def levenberg(
             with np.errstate(over="ignore", invalid="ignore"):
                 tried = at(point, np.clip(x + step, least, most))
             if tried is not None and tried.error < before:
-                point, damping = tried, max(damping / 5, _LEAST_DAMPING)
+                point, damping = tried, max(damping / 5, least_damping)
                 break
             damping *= 6
         del H, damped  # before the next one is made

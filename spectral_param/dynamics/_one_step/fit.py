@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._data import Part, as_array, require_finite
+from spectral_param.dynamics._data import Part, as_array, require_finite, side_by_side
 from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
 from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
@@ -351,11 +351,7 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     long = [(Y[-_ENOUGH:], U[-(_ENOUGH - 1) :]) for Y, U in parts if len(U) >= depth][:100]
     if not m or not long or depth * m > _MANY:
         return []
-    blocks = []
-    for _, U in long:
-        last = len(U) - depth + 1
-        blocks.append(np.hstack([U[i : i + last] for i in range(depth)]))
-    H = np.vstack(blocks)
+    H = np.vstack([side_by_side(U, depth) for _, U in long])
     if len(H) < 3 * H.shape[1]:
         return []
     left, s, _ = np.linalg.svd(H, full_matrices=False)
@@ -377,27 +373,14 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     ]
 
 
-# Long recordings -------------------------------------------------------------------------------------
-
-_BLOCK = 50  # rows added to a factor at a time, or twice as many as it has
+# Pairs of recordings ---------------------------------------------------------------------------------
 
 
 def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
     """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
 
-    They are the triangular factor of [X U Y], at most 2n + m rows, computed from blocks of rows.
+    They are the triangular factor of [X U Y], at most 2n + m rows.
     """
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    block = max(_BLOCK, 2 * (2 * n + m))
-    waiting: list[Any] = []
-    count = 0
-    for Y, U in parts:
-        for k in range(0, len(U), block):
-            end = min(k + block, len(U))
-            waiting.append(np.hstack([Y[k:end], U[k:end], Y[k + 1 : end + 1]]))
-            count += end - k
-            if count > 2 * block:
-                waiting = [np.linalg.qr(np.vstack(waiting), mode="r")]
-                count = len(waiting[0])
-    R: Any = np.linalg.qr(np.vstack(waiting), mode="r")
+    R: Any = np.linalg.qr(np.vstack([np.hstack([Y[:-1], U, Y[1:]]) for Y, U in parts]), mode="r")
     return R[:, :n], R[:, n + m :], R[:, n : n + m]

@@ -16,7 +16,7 @@ margin, and the margin grows until the bound holds. The error increases by the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import scipy.linalg
@@ -53,7 +53,7 @@ def search(
     """
     if excess(problem.A) <= 0:
         return problem.A
-    # Steps and candidates are dropped if they overflow or LAPACK fails.
+    # Steps and candidates are dropped if they overflow.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         bases = _best_bases(problem, region, count, least)
         candidates = [_in_basis(problem, region, basis) for basis in bases]
@@ -68,39 +68,22 @@ def _closed_form(problem: Problem, region: Region, A: Array) -> Solution:
 
 
 def _best_bases(problem: Problem, region: Region, count: int, least: float) -> list[Basis]:
-    """Return the basis of the best A found, and that of the first closed form, which may need less margin.
-
-    If LAPACK fails, return the bases found before, perhaps none.
-    """
-    try:
-        best = _closed_form(problem, region, problem.A)
-    except np.linalg.LinAlgError:
-        return []
-    bases = [best.basis]
-    if count == 0:
-        return bases
-    try:
-        for start in (problem.A, best.A):
-            best = _better(best, _after_steps(problem, region, start, count))
+    """Return the basis of the best A found, and that of the first closed form, which may need less margin."""
+    best = first = _closed_form(problem, region, problem.A)
+    if count:
+        for start in (problem.A, first.A):
+            best = _better(best, _closed_form(problem, region, steps(problem, region, start, count)))
         for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
             before = best.error
             best = descend(problem, region, best, _MOVES, least)
-            best = _better(best, _after_steps(problem, region, best.A, count))
+            best = _better(best, _closed_form(problem, region, steps(problem, region, best.A, count)))
             if before - best.error <= _GAIN * (least + best.error):
                 break
-    except np.linalg.LinAlgError:
-        pass
-    return [best.basis, *bases]
+    return [best.basis, first.basis]
 
 
 def _better(one: Solution, other: Solution) -> Solution:
     return other if other.error < one.error else one
-
-
-def _after_steps(problem: Problem, region: Region, A: Array, count: int) -> Solution:
-    for moved in steps(problem, region, A, count):
-        A = moved
-    return _closed_form(problem, region, A)
 
 
 def _in_basis(problem: Problem, region: Region, basis: Basis) -> Candidate:
@@ -180,15 +163,15 @@ _HALVINGS = 12
 _CONVERGED = 1e-10  # relative decrease of the penalised error
 
 
-def steps(problem: Problem, region: Region, A: Array, count: int) -> Iterator[Array]:
-    """Yield the points of at most ``count`` steps from A; fewer if they converge or fail."""
+def steps(problem: Problem, region: Region, A: Array, count: int) -> Array:
+    """Return the point after at most ``count`` steps from A; fewer if they converge or fail."""
     R = problem.R
     penalty = 0.0
     for _ in range(count):
         D = (A - problem.A) @ R.T
         model = _linearised(D, R, region, A)
         if model is None:
-            return
+            break
         step, excess, largest = model
         penalty = max(penalty, 1.5 * largest)
         merit = 0.5 * np.square(D).sum() + penalty * excess
@@ -201,11 +184,11 @@ def steps(problem: Problem, region: Region, A: Array, count: int) -> Iterator[Ar
                 break
             length /= 2
         else:
-            return
+            break
         A = trial
-        yield A
         if merit - reached <= _CONVERGED * merit:
-            return
+            break
+    return A
 
 
 def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, float, float] | None:

@@ -37,6 +37,7 @@ from spectral_param.dynamics._states.subspace import Start, gain_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
+_LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
 _GAIN = 1e-3  # of f, a logarithm of a likelihood, where the refinement ends
 
 
@@ -94,7 +95,7 @@ class Refinement:
             chart, Q = _own_basis(Chart.of(stable, self.radius))
             point = self.point(chart, start.C @ Q, np.zeros_like(start.K), start.noise)
         assert point is not None
-        point = levenberg(point, max_iter, self._expand, self._at, 0, lambda _: _GAIN)
+        point = levenberg(point, max_iter, self._expand, self._at, 0, lambda _: _GAIN, _LEAST_DAMPING)
         return point.error, self._model(point)
 
     def _expand(self, point: _Point) -> Expansion[_Point]:

@@ -309,11 +309,11 @@ def test_wrong_input_to_a_fitted_model_says_what_was_expected():
         free.simulate(X[0, :2], 3)
     with pytest.raises(ValueError, match=about("2 rows of x0")):
         StableLinearModel(delays=2, ridge=1.0).fit(X).simulate(X[0], 3)
-    with pytest.raises(ValueError, match=about("5 rows of U", "4")):
+    with pytest.raises(ValueError, match=about("U", r"\(5, 1\)", r"\(4, 1\)")):
         driven.simulate(X[:3], 3, U[:4])
     with pytest.raises(ValueError, match=about("steps", "-1")):
         free.simulate(X[0], -1)
-    with pytest.raises(ValueError, match=about("40 rows of U", "30")):
+    with pytest.raises(ValueError, match=about("U", r"\(40, 1\)", r"\(30, 1\)")):
         driven.simulate(X[0], 40, U)
     with pytest.raises(ValueError, match=about("radius", "'speed'")):
         free.set_params(speed=1)
