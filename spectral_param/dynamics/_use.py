@@ -42,7 +42,6 @@ class Fitted(Estimator):
 
     time: Time
     delays: int
-    input_delays: int
     offset: bool
     dt: float
     missing: Missing
@@ -67,7 +66,14 @@ class Fitted(Estimator):
     @property
     def _memory(self) -> int:
         """Rows that a forecast needs."""
-        return max(self.delays, self.input_delays)
+        return max(self.delays, self._input_rows)
+
+    @property
+    def _input_rows(self) -> int:
+        """Rows of inputs that act on a state, given or chosen."""
+        if self.lagged_inputs_ is None or self.B_ is None:
+            return 1
+        return 1 + self.lagged_inputs_.shape[1] // self.B_.shape[1]
 
     @property
     def _all_inputs(self) -> Array | None:
@@ -429,7 +435,7 @@ class Fitted(Estimator):
         """Return B u + c for each state that these rows make."""
         if self._all_inputs is None:
             return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
-        U = side_by_side(inputs, self.input_delays)[self._memory - self.input_delays :]
+        U = side_by_side(inputs, self._input_rows)[self._memory - self._input_rows :]
         return self.offset_ + U @ self._all_inputs.T
 
     def _require_fit(self, method: str) -> None:
