@@ -110,7 +110,8 @@ class StableLinearModel(Fitted):
         missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
             out and fits the rest as several recordings.
         period: Rows of a season, for ``forecast_error_`` to compare with. None, the default, looks for one.
-        verbose: 1 shows how far ``horizon="cv"`` is, if tqdm is installed; 0, the default, does not.
+        verbose: 1 shows how far ``horizon="cv"`` or ``states="cv"`` is, if tqdm is installed; 0, the default,
+            does not.
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
@@ -381,7 +382,7 @@ class StableLinearModel(Fitted):
         max_iter = 30 if self.max_iter is None else self.max_iter
         options = Options(radius, self.feedthrough, self.offset, max_iter)
         assert self.states is not None
-        found = fit_states(recordings, self.states, options, self.lead)
+        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose))
         self.fit_ = result(found.model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
         self.offset_, self.radius_ = found.model.d, radius

@@ -15,10 +15,9 @@ its rows from measured starts:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ from spectral_param.dynamics._forecast.descent import (
 )
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._one_step.fit import StableFit
+from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import Fold, Squares, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep, outside
 
@@ -140,7 +140,8 @@ def choose(
                 "or record more."
             )
         searches.append(_Search(folds, parts, lead, shown, radius, towards))
-    with _progress(4 * (len(searches) + sum(len(RUNGS[start]) + 1 for start in starts)), verbose) as progress:
+    fits = 4 * (len(searches) + sum(len(RUNGS[start]) + 1 for start in starts))
+    with progress_of("horizon='cv'", fits, verbose) as progress:
         ones = [search.one_step(progress) for search in searches]
         # Lagged inputs are taken only if they are clearly better.
         lagged = len(ones) > 1 and _error(ones[1]) < _BETTER * _error(ones[0])
@@ -175,21 +176,6 @@ def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
         return [(i, 0) for i in range(step // 2, len(parts), step)]
     # The last rows are nearest to what will be forecast.
     return [(i, len(Y) - max(2, len(Y) * enough // rows)) for i, (Y, _) in enumerate(parts)]
-
-
-@contextlib.contextmanager
-def _progress(fits: int, verbose: int) -> Iterator[Callable[[], object]]:
-    """Yield a callback, called after each fit, which draws a bar if ``verbose``."""
-    if not verbose:
-        yield lambda: None
-        return
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        yield lambda: None
-        return
-    with tqdm(total=fits, desc="horizon='cv'", unit="fit", leave=False) as bar:
-        yield bar.update
 
 
 def _error(candidate: _Candidate) -> float:

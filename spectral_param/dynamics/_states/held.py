@@ -8,6 +8,7 @@ import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Recording
+from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import folds_of
 from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order, require
 from spectral_param.dynamics._states.model import Innovations, Rows, filtered, predicted, rolled_out
@@ -30,7 +31,11 @@ class Found(NamedTuple):
 
 
 def fit_states(
-    recordings: list[Recording], states: int | Literal["cv"], options: Options, lead: int | None
+    recordings: list[Recording],
+    states: int | Literal["cv"],
+    options: Options,
+    lead: int | None,
+    verbose: int = 0,
 ) -> Found:
     """Return the fit of so many states; with a lead, or for "cv", rows are held out, too.
 
@@ -46,7 +51,7 @@ def fit_states(
         if lead is None:
             lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
         require(rows, 1)
-        n, errors = order(rows, options, lead)
+        n, errors = order(rows, options, lead, verbose)
     else:
         n = int(states)
         require(rows, n)
@@ -72,7 +77,9 @@ def folds(recordings: list[Rows], options: Options, lead: int) -> list[Fold]:
     return found
 
 
-def order(recordings: list[Rows], options: Options, lead: int) -> tuple[int, dict[int, float]]:
+def order(
+    recordings: list[Rows], options: Options, lead: int, verbose: int = 0
+) -> tuple[int, dict[int, float]]:
     """Return the order, and the error of each that was tried, on held-out rows: the mean of −log p of a row.
 
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
@@ -95,12 +102,14 @@ def order(recordings: list[Rows], options: Options, lead: int) -> tuple[int, dic
             "number of states, or record more."
         )
     errors: dict[int, float] = {}
-    for n in range(1, most + 1):
-        found = [unlikely(fold.problem.fit(n), *rows) for fold in some for rows in fold.held]
-        number = sum(map(len, found))
-        errors[n] = float(np.concatenate(found).mean())
-        if n - min(errors, key=errors.__getitem__) >= _PATIENCE:
-            break
+    with progress_of("states='cv'", most, verbose) as progress:
+        for n in range(1, most + 1):
+            found = [unlikely(fold.problem.fit(n), *rows) for fold in some for rows in fold.held]
+            number = sum(map(len, found))
+            errors[n] = float(np.concatenate(found).mean())
+            progress()
+            if n - min(errors, key=errors.__getitem__) >= _PATIENCE:
+                break
     least = min(errors.values())
     return min(n for n, error in errors.items() if number * (error - least) <= _CHANCE), errors
 

@@ -95,7 +95,8 @@ class Variates:
 def gain_of(A: Array, C: Array, Q: Array, S: Array, R: Array) -> Array | None:
     """Return the gain of the Kalman filter; None if the Riccati equation has no solution to rounding."""
     try:
-        P = scipy.linalg.solve_discrete_are(A.T, C.T, Q, R, s=S)
+        with np.errstate(all="ignore"):
+            P = scipy.linalg.solve_discrete_are(A.T, C.T, Q, R, s=S)
         K: Array = np.linalg.solve(C @ P @ C.T + R, (A @ P @ C.T + S).T).T
     except (np.linalg.LinAlgError, ValueError):
         return None

@@ -240,4 +240,7 @@ def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
     loud = StableLinearModel(horizon="cv", lead=5, verbose=1).fit(X)
     assert shown.count("one more") >= 4
     np.testing.assert_array_equal(quiet.A_, loud.A_)
+    del shown[:]
+    hidden = StableLinearModel(states="cv", lead=5, verbose=1).fit(driven[0][:50, :1])
+    assert shown.count("one more") == len(hidden.order_errors_)
     assert capsys.readouterr() == ("", "")

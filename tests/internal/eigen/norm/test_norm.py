@@ -138,7 +138,7 @@ def test_lapack_and_the_recorded_norm(dtype, scale) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("shape", [(70, 66), (800, 700)])
+@pytest.mark.parametrize("shape", [(70, 66), pytest.param((800, 700), marks=pytest.mark.nightly)])
 def test_a_norm_that_one_entry_holds_is_not_rounded_away(shape, dtype) -> None:
     """The entry is rounded in each of the n additions after it, up or down."""
     follower = NormFollower("tracking")
