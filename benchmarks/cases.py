@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from benchmarks import constraints, eigen, elsewhere, networks, plain, recurrences
 from benchmarks.case import Case
 
 # (n, batch, steps) of the papers' adding, copying and MNIST networks, and of characters.
 SEQUENCES = [(160, 50, 750), (192, 20, 2020), (170, 128, 784), (1030, 32, 50)]
-# Without activation.
-LINEAR = [(256, 128, 784), (64, 1, 10_000)]
+Linear = tuple[int, int, int, Literal["last", "all"]]
+# Without activation, and which states are read.
+LINEAR: list[Linear] = [
+    (256, 128, 784, "last"),
+    (64, 1, 10_000, "last"),
+    (64, 1, 10_000, "all"),
+    (16, 16, 2_000, "all"),
+]
+
+
 RECTANGLES = [(64, 16), (512, 512), (1024, 64), (1024, 256), (2048, 64), (768, 3072)]
 
 
@@ -38,7 +47,7 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
     sizes = (16, 32) if quick else (16, 32, 64, 128, 256, 512, 1024, 2048)
     batched = 8 if quick else 64
     sequences = [(16, 4, 10)] if quick else SEQUENCES
-    linear = [(4, 1, 400)] if quick else LINEAR
+    linear: list[Linear] = [(4, 1, 400, "last")] if quick else LINEAR
     lengths = (5, 10) if quick else (50, 100, 200, 400, 800, 1600, 3200)
     network = (16, 4) if quick else (160, 50)
     rectangles = [(16, 4)] if quick else RECTANGLES

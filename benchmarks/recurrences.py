@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,13 +89,14 @@ def growing_sequence(n: int, batch: int, steps: int) -> Case:
     return Case(f"{title}: {steps} steps", _contenders(n, batch, steps), curve=(title, "steps", steps))
 
 
-def linear_sequence(n: int, batch: int, steps: int) -> Case:
-    """A whole sequence without an activation, forward and backward, whose last state is read.
+def linear_sequence(n: int, batch: int, steps: int, read: Literal["last", "all"]) -> Case:
+    """A whole sequence without an activation, forward and backward.
 
     Args:
         n: Number of hidden units.
         batch: Number of sequences.
         steps: Number of time steps.
+        read: Which states are.
 
     Returns:
         The case.
@@ -102,20 +104,23 @@ def linear_sequence(n: int, batch: int, steps: int) -> Case:
     torch.manual_seed(0)
     x, h0 = torch.randn(steps * batch, 2), torch.zeros(batch, n)
     U, W = (torch.randn(n, 2) / 2**0.5).requires_grad_(), sp.init.henaff_(torch.empty(n, n)).requires_grad_()
-    sizes = [batch] * steps
+    sizes, is_last = [batch] * steps, read == "last"
 
     def ours() -> Tensor:
-        return sp.functional.rnn(x, h0, U, W, None, "identity", sizes, return_output=False)[1]
+        states, last = sp.functional.rnn(x, h0, U, W, None, "identity", sizes, return_output=not is_last)
+        return last if states is None else states
 
     def one_by_one() -> Tensor:
-        return rnn_fused(Cell(U, W, None, "identity"), Rows(x, h0, sizes, return_output=False))[1]
+        rows = Rows(x, h0, sizes, return_output=not is_last)
+        states, last = rnn_fused(Cell(U, W, None, "identity"), rows)
+        return last if states is None else states
 
     def training(forward: Callable[[], Tensor]) -> Run:
         return lambda: torch.autograd.grad(forward().mean(), (U, W))
 
     require_close(ours(), one_by_one(), 1e-4, "states")
     return Case(
-        f"recurrence without activation, forward and backward, last states read, n = {n}, batch {batch}, "
+        f"recurrence without activation, forward and backward, {read} states read, n = {n}, batch {batch}, "
         f"{steps} steps",
         {
             "many steps at a time": training(ours),

@@ -666,8 +666,8 @@ CHOICES = (
     Fault(
         "lengths: many linear steps at a time are taken of sequences that end before others",
         "spectral_param/_recurrence/linear.py",
-        "rows.return_output or rows.sizes[-1] != batch",
-        "rows.return_output",
+        "    if rows.sizes[-1] != batch:\n        return None\n",
+        "",
         fault_test("linear_recurrence"),
     ),
 )

@@ -34,7 +34,7 @@ def choose(cell: Cell, rows: Rows) -> Path:
 
     - ``"fused"``: a named activation, W as a matrix, tensors of one dtype, and no tracer, transform
       or forward-mode AD.
-    - ``"linear"``: as fused, for the last state without an activation, if many steps at a time are faster.
+    - ``"linear"``: as fused, without an activation, if many steps at a time are faster.
     - ``"operator"``: the fused path inside torch.compile, as one opaque operator.
     - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
     """
@@ -65,8 +65,7 @@ def run(cell: Cell, rows: Rows) -> Result:
     if path == "operator":
         return rnn_operator(cell, rows)
     if path == "linear":
-        last = linear.rnn_linear(cell, rows)
-        return rnn_fused(cell, rows) if last is None else (None, last)
+        return linear.rnn_linear(cell, rows) or rnn_fused(cell, rows)
     with autocast_off(rows.x):
         if path == "checkpointed":
             return rnn_checkpointed(cell, rows)

@@ -1,12 +1,14 @@
-r"""The last state of the recurrence without an activation, computed many steps at a time.
+r"""The recurrence without an activation, computed many steps at a time.
 
 Without an activation, L steps are one affine map:
 :math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`. For L a power of two, log2 L squarings give
 :math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
 depends on the batch. The sequence is divided into stretches of L steps. The last state then takes, for each
-stretch, a product of the inputs with these rows and a product with :math:`W^L`.
+stretch, a product of the inputs with these rows and a product with :math:`W^L`. This also gives the states at
+which the stretches start. If all states are needed, an ordinary recurrence of L steps computes them, for all
+stretches side by side.
 
-All of this is computed in float64, and the state is rounded at the end, for two reasons. In float32 the
+All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
 error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;
 those of a step-by-step recurrence are independent and grow only with its square root. And the separate sums
 of b and U x would be large even if b and U x cancel in each step.
@@ -14,18 +16,19 @@ of b and U x would be large even if b and U x cancel in each step.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param._context import full_precision
-from spectral_param._matrices import to_double
 from spectral_param._recurrence.fused import rnn_fused
-from spectral_param._recurrence.sequence import Cell, Rows, first_states
+from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
-# Overheads of a step, a doubling and the setup, as numbers of multiplications that take as long in a forward
-# pass. The gradient scales all costs equally. Fitted on a CPU.
-STEP, DOUBLING, SETUP = 80_000, 800_000, 4_000_000
+# Overheads of a step, a doubling, the setup, and copying a number, as numbers of multiplications that take as
+# long in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
+STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
 def exponent(cell: Cell, rows: Rows) -> int | None:
@@ -33,69 +36,135 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
-    if rows.return_output or rows.sizes[-1] != batch:
+    if rows.sizes[-1] != batch:
         return None
-    # The inputs are copied. With checkpoints, memory is more important than time.
-    if rows.checkpoint_every is not None and 4 * m > n:
+    # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
+    if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
         return None
+    return fastest_exponent(steps, batch, m, n, rows.return_output)
+
+
+def fastest_exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
+    """Return :func:`exponent` for sequences of equal length."""
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
-        response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (m + 1) * n
-        return SETUP + response + stretches * (STEP + 2 * batch * n * n)
+        response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (features + 1) * n
+        carried = stretches * (STEP + 2 * batch * n * n)
+        again = 2 * SETUP + length * STEP + steps * batch * n * (n + COPY) if return_output else 0
+        return SETUP + response + carried + again
 
+    one_by_one = steps * (STEP + batch * n * n)
     j = min(range(1, steps.bit_length()), key=cost, default=None)
-    return j if j is not None and 1.5 * cost(j) < steps * (STEP + batch * n * n) else None
+    return j if j is not None and 1.5 * cost(j) < one_by_one else None
 
 
-def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Tensor | None:
-    """Return the last state, computed 2^top steps at a time; by default top is :func:`exponent`.
+@dataclasses.dataclass(frozen=True)
+class _Response:
+    """The affine maps of 2^j steps, for j = 0, 1, ..., top, in double precision.
+
+    Attributes:
+        powers: ``powers[j]`` is W to the power of 2^j.
+        rows: (W^k [U b])ᵀ stacked, the largest k first, ``(2^top · (m + 1), n)``. b is the weight of an
+            additional input, which is 1.
+    """
+
+    powers: list[Tensor]
+    rows: Tensor
+
+    def driven(self, x: Tensor, j: int) -> Tensor:
+        """Return the states ``(s, B, n)`` that s stretches of 2^j inputs x reach from zero."""
+        length, (_, batch, m) = 1 << j, x.shape
+        inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
+        states = inputs @ self.rows[-length * m :]
+        return states.view(-1, batch, states.shape[-1])
+
+    def is_finite(self) -> bool:
+        """Return whether nothing has overflowed; infinity times zero would give NaN."""
+        # If only the sums overflow, the step-by-step path runs unnecessarily, with the same result.
+        sums = torch.stack([t.detach().sum() for t in (*self.powers, self.rows)])
+        return bool(sums.isfinite().all())
+
+
+def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, top: int) -> _Response:
+    W = weight_hh.to(torch.promote_types(weight_hh.dtype, torch.float64))
+    n = len(W)
+    rows = torch.eye(n).to(W) if weight_ih is None else weight_ih.mT.to(W)
+    rows = torch.cat([rows, W.new_zeros(1, n) if bias is None else bias.to(W)[None]])
+    powers = [W]
+    for _ in range(top):
+        rows = torch.cat([rows @ powers[-1].mT, rows])
+        powers.append(powers[-1] @ powers[-1])
+    return _Response(powers, rows)
+
+
+def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
+    """Run the recurrence 2^top steps at a time; by default top is :func:`exponent`.
 
     Where the loop gives infinity, for instance for infinite inputs, this function may give NaN.
 
     Returns:
         None if a power of W overflows, although the states may be finite.
     """
-    top = exponent(cell, rows) if top is None else top
-    assert top is not None
-    return _last_state(rows.x, first_states(cell, rows), cell, top)
+    return _rnn_linear(rows.x, cell, rows, exponent(cell, rows) if top is None else top)
 
 
 @full_precision
-def _last_state(x: Tensor, h0: Tensor, cell: Cell, top: int) -> Tensor | None:
+def _rnn_linear(x: Tensor, cell: Cell, rows: Rows, top: int | None) -> Result | None:
     U, W, b, _ = cell
     assert isinstance(W, Tensor)
-    powers, response = _response(U, to_double(W), b, top)
-    # If only the sums overflow, the step-by-step path runs unnecessarily, with the same result.
-    sums = torch.stack([t.detach().sum() for t in (*powers, response)])
-    if not bool(sums.isfinite().all()):
+    assert top is not None
+    response = _response(U, W, b, top)
+    if not response.is_finite():
         return None
+    h0 = first_states(cell, rows)
+    with_ones = F.pad(x.unflatten(0, (-1, len(h0))).to(response.rows), (0, 1), value=1.0)
+    if rows.return_output:
+        return _all_states(with_ones, h0, cell, rows, response)
+    return None, _last_state(with_ones, h0.to(response.rows), response).to(h0)
 
-    def driven(x: Tensor, j: int) -> Tensor:
-        """Return the states ``(s, B, n)`` that s stretches of 2^j inputs x reach from zero."""
-        length, (_, batch, m) = 1 << j, x.shape
-        inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
-        return (inputs @ response[-length * m :]).view(-1, batch, len(W))
 
-    # b is the weight of an additional input, which is 1.
-    x, h = F.pad(x.unflatten(0, (-1, len(h0))).to(response), (0, 1), value=1.0), h0.to(response)
+def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
+    top = len(response.powers) - 1
     left = len(x) % (1 << top)
     # The remaining steps come first, in stretches given by the binary digits of their number.
     digits = [j for j in range(top) if left >> j & 1]
     *parts, rest = x.split([*(1 << j for j in digits), len(x) - left])
     for j, part in zip(digits, parts, strict=True):
-        h = h @ powers[j].mT + driven(part, j)[0]
-    stretches = driven(rest, top)
-    stretched = Rows(stretches.flatten(0, 1), h, [len(h)] * len(stretches), return_output=False)
-    return rnn_fused(Cell(None, powers[top], None, "identity"), stretched)[1].to(h0)
+        h = h @ response.powers[j].mT + response.driven(part, j)[0]
+    return _carry(h, response.driven(rest, top), response.powers[top])[1]
 
 
-def _response(U: Tensor | None, W: Tensor, b: Tensor | None, top: int) -> tuple[list[Tensor], Tensor]:
-    """Return W to the powers of 2^j, j ≤ top, and (W^k [U b])ᵀ stacked, k < 2^top, the largest k first."""
-    rows = torch.eye(len(W)).to(W) if U is None else U.mT.to(W)
-    rows = torch.cat([rows, W.new_zeros(1, len(W)) if b is None else b.to(W)[None]])
-    powers = [W]
-    for _ in range(top):
-        rows = torch.cat([rows @ powers[-1].mT, rows])
-        powers.append(powers[-1] @ powers[-1])
-    return powers, rows
+def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response: _Response) -> Result:
+    x = rows.x.unflatten(0, (-1, len(h0)))
+    top = len(response.powers) - 1
+    length, (steps, batch, _) = 1 << top, x.shape
+    stretches, left = divmod(steps, length)
+    driven = response.driven(with_ones[: stretches * length], top)
+    carried = _carry(h0.to(driven), driven, response.powers[top])[0].to(h0)
+    # The last stretch may have fewer steps; it is treated as a shorter sequence.
+    starts = torch.cat([h0[None], carried if left else carried[:-1]])
+    full, tail = x.split([stretches * length, left])
+    full = full.unflatten(0, (stretches, length)).transpose(0, 1)
+    stretched = Rows(
+        torch.cat([torch.cat([full[:left], tail[:, None]], dim=1).flatten(0, 2), full[left:].flatten(0, 2)]),
+        starts.flatten(0, 1),
+        [(stretches + 1) * batch] * left + [stretches * batch] * (length - left),
+    )
+    all_states, ends = rnn_fused(cell, stretched)
+    assert all_states is not None
+    with_tail, without = all_states.tensor_split([left * (stretches + 1) * batch])
+    with_tail = with_tail.unflatten(0, (left, stretches + 1, batch))
+    without = without.unflatten(0, (length - left, stretches, batch))
+    states = torch.cat([with_tail[:, :-1], without]).transpose(0, 1).flatten(0, 2)
+    # A clone, because a view would keep all other states in memory.
+    return torch.cat([states, with_tail[:, -1].flatten(0, 1)]), ends[-batch:].clone()
+
+
+def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states after each stretch, and the last one."""
+    stretches, batch, n = driven.shape
+    one_by_one = Rows(driven.flatten(0, 1), h, [batch] * stretches)
+    states, last = rnn_fused(Cell(None, power, None, "identity"), one_by_one)
+    assert states is not None
+    return states.view(stretches, batch, n), last

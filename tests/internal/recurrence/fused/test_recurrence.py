@@ -34,9 +34,9 @@ def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=Tru
     return fused.rnn_fused(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes, every, return_output))
 
 
-def rnn_linear(x, h0, U, W, b, top):
-    rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, False)
-    return None, linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
+def rnn_linear(x, h0, U, W, b, top, return_output):
+    rows = Rows(x, h0, [len(h0)] * (len(x) // len(h0)), None, return_output)
+    return linear.rnn_linear(Cell(U, W, b, "identity"), rows, top)
 
 
 @examples(25)
@@ -98,23 +98,25 @@ def test_who_takes_the_fast_path(dtype, nonlinearity) -> None:
 @given(
     j=st.sampled_from([1, 2, 4]),
     steps=st.sampled_from([16, 23, 37]),
+    of=st.sampled_from([(0, 1), (0,), (1,)]),
     dtype=st.sampled_from([torch.float64, torch.complex128]),
     bias=st.booleans(),
     linear=st.booleans(),
 )
-def test_many_linear_steps_equal_the_reference(j, steps, dtype, bias, linear) -> None:
+def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear) -> None:
     sizes = [3] * steps
     args = arguments(sizes, 2, 5, dtype, bias, linear, "identity")
-    found = results(rnn_linear, args, j, of=(1,))
-    assert_same(found, results(rnn_reference, args, "identity", sizes, of=(1,)), 1e-11)
+    found = results(rnn_linear, args, j, 0 in of, of=of)
+    assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
 
 
+@pytest.mark.parametrize("return_output", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_derivatives_of_many_linear_steps(dtype) -> None:
+def test_derivatives_of_many_linear_steps(return_output, dtype) -> None:
     args = arguments([2] * 7, 1, 2, dtype, nonlinearity="identity")
 
     def run(*args):
-        return rnn_linear(*args, 2)[1]
+        return tuple(t for t in rnn_linear(*args, 2, return_output) if t is not None)
 
     assert gradcheck(run, args, check_batched_grad=True)
     assert gradgradcheck(run, args, fast_mode=True)
@@ -135,29 +137,28 @@ def taken(monkeypatch) -> list[int]:
     return calls
 
 
-def test_who_takes_many_steps(taken) -> None:
+@pytest.mark.parametrize("return_output", [True, False])
+def test_who_takes_many_steps(return_output, taken) -> None:
     sizes = [2] * 800
     args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
-    found = results(rnn, args, "identity", sizes, return_output=False, of=(1,))
+    found = results(rnn, args, "identity", sizes, return_output=return_output, of=(1,))
     assert len(taken) == 1
     assert 2 <= taken[0] <= 11
     assert_same(found, results(rnn_fused, args, "identity", sizes, of=(1,)), 1e-10)
     x, *rest = args
-    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=False)[1], found[0]]
+    both = [rnn(x.unflatten(0, (800, 2)), *rest, "identity", return_output=return_output)[1], found[0]]
     assert_same(both[:1], both[1:], 1e-13)
     assert len(taken) == 2
     torch.func.vmap(lambda h: rnn(x, h, *rest[1:], "identity", sizes)[1])(rest[0][None])
-    rnn(*args, "identity", sizes)
-    packed = [2] * 799 + [1]
+    rnn(*args, "identity", sizes, checkpoint_every=2)
     rnn(
-        *arguments(packed, 2, 8, torch.float64, nonlinearity="identity"),
+        *arguments([2] * 799 + [1], 2, 8, torch.float64, nonlinearity="identity"),
         "identity",
-        packed,
-        return_output=False,
+        [2] * 799 + [1],
     )
-    rnn(*args, "tanh", sizes, return_output=False)
-    rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes, return_output=False)
-    rnn(x[:20], *rest, "identity", [2] * 10, return_output=False)
+    rnn(*args, "tanh", sizes)
+    rnn(*(None if a is None else a.to("meta") for a in args), "identity", sizes)
+    rnn(x[:20], *rest, "identity", [2] * 10, return_output=return_output)
     assert len(taken) == 2
     rnn(*args, "identity", sizes, checkpoint_every=2, return_output=False)
     assert len(taken) == 3
@@ -165,8 +166,6 @@ def test_who_takes_many_steps(taken) -> None:
 
 def test_the_number_of_linear_steps_at_a_time_fits() -> None:
     lengths, batches = [1, 2, 3, 10, 100, 10_000], [1, 100, 10_000, 1_000_000]
-    for steps, batch, n in itertools.product(lengths, batches, [1, 64, 1024]):
-        cell = Cell(torch.empty(n, 1), torch.empty(n, n), None, "identity")
-        x = torch.empty(steps * batch, 1, device="meta")
-        top = linear.exponent(cell, Rows(x, None, [batch] * steps, return_output=False))
+    for steps, batch, n, wants_all in itertools.product(lengths, batches, [1, 64, 1024], [True, False]):
+        top = linear.fastest_exponent(steps, batch, 1, n, wants_all)
         assert top is None or 1 <= 1 << top <= steps
