@@ -337,9 +337,15 @@ def _targets(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]
                 found.append((full, owner, name))
     if not found:
         shown = names if len(names) <= 20 else [*names[:20], f"and {len(names) - 20} others"]
+        hook = ""
+        if f"{pattern}_orig" in names or f"{pattern}_v" in names:
+            hook = (
+                " A hook computes it: call torch.nn.utils.remove_spectral_norm, remove_weight_norm or "
+                "prune.remove first."
+            )
         raise ValueError(
             f"tensor_name: expected the name of a tensor of {type(module).__name__}, or a pattern of names, "
-            f"got {pattern!r}. It has {', '.join(shown) or 'no tensors'}."
+            f"got {pattern!r}. It has {', '.join(shown) or 'no tensors'}.{hook}"
         )
     return found
 

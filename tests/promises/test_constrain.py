@@ -396,7 +396,7 @@ def test_groups_of_a_convolution_are_its_gates() -> None:
 
 def test_a_pruned_weight_is_refused() -> None:
     layer = prune.random_unstructured(torch.nn.Linear(4, 4), "weight", 0.5)
-    for name in ("weight_orig", "weight_mask", "weight*"):
+    for name in ("weight", "weight_orig", "weight_mask", "weight*"):
         with refused("weight", "prune"):
             sp.constrain(layer, name, sp.ScaledCayley())
     prune.remove(layer, "weight")
@@ -407,7 +407,7 @@ def test_a_pruned_weight_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
 def test_a_weight_that_a_hook_computes_is_refused(kind) -> None:
     layer = getattr(torch.nn.utils, kind)(torch.nn.Linear(4, 4))
-    for name in (*(key for key, _ in layer.named_parameters() if key != "bias"), "weight*"):
+    for name in (*(key for key, _ in layer.named_parameters() if key != "bias"), "weight", "weight*"):
         with refused("weight", f"remove_{kind}"):
             sp.constrain(layer, name, sp.ScaledCayley())
     getattr(torch.nn.utils, f"remove_{kind}")(layer)  # The remedies.
