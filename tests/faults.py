@@ -1910,7 +1910,7 @@ DIAGONAL = (
         "spectral_param/analysis/_layer_constants.py",
         "return float(leader.bound.max()) * (1 + rounding)",
         "return float(leader.pair.value.max()) * (1 + rounding)",
-        promise("analysis/test_lipschitz.py", "linear_layer or attack"),
+        promise("analysis/test_lipschitz.py", "every_frequency"),
     ),
     Fault(
         "margin: two logits move as one",

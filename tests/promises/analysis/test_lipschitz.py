@@ -112,6 +112,18 @@ def test_the_constant_of_a_linear_layer_bounds_its_norm_closely(module, shape) -
     )
 
 
+@pytest.mark.parametrize("taps", [2, 3, 5, 8])
+def test_the_constant_of_a_convolution_covers_every_frequency(taps) -> None:
+    """A computation on a grid of them misses the largest norm, which lies between two."""
+    omega = torch.linspace(0, torch.pi, 20_001, dtype=torch.float64)
+    phases = torch.exp(1j * omega[:, None] * torch.arange(taps))
+    for _ in range(5):
+        layer = nn.Conv1d(2, 3, taps, padding=taps, dtype=torch.float64).eval()
+        symbols = torch.einsum("wk,oik->woi", phases, layer.weight.detach().to(phases.dtype))
+        largest = torch.linalg.matrix_norm(symbols, 2).max()
+        assert largest <= lipschitz(layer) <= 1.1 * largest
+
+
 @pytest.mark.parametrize(
     ("kind", "size"), [(nn.BatchNorm1d, ()), (nn.BatchNorm2d, (2, 2)), (nn.BatchNorm3d, (2, 1, 2))]
 )
