@@ -104,6 +104,19 @@ class Parametrization(nn.Module):
         """
         raise NotImplementedError
 
+    def _start_only(self, W: Tensor, project: bool, what: str, remedy: str) -> Tensor | tuple[Tensor, ...]:
+        """Return :meth:`start`, where the originals of a weight cannot be computed.
+
+        Raises:
+            InManifoldError: At an assignment.
+        """
+        if not project:
+            raise InManifoldError(
+                f"{type(self).__name__}: expected the weight that was read last, got another one, whose "
+                f"{what} cannot be computed. {remedy}"
+            )
+        return self.start(W)
+
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight, without those of frozen originals.
 

@@ -19,7 +19,7 @@ from spectral_param._parametrizations.base import (
     on_rows,
 )
 from spectral_param._parametrizations.decoded import permutation, permutation_to_digits
-from spectral_param.errors import InManifoldError, UnsupportedDtypeError
+from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._fourier import fourier_operator
 
 
@@ -76,15 +76,13 @@ class FourierUnitary(Parametrization):
         phases = as_real(phases).to(v.real.dtype)
         return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the paper's start at registration."""
-        if not project:
-            raise InManifoldError(
-                "FourierUnitary: expected the weight that was read last, got another one, whose parameters "
-                "cannot be computed. Copy the trained tensors instead (load_state_dict), or take "
-                "ScaledCayley or Givens, which reach every unitary weight."
-            )
-        return self.start(W)
+        remedy = (
+            "Copy the trained tensors instead (load_state_dict), or take ScaledCayley or Givens, which reach "
+            "every unitary weight."
+        )
+        return self._start_only(W, project, "parameters", remedy)
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""

@@ -19,8 +19,7 @@ from spectral_param._parametrizations.base import (
     on_rows,
 )
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.errors import InManifoldError
+from spectral_param._parametrizations.orthogonal import orthogonal_part
 from spectral_param.functional._checks import check_choice, check_finite, whole_number
 from spectral_param.functional._givens import (
     ORDERS,
@@ -117,17 +116,13 @@ class Givens(Parametrization):
         n = W.shape[-1]
         layers = self._num_layers(n)
         if self.order == "fft" or layers < n:
-            if not project:
-                raise InManifoldError(
-                    f"Givens: expected the weight that was read last, got another one, whose {layers} "
-                    f"{self.order} layers of rotations cannot be computed. Copy the trained angles instead "
-                    "(load_state_dict), or take layers=None, which reaches every orthogonal weight."
-                )
-            return self.start(W)
-        if not project:
-            check_orthogonal(W, eps, "Givens")
-        if project or eps > torch.finfo(W.dtype).eps:
-            W = polar_factor(W)
+            what = f"{layers} {self.order} layers of rotations"
+            remedy = (
+                "Copy the trained angles instead (load_state_dict), or take layers=None, which reaches every "
+                "orthogonal weight."
+            )
+            return self._start_only(W, project, what, remedy)
+        W = orthogonal_part(W, eps, project, "Givens")
         matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
         theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))
         return self._originals(W, *map(torch.from_numpy, (theta, phi, d)))

@@ -17,8 +17,7 @@ from spectral_param._parametrizations.base import (
     on_rows,
 )
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.errors import InManifoldError
+from spectral_param._parametrizations.orthogonal import orthogonal_part
 from spectral_param.functional._checks import check_finite, whole_number
 from spectral_param.functional._householder import (
     all_reflections,
@@ -154,17 +153,12 @@ class Householder(Parametrization):
         self._check_reflections(W)
         check_finite(W, "Householder")
         if count < n:
-            if not project:
-                raise InManifoldError(
-                    f"Householder: expected the weight that was read last, got another one, whose {count} "
-                    "reflections cannot be computed. Copy the trained vectors instead (load_state_dict), or "
-                    "take reflections=None, which reaches every orthogonal weight."
-                )
-            return self.start(W)
-        if not project:
-            check_orthogonal(W, eps, "Householder")
-        if project or eps > torch.finfo(W.dtype).eps:
-            W = polar_factor(W)
+            remedy = (
+                "Copy the trained vectors instead (load_state_dict), or take reflections=None, which reaches "
+                "every orthogonal weight."
+            )
+            return self._start_only(W, project, f"{count} reflections", remedy)
+        W = orthogonal_part(W, eps, project, "Householder")
         vectors, d = all_reflections(W)
         if W.is_complex():
             return vectors, d.angle()

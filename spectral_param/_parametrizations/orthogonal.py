@@ -16,6 +16,17 @@ def polar_factor(W: Tensor) -> Tensor:
     return factor
 
 
+def orthogonal_part(W: Tensor, eps: float, project: bool, name: str) -> Tensor:
+    """Return the polar factor at registration; else W if it is orthogonal, up to rounding of ``eps``.
+
+    Raises:
+        InManifoldError: If it is not.
+    """
+    if not project:
+        check_orthogonal(W, eps, name)
+    return polar_factor(W) if project or eps > torch.finfo(W.dtype).eps else W
+
+
 def check_orthogonal(W: Tensor, eps: float, name: str) -> None:
     """Raise unless WᴴW = I up to rounding; ``name`` is the parametrization.
 

@@ -92,18 +92,14 @@ class SingularValues(Parametrization):
         left, right, _ = _factors(originals)
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the originals of U, of V, and f."""
         n = W.shape[-1]
         check_finite(W, "SingularValues")
         if self.left.count(n) < n:
-            if not project:
-                raise InManifoldError(
-                    "SingularValues: expected the weight that was read last, got another one, whose "
-                    f"{self.left.count(n)} reflections on each side cannot be computed. Copy the state_dict "
-                    "instead, or take reflections=None, which reaches every weight of the set."
-                )
-            return self.start(W)
+            what = f"{self.left.count(n)} reflections on each side"
+            remedy = "Copy the state_dict instead, or take reflections=None"
+            return self._start_only(W, project, what, f"{remedy}, which reaches every weight of the set.")
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding
