@@ -240,7 +240,10 @@ class BoundedGain(Parametrization):
                 changes = change(found, inner, n), change(in_units(found, 1 / d), in_units(inner, 1 / d), n)
                 if max(changes) <= max(room, rounding):
                     return K, T
-        remedy = "Register it in float64, or a system of smaller couplings" if project else _REMEDY
+        remedy = _REMEDY
+        if project:
+            exact = "" if dtype == torch.float64 else ", or in float64"
+            remedy = f"Register a system of smaller couplings{exact}"
         raise InManifoldError(
             f"BoundedGain: expected a weight whose gain {dtype} can prove, got one of a gain of "
             f"{self.gain * gain:.9g} for whose storage functions rounding errors are too large. {remedy}."
