@@ -27,7 +27,7 @@ from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.copies import RESETS
 from spectral_param._parametrizations.foreign import originals_for
-from spectral_param.functional._checks import check_module, described, finfo_eps, whole_number
+from spectral_param.functional._checks import check_module, described, whole_number
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -289,7 +289,7 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         weight.copy_(sample())
         return
     trial = copy.deepcopy(link)
-    originals = originals_for(trial, weight.detach(), eps=finfo_eps(weight.dtype), project=True)
+    originals = originals_for(trial, weight.detach(), eps=torch.finfo(weight.dtype).eps, project=True)
     weight.copy_(trial(*originals))
 
 

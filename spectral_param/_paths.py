@@ -49,8 +49,5 @@ SPARSE_DENSE_LIMIT = 5000
 
 # How a constraint finds a radius or a norm: by LAPACK, or followed from read to read; "auto" by the size.
 Solver = Literal["auto", "dense", "tracking"]
-
-
-def least_size(solver: Solver, auto: int) -> float:
-    """Return from which smaller side on matrices are followed, for the size at which "auto" begins to."""
-    return {"dense": math.inf, "auto": auto, "tracking": 0}[solver]
+# From which smaller side on matrices are followed; with "auto" from a size of the table above.
+FOLLOWED_FROM = {"dense": math.inf, "tracking": 0}

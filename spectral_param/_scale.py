@@ -36,6 +36,13 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
     return torch.view_as_complex(parts / scale[..., None])
 
 
+def of_ordinary_size(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
+    """Return T divided by the power of two below its largest entry where that is extreme, and the divisor."""
+    scale = power_of_two_scale(T.detach())
+    scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
+    return divided(T, scale), scale
+
+
 def power_of_two(entries: Array) -> float:
     """Return the power of two at or below the largest modulus; 1 if it is zero or not finite."""
     largest = float(np.abs(entries).max(initial=0.0))

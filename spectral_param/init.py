@@ -17,7 +17,7 @@ from torch import Tensor
 from spectral_param._eigen import sparse
 from spectral_param._matrices import to_double
 from spectral_param.errors import NotFiniteError, NotProvenError
-from spectral_param.functional._checks import finfo_eps, is_finite, square_blocks
+from spectral_param.functional._checks import is_finite, square_blocks
 from spectral_param.functional._contraction import (
     ContractionCertificate,
     certificate,
@@ -319,7 +319,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     scalings = [coordinates(matrix) for matrix in matrices.each]
     norms = [norm_bound(scaled(*pair)) for pair in zip(matrices.each, scalings, strict=True)]
     # Rounding the entries adds this, whatever Θ is.
-    room = 1 + 2 * finfo_eps(_dtype_of(W)) * len(scalings[0]) ** 0.5
+    room = 1 + 2 * torch.finfo(_dtype_of(W)).eps * len(scalings[0]) ** 0.5
     factors = torch.tensor(norms, dtype=torch.float64).mul(room).reciprocal() * ((rate - (1 - leak)) / leak)
     if is_sparse(W):
         W = scaled_(W, float(factors))

@@ -535,7 +535,7 @@ class NormFollower:
 
     def __init__(self, solver: _paths.Solver) -> None:
         self.solver: _paths.Solver = solver
-        self.least_size = _paths.least_size(solver, _paths.TRACKED_NORM)
+        self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_NORM)
         self._known: tuple[State, Last] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

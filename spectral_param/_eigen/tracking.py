@@ -478,7 +478,7 @@ class Follower:
 
     def __init__(self, solver: _paths.Solver) -> None:
         self.solver: _paths.Solver = solver
-        self.least_size = _paths.least_size(solver, _paths.TRACKED_RADIUS)
+        self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_RADIUS)
         self._states: list[State | None] = []
         self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
         _FOLLOWERS[self.handle] = self

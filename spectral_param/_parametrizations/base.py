@@ -17,7 +17,7 @@ from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
-from spectral_param.functional._checks import check_matrix, finfo_eps
+from spectral_param.functional._checks import check_choices, check_matrix
 
 
 class Parametrization(nn.Module):
@@ -58,8 +58,18 @@ class Parametrization(nn.Module):
     #: The attribute that has the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
     _bound = ""
 
-    def __init__(self) -> None:
+    def __init__(self, **choices: tuple[str, Any]) -> None:
+        """Construct a constraint without a weight.
+
+        Args:
+            choices: Arguments of the subclass's constructor that become attributes: the value, and the
+                ``Literal`` that has the values allowed.
+
+        Raises:
+            ValueError: If a value is not allowed.
+        """
         super().__init__()
+        vars(self).update(check_choices(**choices))
         self.gates = 1
         self.kernel_dims = 0
         self.strides: tuple[int, ...] = ()
@@ -72,6 +82,7 @@ class Parametrization(nn.Module):
         self.register_buffer("_like_real", torch.empty(0), persistent=False)
         self._from_paper = False
         self._is_after = False
+        self._warned = False  # Of a matrix without a derivative.
         self._use = ""  # The weight that the constraint belongs to, for a message.
         self._memory = Memory()
 
@@ -228,7 +239,7 @@ class Parametrization(nn.Module):
             originals = self.start(self._split(at_least_float32(W.detach())))
         else:
             originals = self._unconstrain(W.detach(), project=is_first)
-        self._shape, self._from_paper, self._is_after = W.shape, False, False
+        self._shape, self._from_paper, self._is_after, self._warned = W.shape, False, False, False
         self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
@@ -245,7 +256,7 @@ class Parametrization(nn.Module):
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
             eps: Relative rounding error that X may have; by default that of its dtype.
         """
-        eps = finfo_eps(X.dtype) if eps is None else eps
+        eps = torch.finfo(X.dtype).eps if eps is None else eps
         trial = copy.deepcopy(self)
         try:
             check_matrix(X, type(self).__name__)
@@ -325,7 +336,7 @@ class Parametrization(nn.Module):
 
     def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of a weight. The weight of the last read is always in the set."""
-        eps = finfo_eps(W.dtype)
+        eps = torch.finfo(W.dtype).eps
         try:
             return self.unconstrain(self._split(at_least_float32(W)), eps=eps, project=project)
         except InManifoldError as error:
@@ -351,7 +362,7 @@ class Parametrization(nn.Module):
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""
-        return self._layout.split(W)
+        return W if self._layout == PLAIN else self._layout.split(W)
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
@@ -409,7 +420,7 @@ class Parametrization(nn.Module):
         if has_no_values(W):
             return W.detach().clone()
         originals = self.unconstrain(
-            self._split(at_least_float32(W.detach())), eps=finfo_eps(W.dtype), project=False
+            self._split(at_least_float32(W.detach())), eps=torch.finfo(W.dtype).eps, project=False
         )
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)

@@ -47,29 +47,40 @@ class Bounded(Parametrization):
 
     _is_present = False  # Whether the weight has given the bound, or is to give it.
 
-    def _set_bound(self, name: str, value: Bound) -> None:
-        """Take the argument ``name`` of the constructor.
+    def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
+        """Construct a constraint without a weight.
+
+        Args:
+            name: The attribute of the bound.
+            value: The bound.
+            choices: As of the base class.
 
         Raises:
-            ValueError: If it is no bound of this kind.
+            ValueError: If the value is no bound of this kind, or a choice is not allowed.
         """
-        self._bound, self._is_present = name, isinstance(value, str)
-        setattr(self, name, value)
+        super().__init__(**choices)
+        vars(self).update(_bound=name, _is_present=isinstance(value, str))
+        values = self._checked(value)
+        if isinstance(values, Tensor) and (values.ndim or isinstance(value, Tensor)):
+            self._take_numbers(values)
+        else:
+            vars(self)[name] = values.item() if isinstance(values, Tensor) else values
 
     def _as_bound(self, value: Any) -> Any:
-        """Return "present" and the constructor's number as they are, and make a buffer of others."""
+        """Return "present" as it is, and make a buffer of numbers."""
         name, values = self._bound, self._checked(value)
         if not isinstance(values, Tensor):
             return values
         buffer = self._buffers.get(name)
         if values.ndim == 0 and buffer is not None:
             values = values.expand(buffer.shape).clone()
-        is_first = buffer is None and vars(self).get(name) is None  # The constructor's.
-        if values.ndim == 0 and is_first and not isinstance(value, Tensor) and not self._is_present:
-            return values.item()
-        vars(self).pop(name, None)
-        self.register_buffer(name, self._beside_weight(values))
+        self._take_numbers(values)
         return self._buffers[name]
+
+    def _take_numbers(self, values: Tensor) -> None:
+        """Make the numbers the buffer of the bound."""
+        vars(self).pop(self._bound, None)
+        self.register_buffer(self._bound, self._beside_weight(values))
 
     def _checked(self, value: Any) -> Tensor | Literal["present"]:
         """Return a bound as numbers in double precision that are not the caller's tensor."""
@@ -108,6 +119,12 @@ class Bounded(Parametrization):
             )
         self._buffers.pop(name, None)
         setattr(self, name, size.detach())
+
+    def _bound_at(self, W: Tensor, size: Tensor, project: bool) -> Tensor:
+        """Return :meth:`_bound_for` matrices of this size; "present" takes it first, as at registration."""
+        if self._takes_present(project):
+            self._take_present(size)
+        return self._bound_for(W, size)
 
     def _takes_present(self, project: bool) -> bool:
         """Return whether the weight at hand gives the bound: at registration, or because none has yet."""

@@ -26,7 +26,6 @@ from spectral_param.functional._checks import (
     check_finite,
     check_real,
     check_tensor,
-    finfo_eps,
     is_finite,
     whole_number,
 )
@@ -130,7 +129,9 @@ class BoundedGain(Parametrization):
 
     def constrain(self, K: Tensor, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for K ``(..., n + m, n + p)`` and T ``(..., n, n)``."""
-        eps = max(finfo_eps(K.dtype), finfo_eps(self.dtype))  # The weight may be in half precision.
+        eps = max(
+            torch.finfo(K.dtype).eps, torch.finfo(self.dtype).eps
+        )  # The weight may be in half precision.
         return bounded(as_real(K), as_real(T), self.gain, self.radius, eps)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, Tensor]:
@@ -214,7 +215,7 @@ class BoundedGain(Parametrization):
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
-        n, rounding, eps = self.states, 10 * len(V) * eps, finfo_eps(dtype)
+        n, rounding, eps = self.states, 10 * len(V) * eps, torch.finfo(dtype).eps
         d = units(V, n)
         V = in_units(V, d)
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)

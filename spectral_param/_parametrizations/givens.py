@@ -20,9 +20,8 @@ from spectral_param._parametrizations.base import (
 )
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import orthogonal_part
-from spectral_param.functional._checks import check_choice, check_finite, whole_number
+from spectral_param.functional._checks import check_finite, whole_number
 from spectral_param.functional._givens import (
-    ORDERS,
     Order,
     eliminate,
     givens_operator,
@@ -71,20 +70,19 @@ class Givens(Parametrization):
     the weight of the last evaluation can be assigned.
     """
 
+    order: Order
     signs: Tensor | None
 
     acts_after = False
 
     def __init__(self, layers: int | None = None, order: Order = "rectangular") -> None:
-        super().__init__()
-        check_choice(order, "order", ORDERS)
+        super().__init__(order=(order, Order))
         layers = None if layers is None else whole_number(layers, "layers", otherwise=" or None")
         if layers is not None and order == "fft":
             raise ValueError(
                 f"layers: expected None for order='fft', which always has log2 n layers, got {layers}."
             )
         self.layers = layers
-        self.order: Order = order
         self.register_buffer("signs", None)
 
     def constrain(self, *originals: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +17,9 @@ from spectral_param._parametrizations.spectral_radius import rounding_tolerance
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import (
-    check_choice,
     check_finite,
     check_real,
     check_time,
-    finfo_eps,
     is_finite,
 )
 from spectral_param.functional._diagonal_metric import (
@@ -123,6 +121,8 @@ class LyapunovForm(Bounded):
 
     acts_after = False
 
+    metric: Metric
+
     def __init__(
         self,
         radius: Bound | None = None,
@@ -131,22 +131,19 @@ class LyapunovForm(Bounded):
         growth: float | None = None,
         metric: Metric = "full",
     ) -> None:
-        super().__init__()
-        check_choice(metric, "metric", get_args(Metric))
         check_time(radius, abscissa)
+        if abscissa is None:
+            super().__init__("radius", 1.0 if radius is None else radius, metric=(metric, Metric))
+            self.abscissa: Bound | None = None
+        else:
+            super().__init__("abscissa", abscissa, metric=(metric, Metric))
+            self.radius: Bound | None = None
         if growth is not None and not (is_finite(growth) and growth >= 1):
             raise ValueError(
                 f"growth: expected a finite number >= 1 or None, got {growth!r}. With 1, no step increases "
                 "the norm; the norm of the power k = 0 is 1."
             )
-        self.radius: Bound | None = None
-        self.abscissa: Bound | None = None
-        if abscissa is None:
-            self._set_bound("radius", 1.0 if radius is None else radius)
-        else:
-            self._set_bound("abscissa", abscissa)
         self.growth = None if growth is None else float(growth)
-        self.metric = metric
 
     def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
@@ -158,7 +155,7 @@ class LyapunovForm(Bounded):
             factor = radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
             return lyapunov.stable(X, factor)
         # In double precision: it costs little beside what the bounds are for.
-        V = self._map(to_double(X), finfo_eps(X.dtype))
+        V = self._map(to_double(X), torch.finfo(X.dtype).eps)
         return self._placed(V.to(X.dtype))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -196,9 +193,9 @@ class LyapunovForm(Bounded):
         W = init.disc_(torch.empty_like(like))
         W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
         if self._is_diagonal():
-            return self._diagonal_inverses(W, finfo_eps(W.dtype), project=True)
+            return self._diagonal_inverses(W, torch.finfo(W.dtype).eps, project=True)
         bound = self._bound_for(W)
-        return self._inverses(W, bound, bound, finfo_eps(W.dtype), project=True)
+        return self._inverses(W, bound, bound, torch.finfo(W.dtype).eps, project=True)
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
@@ -270,9 +267,7 @@ class LyapunovForm(Bounded):
         """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
-        if self._takes_present(project):
-            self._take_present(size)
-        bound = self._bound_for(W)
+        bound = self._bound_at(W, size, project)
         if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
             raise InManifoldError(
                 f"LyapunovForm: expected a weight of spectral {self._bound} <= {readable(bound)}, got "
@@ -282,7 +277,7 @@ class LyapunovForm(Bounded):
 
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
         """Return an original of a matrix near V, and the largest error of an entry before it is rounded."""
-        eps = finfo_eps(dtype)
+        eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
         found, least, fewest = V.new_empty(0), math.inf, math.inf
         for room in _ROOMS:
@@ -305,7 +300,7 @@ class LyapunovForm(Bounded):
         """Return V of an original in the dtype of the weight, as :meth:`constrain` computes it."""
         if self.growth is None and self.abscissa is None:
             return to_double(lyapunov.stable(X, 1.0))
-        return self._map(to_double(X), finfo_eps(X.dtype))
+        return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
         """Return originals of V, each one closer than that before it, unless V is outside."""
@@ -343,15 +338,15 @@ class LyapunovForm(Bounded):
 
     def _eps_of(self, X: Tensor) -> float:
         """Return the rounding error of the weight, which may be in half precision where X is not."""
-        return max(finfo_eps(X.dtype), finfo_eps(self.dtype))
+        return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
 
     def _diagonal_map(self, X: Tensor) -> Tensor:
         """Return W."""
-        exact = to_double(X)
         if self.abscissa is None:
             rate = self._number()
-            rates = self._bound_for(X, exact)[..., None, None] if rate is None else rate
+            rates = self._bound_for(X, to_double(X))[..., None, None] if rate is None else rate
             return contracting(X, rates, self._condition(), self._eps_of(X))
+        exact = to_double(X)
         shift = self._bound_for(X, exact).abs()[..., None, None]
         V = dissipative_diagonal(exact, self._condition(), self._eps_of(X), shift)
         return self._placed(V).to(X.dtype)

@@ -25,7 +25,7 @@ from spectral_param.functional._cayley import (
     skew_cayley,
     tall_inverse,
 )
-from spectral_param.functional._checks import check_finite, finfo_eps, whole_number
+from spectral_param.functional._checks import check_finite, whole_number
 
 Found: TypeAlias = tuple[Inverse | ShortInverse, Tensor | Array | None]
 
@@ -155,7 +155,7 @@ class ScaledCayley(Parametrization):
             self._check_no_count()
         if is_tall:
             # A random matrix with orthonormal columns: the papers have square ones only.
-            return self.unconstrain(torch.randn_like(like), eps=finfo_eps(like.dtype), project=True)
+            return self.unconstrain(torch.randn_like(like), eps=torch.finfo(like.dtype).eps, project=True)
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():
             return T, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,9 @@ from spectral_param._parametrizations.foreign import adapted, count_free, origin
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import (
-    check_choice,
     check_finite,
     check_real,
     check_time,
-    finfo_eps,
     is_finite,
 )
 from spectral_param.functional._schur import (
@@ -114,6 +112,8 @@ class SchurForm(Parametrization):
 
     acts_after = False
 
+    form: Form
+
     def __init__(
         self,
         P: nn.Module | None = None,
@@ -124,8 +124,7 @@ class SchurForm(Parametrization):
         departure: float | None = None,
         delta: float = 1e-4,
     ) -> None:
-        super().__init__()
-        check_choice(form, "form", get_args(Form))
+        super().__init__(form=(form, Form))
         if radius is not None and not (is_finite(radius) and radius > 0):
             raise ValueError(f"radius: expected a finite positive number or None, got {radius!r}.")
         if abscissa is not None and not is_finite(abscissa):
@@ -148,7 +147,6 @@ class SchurForm(Parametrization):
                 f"{type(self.P).__name__}. Take SkewExponential() or ScaledCayley(). For a bound on the "
                 "moduli of the eigenvalues write SchurForm(radius=...)."
             )
-        self.form = form
         self.radius = radius
         self.abscissa = abscissa
         self.departure = departure
@@ -311,7 +309,7 @@ class SchurForm(Parametrization):
         """Return blocks that keep the bounds after :meth:`constrain` has scaled their departure."""
         # At registration the tolerance is the rounding error of the computation. That of a weight in half
         # precision would let too much pass.
-        rounding = finfo_eps(W.dtype) if project else eps
+        rounding = torch.finfo(W.dtype).eps if project else eps
         moved = self._moved_inside(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
         distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
@@ -339,7 +337,7 @@ class SchurForm(Parametrization):
                 "and register a new instance, which scales its non-normal part."
             )
         # Relative distance from the bound, where the map is not invertible, that rounding needs.
-        room = max(16 * finfo_eps(W.dtype), eps)
+        room = max(16 * torch.finfo(W.dtype).eps, eps)
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
         return scale_departure(moved, torch.where(ratio > 0, factor, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.functional._checks import check_choice, check_finite, check_real
+from spectral_param.functional._checks import check_finite, check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 
 Angles = Literal["henaff", "cayley"]
@@ -55,12 +55,11 @@ class SkewExponential(Parametrization):
     """
 
     shapes = "tall"
+    angles: Angles
     base: Tensor | None
 
     def __init__(self, angles: Angles = "henaff") -> None:
-        super().__init__()
-        check_choice(angles, "angles", get_args(Angles))
-        self.angles = angles
+        super().__init__(angles=(angles, Angles))
         self.register_buffer("base", None)
 
     def find(self, T: Tensor) -> Tensor | None:  # type: ignore[override]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.sign_pattern import SignPattern
 from spectral_param._parametrizations.spectral_radius import rounding_tolerance, warn_degenerate
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_choice, check_finite
+from spectral_param.functional._checks import check_finite
 
 Mode = Literal["equal", "at_most"]
 
@@ -62,13 +62,10 @@ class SpectralAbscissa(Bounded):
     assignable_after = True
 
     abscissa: Bound
+    mode: Mode
 
     def __init__(self, abscissa: Bound = 0.0, mode: Mode = "equal") -> None:
-        super().__init__()
-        check_choice(mode, "mode", get_args(Mode))
-        self._set_bound("abscissa", abscissa)
-        self.mode = mode
-        self._warned = False
+        super().__init__("abscissa", abscissa, mode=(mode, Mode))
 
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
@@ -120,9 +117,7 @@ class SpectralAbscissa(Bounded):
         """Return T = W, shifted if W is outside the set."""
         check_finite(W, "SpectralAbscissa")
         triple = dominant_eigentriple(W, "real")
-        if self._takes_present(project):
-            self._take_present(triple.eigenvalue.real)
-        shift = triple.eigenvalue.real - self._bound_for(W)
+        shift = triple.eigenvalue.real - self._bound_at(W, triple.eigenvalue.real, project)
         outside = shift > rounding_tolerance(W, triple, eps)
         if self.mode == "equal":
             outside |= -shift > rounding_tolerance(W, triple, eps)
@@ -135,7 +130,6 @@ class SpectralAbscissa(Bounded):
                 "instead, or remove the parametrization, set the weight and register a new instance, which "
                 "projects it."
             )
-        self._warned = False
         return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
 
     def start(self, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from spectral_param._parametrizations.spectral_radius import warn_degenerate
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_choice, check_finite, finfo_eps
+from spectral_param.functional._checks import check_finite
 
 Mode = Literal["equal", "at_most"]
 # Number of rounding errors by which the bound of a norm may exceed c before a weight is scaled.
@@ -94,21 +94,19 @@ class SpectralNorm(Bounded):
     takes_all_kernels = True
     assignable_after = True
 
+    norm: Bound
+    mode: Mode
+    solver: Solver
+
     def __init__(
         self,
         norm: Bound = 1.0,
         mode: Mode = "at_most",
         solver: Solver = "auto",
     ) -> None:
-        super().__init__()
-        check_choice(mode, "mode", get_args(Mode))
-        check_choice(solver, "solver", get_args(Solver))
-        self._set_bound("norm", norm)
-        self.mode = mode
-        self.solver = solver
+        super().__init__("norm", norm, mode=(mode, Mode), solver=(solver, Solver))
         self.tracking = NormFollower(solver)
         self.kernels = KernelFollower(solver)
-        self._warned = False
 
     def find(self, T: Tensor) -> _Found:  # type: ignore[override]
         """Return the norms of T and their bounds."""
@@ -170,15 +168,13 @@ class SpectralNorm(Bounded):
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
         c = self._bound_for(T, bound)
-        return ~(bound <= c * (1 + _ROUNDINGS * finfo_eps(T.dtype)))
+        return ~(bound <= c * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, scaled if W is outside the set."""
         check_finite(W, "SpectralNorm")
         bound = self._bound_of(W)
-        if self._takes_present(project):
-            self._take_present(bound)
-        c = self._bound_for(W, bound)
+        c = self._bound_at(W, bound, project)
         tolerance = 10 * max(W.shape[-2:]) * eps * c
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
@@ -194,7 +190,6 @@ class SpectralNorm(Bounded):
                 "parametrization, set the weight and register a new instance, which projects it."
             )
         self.tracking.forget()
-        self._warned = False
         factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
         return W * factor[..., None, None]
 

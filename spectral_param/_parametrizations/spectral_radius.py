@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +24,9 @@ from spectral_param._matrices import to_double
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._paths import Solver
-from spectral_param._scale import balanced, divided, power_of_two_scale
+from spectral_param._scale import balanced, divided, of_ordinary_size
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import check_choice, check_finite, finfo_eps
+from spectral_param.functional._checks import check_finite
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -106,6 +106,9 @@ class SpectralRadiusNorm(Bounded):
     """
 
     radius: Bound
+    mode: Mode
+    solver: Solver
+    of: Of
     latched: Tensor | None
 
     def __init__(
@@ -115,17 +118,9 @@ class SpectralRadiusNorm(Bounded):
         solver: Solver = "auto",
         of: Of = "weight",
     ) -> None:
-        super().__init__()
-        check_choice(mode, "mode", get_args(Mode))
-        check_choice(solver, "solver", get_args(Solver))
-        check_choice(of, "of", get_args(Of))
-        self._set_bound("radius", radius)
-        self.mode = mode
-        self.solver = solver
-        self.of = of
+        super().__init__("radius", radius, mode=(mode, Mode), solver=(solver, Solver), of=(of, Of))
         self.register_buffer("latched", None)
         self.tracking = Follower(solver)
-        self._warned = False
 
     assignable_after = True
 
@@ -148,7 +143,7 @@ class SpectralRadiusNorm(Bounded):
             found = _Found(triple, regular, abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs())
         else:
             # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-            scale = _extreme_scale(T)
+            _, scale = of_ordinary_size(T)
             found = _Found(triple, regular, triple.eigenvalue.abs())
             # A device is asked once. Its doubts are about a T of ordinary size.
             asked = torch.stack([(scale != 1).any(), *self._doubts(T, scale, found)])
@@ -193,8 +188,7 @@ class SpectralRadiusNorm(Bounded):
             return T
         if found is not None and found.regular:
             return self._constrain_regular(T, found)
-        scale = _extreme_scale(T.detach())
-        S = divided(T, scale)
+        S, scale = of_ordinary_size(T)
         A = self._measured(S)
         rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
         scale = scale[..., 0, 0]
@@ -235,8 +229,7 @@ class SpectralRadiusNorm(Bounded):
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = W, scaled if W is outside the set."""
         check_finite(W, "SpectralRadiusNorm")
-        scale = _extreme_scale(W)
-        S = divided(W, scale)
+        S, scale = of_ordinary_size(W)
         scale = scale[..., 0, 0]
         A = self._measured(S)
         followed = project and W.shape[-1] >= self.tracking.least_size
@@ -246,10 +239,9 @@ class SpectralRadiusNorm(Bounded):
             triple, _ = self.tracking.follow(A)
         else:
             triple = dominant_eigentriple(A)
-        if self._takes_present(project):
-            self._take_present(scale * triple.eigenvalue.abs())
-        radius, size = self._bound_for(W), triple.eigenvalue.abs()
+        size = triple.eigenvalue.abs()
         rho = scale * size
+        radius = self._bound_at(W, rho, project)
         # At registration only the latch asks: a read scales the weight all the same.
         tolerance = _ROUNDINGS * eps * radius if project else scale * rounding_tolerance(A, triple, eps)
         nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
@@ -263,7 +255,6 @@ class SpectralRadiusNorm(Bounded):
             self.latched = outside.to(W.real.dtype)
         if not followed:
             self.tracking.forget()
-        self._warned = False
         return torch.where(outside[..., None, None], S * (radius / size)[..., None, None], W)
 
     def start(self, like: Tensor) -> Tensor:
@@ -352,15 +343,9 @@ def warn_degenerate(message: str) -> None:
     warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
 
 
-def _extreme_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
-    """Return the power of two next to the largest entry if that entry is extreme, else 1."""
-    scale = power_of_two_scale(T)
-    return torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
-
-
 def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
     """Return where ρ(S) is zero in working precision, or 1/ρ overflows for scale·S."""
-    return (rho <= _rounding(S, finfo_eps(S.dtype))) | (rho * scale < torch.finfo(S.dtype).tiny)
+    return (rho <= _rounding(S, torch.finfo(S.dtype).eps)) | (rho * scale < torch.finfo(S.dtype).tiny)
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)

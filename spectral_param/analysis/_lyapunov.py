@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spectral_param.analysis._quadratic_form import LyapunovCertificate
 from spectral_param.analysis._quadratic_form import lyapunov_certificate as quadratic_certificate
-from spectral_param.functional._checks import check_choice, is_finite
+from spectral_param.functional._checks import check_choices, is_finite
 from spectral_param.functional._contraction import ContractionCertificate, contraction_certificate
 
 Metric = Literal["full", "diagonal"]
@@ -76,7 +76,7 @@ def lyapunov_certificate(
         >>> bool(certificate.rate <= 0.95)
         True
     """
-    check_choice(metric, "metric", ("full", "diagonal"))
+    check_choices(metric=(metric, Metric))
     if radius is not None and not (is_finite(radius) and radius > 0):
         raise ValueError(f"lyapunov_certificate: radius: expected a finite number > 0, got {radius!r}.")
     if metric == "full":

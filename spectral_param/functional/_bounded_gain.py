@@ -52,13 +52,12 @@ from spectral_param._context import is_plain
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._node import node
 from spectral_param._scale import balanced
-from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import least_norm
 from spectral_param.functional._h_infinity import h_infinity
 from spectral_param.functional._lyapunov import contraction_inverse, solved, sum_of_powers
 from spectral_param.functional._systems import System
 
-_EPS = finfo_eps(torch.float64)
+_EPS = torch.finfo(torch.float64).eps
 _TINY = float(torch.finfo(torch.float64).tiny)
 # Of the margin with which a storage function is sought.
 _FRACTIONS = np.array([0.1, 1e-2, 1e-4])

@@ -57,7 +57,7 @@ from spectral_param._context import (
 )
 from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
-from spectral_param.functional._checks import check_square, finfo_eps, with_arrays
+from spectral_param.functional._checks import check_square, with_arrays
 
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
@@ -205,7 +205,7 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
         inner = inner + B.mH @ (B @ Zx)
     defect = (Z.mH @ inner - Zx).abs().amax()
     # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
-    return Z if defect.item() < 8 * n**0.5 * finfo_eps(T.dtype) else None
+    return Z if defect.item() < 8 * n**0.5 * torch.finfo(T.dtype).eps else None
 
 
 def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
@@ -424,7 +424,7 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     check_square(A, "scaled_cayley")
     if is_plain(A):
         defect, size = ((A + A.mH).detach().abs().max(), A.detach().abs().max())
-        if bool(defect > 10 * A.shape[-1] * finfo_eps(A.dtype) * size):
+        if bool(defect > 10 * A.shape[-1] * torch.finfo(A.dtype).eps * size):
             raise ValueError(
                 f"scaled_cayley: expected a skew A, got one with max |A + Aᴴ| = {float(defect):.1e}. Pass "
                 "(A - A.mH) / 2."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -64,10 +64,12 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
     return int(value)
 
 
-def check_choice(value: object, name: str, choices: tuple[Any, ...]) -> None:
-    """Raise unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}.")
+def check_choices(**arguments: tuple[Any, Any]) -> dict[str, Any]:
+    """Return the values of the arguments; raise unless each is one of those that its ``Literal`` allows."""
+    for name, (value, allowed) in arguments.items():
+        if value not in get_args(allowed):
+            raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value!r}.")
+    return {name: value for name, (value, _) in arguments.items()}
 
 
 def check_bool(value: object, name: str) -> None:
@@ -218,8 +220,3 @@ def square_blocks(X: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n,
             "Eigenvalues exist for square matrices only."
         )
     return X if rows == n else X.unflatten(-2, (rows // n, n))
-
-
-def finfo_eps(dtype: torch.dtype) -> float:
-    """Return the spacing of floating point numbers at 1 for a real or complex dtype."""
-    return float(torch.finfo(dtype).eps)

@@ -45,7 +45,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,10 +55,9 @@ from spectral_param._context import is_on_host, is_plain
 from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param._node import node
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import finfo_eps
 from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
 
-_EPS = finfo_eps(torch.float64)
+_EPS = torch.finfo(torch.float64).eps
 
 
 def log_coordinates(theta: Tensor, condition: float) -> Tensor:  # (..., n) -> (..., n)
@@ -84,14 +83,14 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
         return contracting_reference(X, rate, condition, eps)
     reference = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
     x = X.detach()
-    found = _value(to_double(x), rate / _room(X, eps), condition)
-    W = found[0].to(x.dtype, copy=True)
-    if found[-1].ndim == 0:  # H is well conditioned, and a gradient needs no more digits than X.
-        found = tuple(t.to(x.dtype) for t in found)
+    W, *found = _value(to_double(x), rate / _room(X, eps), condition)
+    W = W.to(x.dtype)
+    if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
+        found = [t if t is None else t.to(x.dtype) for t in found]
     kind = found[0].dtype
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_pull_back(x.to(kind), G.to(kind), condition, *found).to(x.dtype),)
+        return (_pull_back(x.to(kind), G.to(kind), W, *found).to(x.dtype),)
 
     return node(W, pull_back, reference, X)
 
@@ -119,7 +118,12 @@ def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tenso
 
 def _ratios(d: Tensor) -> Tensor:  # (..., n) -> (..., n, n)
     """Return Θ_j/Θ_i."""
-    return d.exp()[..., None, :] * (-d).exp()[..., :, None]
+    return _quotients(d.exp())
+
+
+def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (..., n) -> (..., n, n)
+    """Return Θ_j/Θ_i times ``factor`` for the diagonal of Θ."""
+    return (factor * scales[..., None, :]) / scales[..., :, None]
 
 
 def _room(X: Tensor, eps: float) -> float:
@@ -127,33 +131,42 @@ def _room(X: Tensor, eps: float) -> float:
     return 1 + eps * n**0.5 + 4 * n * _EPS
 
 
-def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Tensor, ...]:
-    """Return W, C, Θ_j/Θ_i times ``scale``, and a Cholesky factor of H/s² and s, all in double precision."""
+def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...]:
+    """Return W and what the gradient needs, all in double precision.
+
+    Returns:
+        W, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² and s, which is None for 1.
+    """
     K, theta = X[..., :-1, :], X[..., -1, :]
-    if is_on_host(K) and bool((K.square().sum(dim=(-2, -1)) <= K.shape[-1]).all()):
+    n, size = K.shape[-1], None
+    H = K.mT @ K
+    diagonal = H.diagonal(dim1=-2, dim2=-1)
+    if is_on_host(K) and diagonal.sum(dim=-1).amax().item() <= n:
         # Triangular solves lose what √cond H loses, which is at most 2√n.
-        H = K.mT @ K
-        H.diagonal(dim1=-2, dim2=-1).add_(0.25).mul_(1 + 2 * K.shape[-1] * _EPS)
-        L, size = torch.linalg.cholesky_ex(H).L, X.new_ones(())
+        diagonal.add_(0.25).mul_(1 + 2 * n * _EPS)
+        L = torch.linalg.cholesky_ex(H).L
         C = torch.cholesky_solve(K.mT, L)
     else:
         C, size, L = lyapunov.contraction_factors(K)
-    ratios = _ratios(log_coordinates(theta, condition)) * scale
-    return C * ratios, C, ratios, L, size
+    c = _half_log(condition)
+    bent = torch.tanh(theta / c)
+    ratios = _quotients((c * bent).exp(), scale)
+    return C * ratios, C, ratios, bent, L, size
 
 
 def _pull_back(
-    X: Tensor, G: Tensor, condition: float, W: Tensor, C: Tensor, ratios: Tensor, L: Tensor, size: Tensor
+    X: Tensor, G: Tensor, W: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
 ) -> Tensor:
     """Return the gradient, as the formulas at the top."""
     K = X[..., :-1, :]
-    T = torch.cholesky_solve(G * ratios, L) / size.square()
+    T = torch.cholesky_solve(G * ratios, L)
+    if size is not None:
+        T = T / size.square()
     half = T @ C.mT
     P = G * W
-    c = _half_log(condition)
-    slope = 1 - torch.tanh(X[..., -1:, :] / c).square()
-    g_theta = (P.sum(dim=-2, keepdim=True) - P.sum(dim=-1)[..., None, :]) * slope
-    return torch.cat([T.mT - K @ (half + half.mT), g_theta], dim=-2)
+    g_theta = torch.ops.aten.tanh_backward(P.sum(dim=-2) - P.sum(dim=-1), bent)
+    g_K = lyapunov.plus(T.mT, K, half + half.mT, alpha=-1.0)
+    return torch.cat([g_K, g_theta[..., None, :]], dim=-2)
 
 
 # The way back: one given matrix, in double precision --------------------------------------------------
@@ -243,7 +256,9 @@ def _nearest(
     d = least(V, condition, enough=enough).log
     beyond, meant, X = attempt(d, 0.0)
     # As near as V can come.
-    goal = float((meant - exact).abs().max()) + 10 * len(V) * finfo_eps(dtype) * float(exact.abs().max())
+    goal = float((meant - exact).abs().max()) + 10 * len(V) * torch.finfo(dtype).eps * float(
+        exact.abs().max()
+    )
     found, fewest = X.to(dtype), math.inf
     for limit in (math.inf, condition, *_CONDITIONS):
         if limit <= condition:

@@ -26,7 +26,7 @@ from spectral_param._context import full_precision, is_on_host, is_plain, is_tra
 from spectral_param._matrices import Array, identity_like
 from spectral_param._node import node
 from spectral_param.functional._cayley import of_real_skew
-from spectral_param.functional._checks import check_real, check_square, finfo_eps, with_arrays
+from spectral_param.functional._checks import check_real, check_square, with_arrays
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]
@@ -48,7 +48,7 @@ class _Steps(NamedTuple):
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
     """Return the exponentials, the bounds of the norms that decided about s, on the host, and the steps."""
-    limit = (finfo_eps(A.dtype) / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
+    limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
     # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
     norm = _norm(A)
     if is_on_host(A):

@@ -50,7 +50,7 @@ import cmath
 import itertools
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -62,10 +62,9 @@ from spectral_param import _paths
 from spectral_param._context import promoted
 from spectral_param._matrices import Array
 from spectral_param._node import matmul
-from spectral_param.functional._checks import check_choice, with_arrays
+from spectral_param.functional._checks import check_choices, with_arrays
 
 Order = Literal["rectangular", "fft"]
-ORDERS = get_args(Order)
 Angles = NDArray[np.float64]
 
 
@@ -149,7 +148,7 @@ def givens_operator(
 
 def _layers(n: int, rotations: int, order: Order) -> int:
     """Return the number L of layers with this number of rotations."""
-    check_choice(order, "order", ORDERS)
+    check_choices(order=(order, Order))
     most = max_layers(n, order)
     for layers in [most] if order == "fft" else range(1, most + 1):
         if num_rotations(n, layers, order) == rotations:

@@ -71,7 +71,6 @@ from spectral_param._context import is_on_host, is_plain, solve
 from spectral_param._matrices import identity_like
 from spectral_param._node import node
 from spectral_param._scale import balanced
-from spectral_param.functional._checks import finfo_eps
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
 _DOUBLINGS = 64
@@ -87,7 +86,7 @@ def stable(X: Tensor, radius: float | Tensor = 1.0) -> Tensor:  # (..., 2n, n) -
 
 
 def _reference(X: Tensor, radius: float | Tensor) -> Tensor:
-    return radius * stable_rounded(X, finfo_eps(X.dtype))
+    return radius * stable_rounded(X, torch.finfo(X.dtype).eps)
 
 
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
@@ -187,7 +186,7 @@ def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
 
 
 def _enlargement(H: Tensor, eps: float | None = None) -> float:
-    return 2 * H.shape[-1] * (finfo_eps(H.dtype) if eps is None else eps)
+    return 2 * H.shape[-1] * (torch.finfo(H.dtype).eps if eps is None else eps)
 
 
 def _tiny(H: Tensor) -> float:
@@ -218,16 +217,16 @@ def _backward(G: Tensor, X: Tensor, V: Tensor, pair: Tensor, L: Tensor, *divided
     T = torch.cholesky_solve(G, L)
     half = T @ V.mH
     QN, SN_2 = (pair @ (half + half.mH)).chunk(2, dim=-2)
-    g_Q = _plus(QN, S, T.mH, beta=-1.0)
-    g_S = _plus(_plus(SN_2, pair.chunk(2, dim=-2)[0], T, beta=-0.5), K.mH, g_Q)
+    g_Q = plus(QN, S, T.mH, beta=-1.0)
+    g_S = plus(plus(SN_2, pair.chunk(2, dim=-2)[0], T, beta=-0.5), K.mH, g_Q)
     for divisor in divisors:
         g_S = g_S / divisor
     return torch.cat([g_Q @ S.mH, g_S], dim=-2)
 
 
-def _plus(C: Tensor, A: Tensor, B: Tensor, beta: float = 1.0) -> Tensor:
-    """Return beta C + AB, for one matrix in one call, which for small ones is what takes the time."""
-    return torch.addmm(C, A, B, beta=beta) if C.ndim == 2 else beta * C + A @ B
+def plus(C: Tensor, A: Tensor, B: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """Return beta C + alpha AB, for one matrix in one call, which for small ones is what takes the time."""
+    return torch.addmm(C, A, B, beta=beta, alpha=alpha) if C.ndim == 2 else beta * C + alpha * (A @ B)
 
 
 def _forward(X: Tensor) -> tuple[Tensor, ...]:
@@ -318,7 +317,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
     """Return P with its eigenvalues moved to an interval [m, m growth²] in the middle of them."""
     values, vectors = torch.linalg.eigh(P)
-    values = values.clamp(min=float(values[-1]) * finfo_eps(P.dtype))
+    values = values.clamp(min=float(values[-1]) * torch.finfo(P.dtype).eps)
     if values[-1] <= growth**2 * values[0]:
         return P
     middle = float(values[0].sqrt() * values[-1].sqrt())
@@ -344,7 +343,7 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
         return torch.full_like(V, torch.nan)
     B, scale = balanced(host)
     # Rounding must not move an eigenvalue of modulus 1 outside.
-    inside = 1 - 16 * len(V) * finfo_eps(V.dtype)
+    inside = 1 - 16 * len(V) * torch.finfo(V.dtype).eps
     V, d = inside * torch.from_numpy(B), torch.from_numpy(scale)
     P = sum_of_powers(V, identity_like(V))
     form = torch.linalg.inv_ex(sum_of_powers(V.mH, torch.linalg.inv_ex(P).inverse)).inverse

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param._recurrence.sequence import reversal
-from spectral_param.functional._checks import check_bool, check_tensor, finfo_eps, is_finite, whole_number
+from spectral_param.functional._checks import check_bool, check_tensor, is_finite, whole_number
 
 
 class SequenceLayer(nn.Module):
@@ -248,7 +248,7 @@ def converted(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
             f"{name}: expected a real tensor for a network of {dtype}, got {x.dtype}. Give the network a "
             "complex dtype, or split the tensor into real and imaginary parts."
         )
-    if (x.is_complex() or x.is_floating_point()) and finfo_eps(x.dtype) < finfo_eps(dtype):
+    if (x.is_complex() or x.is_floating_point()) and torch.finfo(x.dtype).eps < torch.finfo(dtype).eps:
         kind = dtype if x.is_complex() else dtype.to_real()
         raise ValueError(
             f"{name}: expected a tensor of no higher precision than the network of {dtype}, got {x.dtype}. "

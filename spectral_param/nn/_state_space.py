@@ -17,7 +17,7 @@ from spectral_param._parametrizations.base import as_tuple
 from spectral_param._recurrence.dispatch import run
 from spectral_param._recurrence.sequence import Cell, Rows, first_states, previous
 from spectral_param.errors import UnsupportedDtypeError
-from spectral_param.functional._checks import check_bool, chosen_dtype, described, finfo_eps, whole_number
+from spectral_param.functional._checks import check_bool, chosen_dtype, described, whole_number
 from spectral_param.functional._systems import is_system, system_of
 from spectral_param.nn._cell import PicklableModule, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
@@ -228,7 +228,7 @@ class StateSpaceCell(PicklableModule):
             return
         chain: Any = self.parametrizations[name]  # type: ignore[index]
         like = originals_of(chain)[0]
-        found = chain[0].unconstrain(W.to(like.dtype), eps=finfo_eps(like.dtype), project=True)
+        found = chain[0].unconstrain(W.to(like.dtype), eps=torch.finfo(like.dtype).eps, project=True)
         for original, value in zip(originals_of(chain), as_tuple(found), strict=True):
             original.copy_(value)
 
