@@ -467,14 +467,14 @@ class StableLinearModel(Fitted):
             _say(no_better(error), 4)
         deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
         newest = [Y[self.delays - 1 :] for Y in rows]
-        left = [
-            residuals(of_units.restored(*model), fold.where, parts, coordinates, newest, lead)
-            for fold, model in zip(held, models, strict=True)
-        ]
+        left = None
+        if models:
+            places = [fold.where for fold in held]
+            in_units = [of_units.restored(*model) for model in models]
+            left = residuals(in_units, places, parts, coordinates, newest, lead)
         X, after = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
         noise = self._noise_of(fit, X, after, np.vstack([U for _, U in parts]))
-        known = np.concatenate(left) if left else None
-        return _Fitted(fit, coordinates, deviation, choice, error, seen.period, noise, known)
+        return _Fitted(fit, coordinates, deviation, choice, error, seen.period, noise, left)
 
     def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
         """Raise a ValueError if a column is constant and the fit needs its unit."""

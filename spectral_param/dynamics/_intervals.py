@@ -51,8 +51,9 @@ def check_interval(caller: str, coverage: object, interval: object) -> float | N
 
 
 def sorted_sizes(residuals: Array) -> Array:
-    """Return the absolute residuals ``(origins, lead, n)``, sorted, those that are not known last."""
-    return np.sort(np.abs(residuals), axis=0)
+    """Return the absolute residuals ``(origins, lead, n)`` in place, sorted, those that are not known last."""
+    np.abs(residuals, out=residuals).sort(axis=0)
+    return residuals
 
 
 def conformal(sizes: Array, steps: int, coverage: float) -> Array:
@@ -90,8 +91,8 @@ def spread(A: Array, Q: Array, steps: int, coordinates: Coordinates) -> Array:
 
 
 def residuals(
-    model: tuple[Array, Array, Array],
-    where: Places,
+    models: list[tuple[Array, Array, Array]],
+    places: list[Places],
     parts: list[Part],
     coordinates: Coordinates,
     rows: list[Array],
@@ -99,18 +100,17 @@ def residuals(
 ) -> Array:
     """Return the residuals of forecasts from every held-out row, ``(origins, lead, columns)``.
 
-    The model A, B, c and the parts are in the user's units; rows has the row that each state stands for.
-    What lies behind the block is NaN.
+    Each model A, B, c, for the places that its fit has not seen, and the parts are in the user's units; rows
+    has the row that each state stands for. What lies behind the block is NaN.
     """
-    A, B, c = model
-    found = []
-    for i, begin, end in where:
-        X, U = parts[i][0][begin : end - 1], parts[i][1][begin : end - 1]
-        count = len(X)
-        r = np.full((count, lead, rows[i].shape[1]), np.nan)
-        driven = U @ B.T + c
-        for k in range(min(lead, count)):
-            X = X[: count - k] @ A.T + driven[k:]
-            r[: count - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-        found.append(r)
-    return np.concatenate(found)
+    origins = sum(end - begin - 1 for where in places for _, begin, end in where)
+    found, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
+    for (A, B, c), where in zip(models, places, strict=True):
+        for i, begin, end in where:
+            X, U = parts[i][0][begin : end - 1], parts[i][1][begin : end - 1]
+            count, driven = len(X), U @ B.T + c
+            for k in range(min(lead, count)):
+                X = X[: count - k] @ A.T + driven[k:]
+                found[known : known + count - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
+            known += count
+    return found
