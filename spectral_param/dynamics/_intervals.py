@@ -51,7 +51,7 @@ def check_interval(caller: str, coverage: object, interval: object) -> float | N
 
 
 def sorted_sizes(residuals: Array) -> Array:
-    """Return the absolute residuals ``(origins, lead, n)`` in place, sorted, those that are not known last."""
+    """Return the absolute residuals ``(origins, lead, n)``, sorted in place, unknown ones last."""
     np.abs(residuals, out=residuals).sort(axis=0)
     return residuals
 
