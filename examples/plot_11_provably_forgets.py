@@ -26,6 +26,7 @@ torch.manual_seed(0)
 # has slopes between 0 and 1, so the difference of the next states is :math:`D W (h - h')`, where D is
 # diagonal with entries in [0, 1]. Which D it is depends on the input. But every D commutes with every
 # diagonal Θ, so
+#
 # .. math:: ‖Θ(h_t - h_t')‖ ≤ ‖ΘWΘ^{-1}‖\, ‖Θ(h_{t-1} - h_{t-1}')‖.
 #
 # :class:`spectral_param.nn.ContractingRNN` keeps :math:`‖ΘWΘ^{-1}‖_2` at most at the ``rate``, for all values

@@ -77,7 +77,7 @@ def constrain(
             a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
             result of the last one: only that one is sure to hold. Constraints are copied; the given one is
             not changed. If the tensor already has a parametrization, the constraint acts after it: on the
-            weight that it returns.
+            weight that it returns. To replace one, remove it first.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
@@ -101,6 +101,9 @@ def constrain(
     of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
     constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
     padding, and bounds the norm of the layer.
+
+    Warns:
+        UserWarning: If torch's ``orthogonal``, ``spectral_norm`` or ``weight_norm`` acts before it.
     """
     # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
@@ -113,6 +116,7 @@ def constrain(
             _check_kind(owner, name, chain, gates)
             _check_target(module, owner, name, init)
     before = [_Snapshot(owner, name) for _, owner, name in targets]
+    stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_torch(owner, name)]
     try:
         for full, owner, name in targets:
             with _naming(full, tensor_name):
@@ -121,6 +125,13 @@ def constrain(
         for snapshot in reversed(before):
             snapshot.restore()
         raise
+    if stacked:
+        warnings.warn(
+            f"constrain: expected a weight without torch's own parametrization, got {', '.join(stacked)}. "
+            "The constraint acts after it and may change the weight; only the constraint is sure to hold. To "
+            "replace it, call torch.nn.utils.parametrize.remove_parametrizations before constrain.",
+            stacklevel=2,
+        )
     return module
 
 
@@ -172,6 +183,13 @@ def remove(module: M, tensor_name: str = "*") -> M:
             stacklevel=2,
         )
     return module
+
+
+def _of_torch(owner: nn.Module, name: str) -> list[str]:
+    """Return the names of torch's own parametrizations of a tensor that keep it in a set."""
+    links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
+    kinds = [type(link) for link in links]
+    return [kind.__name__ for kind in kinds if kind.__module__ == "torch.nn.utils.parametrizations"]
 
 
 class _Snapshot:

@@ -23,7 +23,7 @@ class Map(NamedTuple):
     """See :func:`node`."""
 
     value: Tensor
-    pull_back: PullBack
+    pull_back: PullBack | None  # None: to the last input, whose value is the same.
     reference: Callable[..., Tensor]
 
 
@@ -38,13 +38,19 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, the: Map, *inputs: Tensor) -> Tensor:
         ctx.pull_back, ctx.reference = the.pull_back, the.reference
         ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
         return the.value
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
+        if G is None:  # Nothing depends on the value that a gradient is asked for.
+            return (None,) * len(ctx.needs_input_grad)
         needed = ctx.needs_input_grad[1:]
+        recorded = torch.is_grad_enabled() or is_wrapped(G)  # By vmap, which maps torch's operations alone.
+        if ctx.pull_back is None and not recorded:
+            return *(None,) * len(needed), G
         with precise(G):
-            if torch.is_grad_enabled() or is_wrapped(G):  # By vmap, which maps torch's operations alone.
+            if recorded:
                 return None, *differentiated(ctx.reference, ctx.saved_tensors, [G], needed)
             return None, *ctx.pull_back(G, needed)
 

@@ -54,8 +54,8 @@ PROMISES = (
     Fault(
         "reads: a second read evaluates the constraint again",
         "spectral_param/_parametrizations/memory.py",
-        "if last is not None and last.marks == marks and _is_current(",
-        "if last is not None and last.marks != marks and _is_current(",
+        "is_later = last is not None and last.marks == marks and _is_current(",
+        "is_later = last is not None and last.marks != marks and _is_current(",
         fault_test("evaluated_once"),
     ),
     Fault(
@@ -428,6 +428,27 @@ GRADIENTS = (
         ("tests/internal/eigen/norm",),
     ),
     Fault(
+        "gone: a later read hands its gradient to a parameter that has been replaced",
+        "spectral_param/_parametrizations/memory.py",
+        " or not all(map(_is, later.originals, originals))",
+        "",
+        promise("constraints/test_memory.py", "was_there"),
+    ),
+    Fault(
+        "before: reads after a change share the pull-back of those before",
+        "spectral_param/_parametrizations/memory.py",
+        "self.last, self.later = last, None",
+        "self.last = last",
+        promise("constraints/test_memory.py", "after_a_change"),
+    ),
+    Fault(
+        "each: every read is pulled back by itself",
+        "spectral_param/_parametrizations/memory.py",
+        "shares = is_later and",
+        "shares = is_later and False and",
+        promise("constraints/test_memory.py", "pulled_back_once"),
+    ),
+    Fault(
         "scheduled: a bound that is set later is not saved",
         "spectral_param/_parametrizations/bound.py",
         "        self._take_numbers(values)\n        return",
@@ -548,15 +569,15 @@ CHOICES = (
     Fault(
         "second: a gradient that is not a function of the original is taken for one",
         "spectral_param/_node.py",
-        "if torch.is_grad_enabled() or is_wrapped(G):",
-        "if is_wrapped(G):",
+        "recorded = torch.is_grad_enabled() or is_wrapped(G)",
+        "recorded = is_wrapped(G)",
         contract("ScaledCayley and gradients"),
     ),
     Fault(
         "batched: numpy's gradient is taken for many gradients at a time",
         "spectral_param/_node.py",
-        "if torch.is_grad_enabled() or is_wrapped(G):",
-        "if torch.is_grad_enabled():",
+        "recorded = torch.is_grad_enabled() or is_wrapped(G)",
+        "recorded = torch.is_grad_enabled()",
         contract("SpectralRadiusNorm and torch_func"),
     ),
     Fault(

@@ -6,6 +6,9 @@ A constraint is evaluated once after each change of what its weight depends on:
 - the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
   attribute counts as changed if it is set. What may be edited in place must be a buffer.
 
+Gradients of later reads are summed, and pulled back to the originals once: a loop over time may read the
+weight in each step. The first read, the only one of most networks, does without that sum.
+
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
 The state is copied before :meth:`Parametrization.find` reads it, for the same reason.
@@ -68,7 +71,15 @@ class _Read(NamedTuple):
     weight: Tensor  # Without the graph.
     needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the next two know of no other.
     pull_back: PullBack | None  # If the weight is one node.
-    graph: weakref.ref[_Graph] | None  # If not. Those who have read the weight keep it alive.
+    graph: weakref.ref[_Graph] | None  # If not. Reads, and what later ones share, keep it until backward.
+
+
+class _Later(NamedTuple):
+    """What later reads of one evaluation share."""
+
+    originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
+    needed: tuple[bool, ...]
+    weight: Tensor  # The node to which each of them hands its gradient on. Nobody else has it.
 
 
 class Memory:
@@ -76,6 +87,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
+        self.later: _Later | None = None
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
@@ -92,11 +104,12 @@ class Memory:
         last = self.last
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
-        if last is not None and last.marks == marks and _is_current(last, constraint, originals):
+        is_later = last is not None and last.marks == marks and _is_current(last, constraint, originals)
+        if last is not None and is_later:
             graph = None if last.graph is None else last.graph()
         else:
             W, last, graph = _evaluated(constraint, originals, marks, context)
-            self.last = last
+            self.last, self.later = last, None
             if last is None:
                 self.outputs[id(W)] = W
                 return W
@@ -104,11 +117,23 @@ class Memory:
         needed = tuple(map(_requires_grad, originals))
         if torch.is_grad_enabled() and any(needed):
             reference = functools.partial(_evaluated_again, constraint, last)
-            pull_back = last.pull_back
-            if pull_back is None or needed != last.needed:
-                held = [graph if needed == last.needed else None]
-                pull_back = functools.partial(_through, held, reference, last.originals)
-            W = attach(Map(W, pull_back, reference), *originals)
+            # Not where originals are new at each read, after another parametrization. And hooks on saved
+            # tensors would see one more of a later read than of the first one.
+            shares = is_later and not constraint._is_after and _top_hooks(False) is None
+            later = self.later if shares else None
+            if later is None or later.needed != needed or not all(map(_is, later.originals, originals)):
+                pull_back = last.pull_back
+                if pull_back is None or needed != last.needed:
+                    held = [graph if needed == last.needed else None]
+                    pull_back = functools.partial(_through, held, reference, last.originals)
+                value = last.weight.view_as(last.weight) if shares else W
+                value = attach(Map(value, pull_back, reference), *originals)
+                if shares:
+                    self.later = later = _Later(originals, needed, value)
+                else:
+                    W = value
+            if later is not None:
+                W = attach(Map(W, None, reference), *originals, later.weight)
         self.outputs[id(W)] = W
         return W
 
@@ -124,7 +149,7 @@ class Memory:
         return tuple(t.clone() for t in last.originals)
 
 
-_requires_grad = operator.attrgetter("requires_grad")
+_requires_grad, _is = operator.attrgetter("requires_grad"), operator.is_
 
 
 def _mark(t: Tensor) -> _Mark:
@@ -266,7 +291,7 @@ def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor
             "pass, got others: one has been changed since. Change it after backward(), or read the weight "
             "again after the change."
         )
-    W: Tensor = constraint._evaluate(*originals, found=last.found)
+    W: Tensor = constraint._evaluate(*originals[: len(last.originals)], found=last.found)
     return W
 
 

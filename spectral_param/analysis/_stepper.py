@@ -55,6 +55,11 @@ class Stepper:
     def __init__(
         self, rnn: nn.Module, x: Tensor, hx: State | None, block_sizes: Sequence[int] | None, name: str
     ) -> None:
+        if isinstance(rnn, nn.RNNCellBase):
+            raise ValueError(
+                f"{name}: expected a module that reads a whole sequence, as torch.nn.RNN, got a "
+                f"{type(rnn).__name__}. Take a torch.nn.RNN, LSTM or GRU, and give it the cell's weights."
+            )
         if getattr(rnn, "bidirectional", False):
             raise ValueError(
                 f"{name}: expected a network of one direction, got a bidirectional one, whose states also "

@@ -364,7 +364,8 @@ class Fitted(Estimator):
         if self._filter is not None:
             raise ValueError(
                 "StableLinearModel.to_module: expected a model of measured states, got "
-                f"states={len(self.A_)}. Take the matrices A_, B_, C_, D_ and K_."
+                f"states={len(self.A_)}. Train a spectral_param.nn.StateSpace instead, whose cells[0] starts "
+                "as this model by start_from(model.to_dlti())."
             )
         return StableLinear(
             self.A_, self._all_inputs, self.offset_ if self.offset else None, self.time, self.fit_.bound

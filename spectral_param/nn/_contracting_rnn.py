@@ -25,9 +25,9 @@ class ContractingRNN(BlockRNN):
     ``LyapunovForm(radius=rate, growth=growth, metric="diagonal")`` for W. Two states h, h' of a layer that
     read the same inputs approach each other: :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 -
     h_0'‖_2`. With a bounded input the states are bounded, and gradients with respect to states do not
-    explode. ``analysis.lyapunov_certificate(rnn.cells[0].weight_hh, metric="diagonal")`` returns Θ. Each
-    layer of a stack contracts at the rate, given what it reads. To feed the output back into the input voids
-    the proof.
+    explode. ``analysis.lyapunov_certificate(rnn.cells[0].weight_hh, metric="diagonal").scaling`` is the
+    diagonal of Θ. Each layer of a stack contracts at the rate, given what it reads. To feed the output back
+    into the input voids the proof.
 
     Source of the condition: Buehner and Young, "A tighter bound for the echo state property" (2006). See
     :class:`spectral_param.LyapunovForm`.

@@ -104,6 +104,95 @@ def test_a_second_read_has_the_gradient_without_what_was_found_anew() -> None:
     torch.testing.assert_close(found, expected)
 
 
+# Later reads ---------------------------------------------------------------------------------------
+
+SHARED = {"Skew": Skew, "Radius": sp.SpectralRadiusNorm, "Schur": lambda: sp.SchurForm(radius=0.9)}
+
+
+def changed(make):
+    """Return a layer in double precision whose weight has not been read since a change, and its originals."""
+    torch.manual_seed(0)
+    layer = sp.constrain(torch.nn.Linear(6, 6, bias=False, dtype=torch.float64), "weight", make())
+    found = [p for p in layer.parameters() if p.requires_grad]
+    for original in found:
+        original.data.add_(0.1 * torch.randn_like(original))
+    return layer, found
+
+
+def test_gradients_of_many_reads_are_pulled_back_once() -> None:
+    layer, found = changed(Skew)
+    G = torch.randn(6, 6, dtype=torch.float64)
+    with torch.no_grad():
+        layer(torch.randn(2, 6, dtype=torch.float64))
+    CALLS.clear()
+    sum((k * G * layer.weight).sum() for k in range(10)).backward()
+    assert CALLS.count("constrain") == 1  # For all ten: the read without a gradient has left no graph.
+    torch.testing.assert_close(found[0].grad, 45 * (G - G.mT).triu(1))
+
+
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+def test_reads_have_their_gradients_together_and_one_by_one_in_any_order(make) -> None:
+    layer, found = changed(make)
+    G = torch.randn(4, 6, 6, dtype=torch.float64)
+    parts = []
+    for g in G:
+        other, of_it = changed(make)
+        parts.append(torch.autograd.grad((g * other.weight).sum(), of_it))
+    together = torch.autograd.grad(sum((g * layer.weight).sum() for g in G), found)
+    for expected, value in zip(map(sum, zip(*parts, strict=True)), together, strict=True):
+        torch.testing.assert_close(value, expected)
+    reads = [layer.weight for _ in G]
+    for k in (2, 0, 3, 1):
+        # Of second order where another read has been gone through already.
+        values = torch.autograd.grad((G[k] * reads[k]).sum(), found, create_graph=k == 3)
+        for value, expected in zip(values, parts[k], strict=True):
+            torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+def test_later_reads_after_a_change_have_its_gradient(make) -> None:
+    layer, found = changed(make)
+    reads = [layer.weight for _ in range(3)]
+    for original in found:
+        original.data.mul_(0.5)
+    twin = copy.deepcopy(layer)
+    G = torch.randn(6, 6, dtype=torch.float64)
+    (2 * G * twin.weight).sum().backward()
+    later = [layer.weight for _ in range(3)][1:]
+    sum((G * W).sum() for W in later).backward()
+    for original, other in zip(found, twin.parameters(), strict=True):
+        torch.testing.assert_close(original.grad, other.grad)
+    del reads
+
+
+def test_a_gradient_goes_to_the_parameter_that_was_there_at_the_read() -> None:
+    layer, (before,) = changed(Skew)
+    first, second, third = layer.weight, layer.weight, layer.weight
+    chain = layer.parametrizations.weight
+    chain.original = torch.nn.Parameter(before.detach())  # Shares its memory.
+    fourth, fifth = layer.weight, layer.weight
+    G = torch.randn(6, 6, dtype=torch.float64)
+    (G * (fourth + fifth)).sum().backward()
+    assert before.grad is None
+    expected = chain.original.grad
+    (G * (second + third)).sum().backward()
+    torch.testing.assert_close(before.grad, expected)
+    (G * first).sum().backward()
+    torch.testing.assert_close(before.grad, 1.5 * expected)
+
+
+def test_later_reads_see_which_originals_are_trained() -> None:
+    layer, found = changed(lambda: sp.SchurForm(radius=0.9))
+    reads = [layer.weight, layer.weight]
+    found[0].requires_grad_(False)
+    reads += [layer.weight, layer.weight]
+    sum(W.square().sum() for W in reads[2:]).backward()
+    assert found[0].grad is None
+    assert all(p.grad is not None for p in found[1:])
+    sum(W.sum() for W in reads[:2]).backward()
+    assert found[0].grad is None
+
+
 class Scaled(sp.ScaledCayley):
     """An orthogonal matrix times a number."""
 
