@@ -32,6 +32,7 @@ from spectral_param.functional._checks import check_module, described, whole_num
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
 
+_TORCHS_OWN = ("_Orthogonal", "_SpectralNorm")
 _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
@@ -103,7 +104,7 @@ def constrain(
     padding, and bounds the norm of the layer.
 
     Warns:
-        UserWarning: If torch's ``orthogonal``, ``spectral_norm`` or ``weight_norm`` acts before it.
+        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` acts before it.
     """
     # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
@@ -127,7 +128,7 @@ def constrain(
         raise
     if stacked:
         warnings.warn(
-            f"constrain: expected a weight without torch's own parametrization, got {', '.join(stacked)}. "
+            f"constrain: expected a weight without a constraint of torch, got {', '.join(stacked)}. "
             "The constraint acts after it and may change the weight; only the constraint is sure to hold. To "
             "replace it, call torch.nn.utils.parametrize.remove_parametrizations before constrain.",
             stacklevel=2,
@@ -186,10 +187,10 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
 
 def _of_torch(owner: nn.Module, name: str) -> list[str]:
-    """Return the names of torch's own parametrizations of a tensor that keep it in a set."""
+    """Return the names of torch's own constraints of a tensor."""
     links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
-    kinds = [type(link) for link in links]
-    return [kind.__name__ for kind in kinds if kind.__module__ == "torch.nn.utils.parametrizations"]
+    own = [type(link).__name__ for link in links if type(link).__module__.startswith("torch.")]
+    return [kind for kind in own if kind in _TORCHS_OWN]
 
 
 class _Snapshot:

@@ -552,6 +552,19 @@ def test_each_constraint_works_as_a_later_link(name, dtype) -> None:
     assert torch.equal(layer.weight, clone.weight)
 
 
+@pytest.mark.parametrize("name", ["orthogonal", "spectral_norm"])
+def test_a_constraint_of_torch_before_is_warned_of_and_the_remedy_works(name) -> None:
+    theirs = getattr(torch.nn.utils.parametrizations, name)
+    layer = theirs(torch.nn.Linear(6, 6)).eval()
+    with pytest.warns(UserWarning, match=r"expected .* got weight \(_.*remove_parametrizations"):
+        sp.constrain(layer, "weight", sp.SpectralNorm(0.5))
+    layer = theirs(torch.nn.Linear(6, 6)).eval()
+    before = layer.weight.detach().clone()
+    parametrize.remove_parametrizations(layer, "weight")
+    sp.constrain(layer, "weight", sp.SpectralNorm("present"))
+    torch.testing.assert_close(layer.weight, before)
+
+
 def test_a_chain_of_signs_and_radius() -> None:
     signs = torch.ones(8, 8)
     signs[:, 5:], signs[0, 1] = -1, 0
