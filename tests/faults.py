@@ -435,6 +435,13 @@ GRADIENTS = (
         promise("constraints/test_memory.py", "was_there"),
     ),
     Fault(
+        "kept-graph: the memory keeps the graph of originals that depend on others",
+        "spectral_param/_parametrizations/memory.py",
+        "is_later and all(map(_is_leaf, originals)) and",
+        "is_later and",
+        promise("constraints/test_memory.py", "leave_no_graph"),
+    ),
+    Fault(
         "before: reads after a change share the pull-back of those before",
         "spectral_param/_parametrizations/memory.py",
         "self.last, self.later = last, None",

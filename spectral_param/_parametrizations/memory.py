@@ -117,9 +117,10 @@ class Memory:
         needed = tuple(map(_requires_grad, originals))
         if torch.is_grad_enabled() and any(needed):
             reference = functools.partial(_evaluated_again, constraint, last)
-            # Not where originals are new at each read, after another parametrization. And hooks on saved
-            # tensors would see one more of a later read than of the first one.
-            shares = is_later and not constraint._is_after and _top_hooks(False) is None
+            # Only of leaves: what is shared stays here, and with it would their graph, as after another
+            # parametrization or in meta-learning. And hooks on saved tensors would see one more of a later
+            # read than of the first one.
+            shares = is_later and all(map(_is_leaf, originals)) and _top_hooks(False) is None
             later = self.later if shares else None
             if later is None or later.needed != needed or not all(map(_is, later.originals, originals)):
                 pull_back = last.pull_back
@@ -149,7 +150,8 @@ class Memory:
         return tuple(t.clone() for t in last.originals)
 
 
-_requires_grad, _is = operator.attrgetter("requires_grad"), operator.is_
+_is = operator.is_
+_requires_grad, _is_leaf = operator.attrgetter("requires_grad"), operator.attrgetter("is_leaf")
 
 
 def _mark(t: Tensor) -> _Mark:

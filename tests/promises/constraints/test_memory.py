@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import weakref
 
 import pytest
 import torch
@@ -179,6 +180,20 @@ def test_a_gradient_goes_to_the_parameter_that_was_there_at_the_read() -> None:
     torch.testing.assert_close(before.grad, expected)
     (G * first).sum().backward()
     torch.testing.assert_close(before.grad, 1.5 * expected)
+
+
+def test_originals_that_depend_on_others_leave_no_graph() -> None:
+    layer, (original,) = changed(Skew)
+    inner = 2 * original
+    known = weakref.ref(inner)
+    del layer.parametrizations.weight.original
+    layer.parametrizations.weight.original = inner
+    (layer.weight.sum() + (layer.weight * torch.arange(6)).sum()).backward()
+    del layer.parametrizations.weight.original
+    assert original.grad.abs().max() > 0
+    del inner
+    gc.collect()
+    assert known() is None
 
 
 def test_later_reads_see_which_originals_are_trained() -> None:
