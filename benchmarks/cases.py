@@ -81,6 +81,9 @@ def groups(quick: bool) -> dict[str, Callable[[], Iterable[Case]]]:
         "elsewhere": lambda: [] if quick else elsewhere.cases(),
         "recurrences": lambda: (recurrences.sequence(*each) for each in sequences),
         "growing recurrences": lambda: (recurrences.growing_sequence(*network, steps) for steps in lengths),
+        "a cell in a loop": lambda: (
+            recurrences.cell_in_a_loop(n) for n in ((8,) if quick else (32, 128, 256))
+        ),
         "linear recurrences": lambda: (recurrences.linear_sequence(*each) for each in linear),
         "networks": lambda: (networks.training_step(n) for n in ((16,) if quick else networks.SIZES)),
         "characters": lambda: [recurrences.character_step(*((6, 10, 2) if quick else (310, 720, 300)))],

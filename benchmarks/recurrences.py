@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 import spectral_param as sp
 from benchmarks import characters
-from benchmarks.case import Case, Run, require_close
+from benchmarks.case import Case, Run, require_close, training
 from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.reference import rnn_reference
 from spectral_param._recurrence.sequence import Cell, Rows
@@ -72,6 +74,43 @@ def sequence(n: int, batch: int, steps: int) -> Case:
         f"recurrence, forward and backward, n = {n}, batch {batch}, {steps} steps",
         contenders | {"three products per step": floor},
     )
+
+
+def cell_in_a_loop(n: int, batch: int = 16, steps: int = 200) -> Case:
+    """Return a training step of an RNNCell whose weight a loop reads at every time step.
+
+    Args:
+        n: Number of hidden units.
+        batch: Number of sequences.
+        steps: Number of time steps.
+
+    Returns:
+        The case: constraints of this library and of torch, with and without torch's cache.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(steps, batch, 8)
+    kinds: dict[str, Callable[[nn.Module], object]] = {
+        "ScaledCayley": lambda cell: sp.constrain(cell, "weight_hh", sp.ScaledCayley()),
+        "Householder(16)": lambda cell: sp.constrain(cell, "weight_hh", sp.Householder(min(16, n))),
+        "LyapunovForm": lambda cell: sp.constrain(cell, "weight_hh", sp.LyapunovForm()),
+        "torch, orthogonal": lambda cell: parametrizations.orthogonal(cell, "weight_hh"),
+        "unconstrained": lambda cell: cell,
+    }
+    contenders = {}
+    for name, constrain in kinds.items():
+        for is_cached in (False, True) if name != "unconstrained" else (False,):
+            cell = nn.RNNCell(8, n)
+            constrain(cell)
+
+            def output(cell: nn.Module = cell, is_cached: bool = is_cached) -> Tensor:
+                h = torch.zeros(batch, n)
+                with parametrize.cached() if is_cached else contextlib.nullcontext():
+                    for x_t in x:
+                        h = cell(x_t, h)
+                return h
+
+            contenders[f"{name}, cached" if is_cached else name] = training(cell, output)
+    return Case(f"a cell in a loop, a training step: n = {n}, batch {batch}, {steps} steps", contenders)
 
 
 def growing_sequence(n: int, batch: int, steps: int) -> Case:
