@@ -248,7 +248,7 @@ def _forward(X: Tensor) -> tuple[Tensor, ...]:
 
 def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
     """Return whether no entry of an H overflows, or loses digits to underflow."""
-    norms = torch.linalg.vector_norm(X.unflatten(-2, (2, -1)), dim=(-2, -1)).reshape(-1, 2).tolist()
+    norms = torch.linalg.vector_norm(X.reshape(-1, 2, X.shape[-1] ** 2), dim=-1).tolist()
     return all(_NORMS[0] < s and s * (1 + k) < _NORMS[1] for k, s in norms)  # False for NaN.
 
 
