@@ -326,12 +326,10 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     n, taps = K.shape[0], _taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
-    places = place.to(K.device).split(list(range(len(taps), 0, -1)))
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
     C = K.new_zeros(len(r), n, n)
-    for q, each in enumerate(places):
-        products = rows[q] @ rows[q:].flatten(0, 1).mH  # K_q K_q'ᴴ: (n, (Q - q) n)
-        C.index_add_(0, each, products.unflatten(-1, (-1, n)).transpose(0, 1))
+    for q, other, each in torch.stack([first, second, place], dim=-1).tolist():
+        C[each].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
     C[(r == 0).all(dim=-1).to(K.device)] /= 2
     return C, r
 
