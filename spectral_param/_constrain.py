@@ -82,7 +82,8 @@ def constrain(
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
-            set is projected onto it; if a manifold of geotorch refuses the weight, its ``sample()`` is taken.
+            set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it, its
+            ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
@@ -104,7 +105,7 @@ def constrain(
     padding, and bounds the norm of the layer.
 
     Warns:
-        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` acts before it.
+        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before it.
     """
     # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
@@ -117,7 +118,7 @@ def constrain(
             _check_kind(owner, name, chain, gates)
             _check_target(module, owner, name, init)
     before = [_Snapshot(owner, name) for _, owner, name in targets]
-    stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_torch(owner, name)]
+    stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_others(owner, name)]
     try:
         for full, owner, name in targets:
             with _naming(full, tensor_name):
@@ -128,7 +129,8 @@ def constrain(
         raise
     if stacked:
         warnings.warn(
-            f"constrain: expected a weight without a constraint of torch, got {', '.join(stacked)}. "
+            f"constrain: expected a weight without a constraint of torch or geotorch, got "
+            f"{', '.join(stacked)}. "
             "The constraint acts after it and may change the weight; only the constraint is sure to hold. To "
             "replace it, call torch.nn.utils.parametrize.remove_parametrizations before constrain.",
             stacklevel=2,
@@ -186,11 +188,15 @@ def remove(module: M, tensor_name: str = "*") -> M:
     return module
 
 
-def _of_torch(owner: nn.Module, name: str) -> list[str]:
-    """Return the names of torch's own constraints of a tensor."""
+def _of_others(owner: nn.Module, name: str) -> list[str]:
+    """Return the names of constraints of torch and geotorch that a tensor has."""
     links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
-    own = [type(link).__name__ for link in links if type(link).__module__.startswith("torch.")]
-    return [kind for kind in own if kind in _TORCHS_OWN]
+    kinds = [(type(link).__module__.split(".")[0], type(link).__name__) for link in links]
+    return [
+        kind
+        for library, kind in kinds
+        if library == "geotorch" or (library == "torch" and kind in _TORCHS_OWN)
+    ]
 
 
 class _Snapshot:

@@ -37,7 +37,7 @@ import itertools
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -50,7 +50,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from spectral_param._constrain import constrain
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.base import real_entries
-from spectral_param.errors import InManifoldError
+from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 
 __all__ = [
     "CHECKS",
@@ -1001,12 +1001,18 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
     """Run all checks of a constraint.
 
     Args:
-        constraint: A case, or a function that returns a new constraint for a weight of the given shape.
+        constraint: A case, or a function that returns a new constraint for a weight of the given shape. Of a
+            function, the dtypes are checked that the constraint does not refuse at registration with
+            :class:`~spectral_param.errors.UnsupportedDtypeError`.
 
     Raises:
         AssertionError: If the constraint breaks a contract, or if a check that is expected to fail passes.
     """
-    case = constraint if isinstance(constraint, Case) else Case("constraint", constraint)
+    if isinstance(constraint, Case):
+        case = constraint
+    else:
+        case = Case("constraint", constraint)
+        case = replace(case, dtypes=tuple(dtype for dtype in case.dtypes if _is_taken(case, dtype)))
     for trial in conformance(case):
         if trial.expected_failure is None:
             trial()
@@ -1016,6 +1022,15 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
         except Exception:
             continue
         raise AssertionError(f"{trial}: expected a failure ({trial.expected_failure}), got none")
+
+
+def _is_taken(case: Case, dtype: torch.dtype) -> bool:
+    """Return whether the constraint takes weights of this dtype."""
+    try:
+        case.member(case.shapes[0], dtype)
+    except UnsupportedDtypeError:
+        return False
+    return True
 
 
 def parametrize_with_checks(cases: Iterable[Case], *, thorough: bool = False) -> Any:

@@ -28,16 +28,25 @@ class Foreign:
         return self.module(*originals)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
-        """Return ``right_inverse(W)``. If W is refused and ``project`` is true, a sample takes its place."""
+        """Return ``right_inverse(W)``.
+
+        If W is refused and ``project`` is true, what geotorch makes of it unchecked takes its place, if that
+        is in the set, as of LowRank, and else a sample.
+        """
         inverse: Any = getattr(self.module, "right_inverse", None)
         if inverse is None:
             return W
         sample: Any = getattr(self.module, "sample", None)
+        in_manifold: Any = getattr(self.module, "in_manifold", None)
         if not project or sample is None:
             return inverse(W)
         try:
             return inverse(W)
         except ValueError:
+            if in_manifold is not None:
+                originals = inverse(W, check_in_manifold=False)
+                if in_manifold(self.module(*as_tuple(originals))):
+                    return originals
             return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
 
     def start(self, like: Tensor) -> Any:

@@ -603,8 +603,16 @@ def test_a_manifold_of_geotorch(init) -> None:
     if init is torch.nn.init.eye_:
         torch.testing.assert_close(layer.weight, torch.eye(5), atol=1e-5, rtol=0)
     assert isinstance(layer.parametrizations.weight[0], geotorch.SO)
-    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5))
+    with pytest.warns(UserWarning, match=r"got weight \(SO\)"):
+        sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5))
     assert radii(layer.weight).item() == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_manifold_of_geotorch_that_can_project_takes_the_nearest_weight() -> None:
+    layer = torch.nn.Linear(8, 6)
+    U, s, Vh = torch.linalg.svd(layer.weight.detach(), full_matrices=False)
+    sp.constrain(layer, "weight", geotorch.LowRank((6, 8), rank=2))
+    torch.testing.assert_close(layer.weight, (U[:, :2] * s[:2]) @ Vh[:2], atol=1e-5, rtol=0)
 
 
 def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
