@@ -59,7 +59,8 @@ def param_groups(
         model: Any model.
         lr: Learning rate of the other parameters.
         constrained_lr: Learning rate of the originals of constrained weights. ``None``, the default, is a
-            tenth of ``lr``, as in the expRNN paper.
+            tenth of ``lr``, as in the expRNN paper, for trainings of many epochs. In one of some hundred
+            steps a third is a better start.
         constrained: Class or classes of the parametrizations that get ``constrained_lr``. The default is all
             of this library. The ENRNN paper has ``ScaledCayley`` alone.
         weight_decay: Weight decay of the other parameters. The originals of constrained weights then get 0,

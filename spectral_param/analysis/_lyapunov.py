@@ -56,7 +56,8 @@ def lyapunov_certificate(
         metric: ``"full"`` or ``"diagonal"``.
 
     Returns:
-        Named tuple ``(form, growth)`` or ``(scaling, rate, radius, condition)`` in double precision.
+        Named tuple ``(form, growth)`` or ``(scaling, rate, radius, condition)`` in double precision. With
+        r < 1, WᴴMW - M is negative definite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
