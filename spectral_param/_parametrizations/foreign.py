@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
@@ -31,22 +33,23 @@ class Foreign:
         """Return ``right_inverse(W)``.
 
         If W is refused and ``project`` is true, what geotorch makes of it unchecked takes its place, if that
-        is in the set, as of LowRank, and else a sample.
+        is a weight that it takes, as of LowRank, and else a sample.
         """
         inverse: Any = getattr(self.module, "right_inverse", None)
         if inverse is None:
             return W
         sample: Any = getattr(self.module, "sample", None)
-        in_manifold: Any = getattr(self.module, "in_manifold", None)
         if not project or sample is None:
             return inverse(W)
         try:
             return inverse(W)
         except ValueError:
-            if in_manifold is not None:
-                originals = inverse(W, check_in_manifold=False)
-                if in_manifold(self.module(*as_tuple(originals))):
-                    return originals
+            if hasattr(self.module, "in_manifold"):  # A manifold of geotorch, or one that speaks as it.
+                with contextlib.suppress(ValueError, RuntimeError):  # eigh may not converge.
+                    nearest = self.module(*as_tuple(inverse(W, check_in_manifold=False)))
+                    originals = inverse(nearest)
+                    if torch.allclose(self.module(*as_tuple(originals)), nearest, atol=1e-5):
+                        return originals
             return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
 
     def start(self, like: Tensor) -> Any:
