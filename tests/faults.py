@@ -1762,15 +1762,15 @@ DIAGONAL = (
     Fault(
         "transposed: the weight contracts in the inverse of its coordinates",
         "spectral_param/functional/_diagonal_metric.py",
-        "return (factor * scales[..., None, :]) / scales[..., :, None]",
-        "return (factor * scales[..., :, None]) / scales[..., None, :]",
+        "return (factor * scales) / scales.mT",
+        "return (factor * scales.mT) / scales",
         promise("constraints/test_diagonal_metric.py"),
     ),
     Fault(
         "pull-back: the gradient of the coordinates lacks the derivative of tanh",
         "spectral_param/functional/_diagonal_metric.py",
-        "torch.ops.aten.tanh_backward(P.sum(dim=-2) - P.sum(dim=-1), bent)",
-        "P.sum(dim=-2) - P.sum(dim=-1)",
+        "torch.ops.aten.tanh_backward((P - P.mT).sum(dim=-2, keepdim=True), bent)",
+        "(P - P.mT).sum(dim=-2, keepdim=True)",
         contract("diagonal and gradients"),
     ),
     Fault(

@@ -83,14 +83,16 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
         return contracting_reference(X, rate, condition, eps)
     reference = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
     x = X.detach()
-    W, *found = _value(to_double(x), rate / _room(X, eps), condition)
-    W = W.to(x.dtype)
-    if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
-        found = [t if t is None else t.to(x.dtype) for t in found]
-    kind = found[0].dtype
+    exact = to_double(x)
+    W, *found = _value(exact, rate / _room(X, eps), condition)
+    if exact is not x:
+        W = W.to(x.dtype)
+        if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
+            found = [x, *(t.to(x.dtype) for t in found[1:-1]), None]
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_pull_back(x.to(kind), G.to(kind), W, *found).to(x.dtype),)
+        g = _pull_back(G if found[0] is x else to_double(G), W, *found)
+        return (g if g.dtype == x.dtype else g.to(x.dtype),)
 
     return node(W, pull_back, reference, X)
 
@@ -118,12 +120,12 @@ def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tenso
 
 def _ratios(d: Tensor) -> Tensor:  # (..., n) -> (..., n, n)
     """Return Θ_j/Θ_i."""
-    return _quotients(d.exp())
+    return _quotients(d.exp()[..., None, :])
 
 
-def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (..., n) -> (..., n, n)
+def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (..., 1, n) -> (..., n, n)
     """Return Θ_j/Θ_i times ``factor`` for the diagonal of Θ."""
-    return (factor * scales[..., None, :]) / scales[..., :, None]
+    return (factor * scales) / scales.mT
 
 
 def _room(X: Tensor, eps: float) -> float:
@@ -135,10 +137,10 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     """Return W and what the gradient needs, all in double precision.
 
     Returns:
-        W, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² and s, which is None for 1.
+        W, X, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² and s, which is None for 1.
     """
-    K, theta = X[..., :-1, :], X[..., -1, :]
-    n, size = K.shape[-1], None
+    n, size = X.shape[-1], None
+    K, theta = X.split([n, 1], dim=-2)
     H = K.mT @ K
     diagonal = H.diagonal(dim1=-2, dim2=-1)
     if is_on_host(K) and diagonal.sum(dim=-1).amax().item() <= n:
@@ -151,22 +153,22 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     c = _half_log(condition)
     bent = torch.tanh(theta / c)
     ratios = _quotients((c * bent).exp(), scale)
-    return C * ratios, C, ratios, bent, L, size
+    return C * ratios, X, C, ratios, bent, L, size
 
 
 def _pull_back(
-    X: Tensor, G: Tensor, W: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
+    G: Tensor, W: Tensor, X: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
 ) -> Tensor:
     """Return the gradient, as the formulas at the top."""
-    K = X[..., :-1, :]
+    K, _ = X.split([X.shape[-1], 1], dim=-2)
     T = torch.cholesky_solve(G * ratios, L)
     if size is not None:
         T = T / size.square()
     half = T @ C.mT
     P = G * W
-    g_theta = torch.ops.aten.tanh_backward(P.sum(dim=-2) - P.sum(dim=-1), bent)
+    g_theta = torch.ops.aten.tanh_backward((P - P.mT).sum(dim=-2, keepdim=True), bent)
     g_K = lyapunov.plus(T.mT, K, half + half.mT, alpha=-1.0)
-    return torch.cat([g_K, g_theta[..., None, :]], dim=-2)
+    return torch.cat([g_K, g_theta], dim=-2)
 
 
 # The way back: one given matrix, in double precision --------------------------------------------------
