@@ -132,7 +132,7 @@ class StableLinearModel(Fitted):
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
-            decay, negative for one that grows.
+            decay, up to rounding, negative for one that grows.
         fit_: The :class:`StableFit`, :class:`ForecastFit` with a horizon, or :class:`StatesFit` of hidden
             states. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
@@ -574,8 +574,10 @@ class StableLinearModel(Fitted):
         else:
             self.growth_rates_ = self.eigenvalues_.real
             self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
-        with np.errstate(divide="ignore"):  # What does not decay has the time ∞.
-            self.decay_times_ = np.where(self.growth_rates_ == 0, np.inf, -1 / self.growth_rates_)
+        scale = 1 / self.dt if self.time == "discrete" else np.abs(self.eigenvalues_).max(initial=0.0)
+        kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
+        with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
+            self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:

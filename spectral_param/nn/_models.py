@@ -135,7 +135,8 @@ class ScuRNN(BlockRNN):
     Source: Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural Networks using Scaled Cayley
     Transform" (AAAI 2019), with modReLU. Initially A is as in scoRNN, and the phases are uniform in [0, 2π).
     The input may be real. The authors also train the initial state: to do so, pass your own parameter as
-    ``hx``.
+    ``hx``. ``cells[0].parametrizations.weight_hh`` has A in ``original0`` and the phases in ``original1``.
+    The authors give each a learning rate of its own.
 
     Args:
         input_size: Number of features of the input.

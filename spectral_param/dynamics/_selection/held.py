@@ -322,7 +322,8 @@ def no_better(errors: dict[str, Array]) -> list[str]:
     names = {"no change": "no change", "mean": "the mean", "one period ago": "what was one period ago"}
     return [
         f"forecasting {trivial} is better on the rows held out: an error of {means[name]:.3g}, the model's "
-        f"is {means['model']:.3g}. See forecast_error_."
+        f"is {means['model']:.3g}. The errors are those of models that were fitted without these rows, over "
+        "lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
         for name, trivial in names.items()
         if name in means and "model" in means and means[name] < means["model"]
     ]

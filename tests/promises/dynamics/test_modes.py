@@ -40,6 +40,20 @@ def test_frequencies_are_in_hertz_and_decay_times_in_seconds(model):
     assert np.abs(1 / model.decay_times_[slow]) < 1e-9
 
 
+def test_a_mode_on_the_bound_does_not_decay_whatever_the_rounding() -> None:
+    rng = np.random.default_rng(0)
+    for dt in (1e-3, 1.0, 1e3):
+        growing = 1.02 * np.linalg.qr(rng.standard_normal((6, 6)))[0]
+        rows = [rng.standard_normal(6)]
+        for _ in range(60):
+            rows.append(growing @ rows[-1])
+        model = StableLinearModel(dt=dt).fit(np.array(rows))
+        on_bound = np.abs(np.abs(model.eigenvalues_) - 1) < 1e-15
+        assert on_bound.any()
+        assert (model.decay_times_[on_bound] == np.inf).all()
+        assert (model.decay_times_ > 0).all()
+
+
 def test_a_recording_is_the_sum_of_its_modes(model, two_tones):
     X, fast, slow = two_tones
     np.testing.assert_allclose(model.reconstruct(X), X, atol=1e-8)
