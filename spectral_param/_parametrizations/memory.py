@@ -74,12 +74,20 @@ class _Read(NamedTuple):
     graph: weakref.ref[_Graph] | None  # If not. Reads, and what later ones share, keep it until backward.
 
 
-class _Later(NamedTuple):
-    """What later reads of one evaluation share."""
+class _Later:
+    """What later reads of one evaluation share. They keep it alive, through their nodes.
 
-    originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
+    Attributes:
+        read: The evaluation. Another thread may have made a newer one.
+        originals: Not copies: what the gradients are for.
+        needed: Which of them need one.
+        weight: The node to which each read hands its gradient on. Nobody else has it.
+    """
+
+    read: _Read
+    originals: tuple[Tensor, ...]
     needed: tuple[bool, ...]
-    weight: Tensor  # The node to which each of them hands its gradient on. Nobody else has it.
+    weight: Tensor
 
 
 class Memory:
@@ -87,7 +95,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        self.later: _Later | None = None
+        self.later: weakref.ref[_Later] | None = None
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
@@ -109,7 +117,7 @@ class Memory:
             graph = None if last.graph is None else last.graph()
         else:
             W, last, graph = _evaluated(constraint, originals, marks, context)
-            self.last, self.later = last, None
+            self.last = last
             if last is None:
                 self.outputs[id(W)] = W
                 return W
@@ -117,12 +125,17 @@ class Memory:
         needed = tuple(map(_requires_grad, originals))
         if torch.is_grad_enabled() and any(needed):
             reference = functools.partial(_evaluated_again, constraint, last)
-            # Only of leaves: what is shared stays here, and with it would their graph, as after another
-            # parametrization or in meta-learning. And hooks on saved tensors would see one more of a later
-            # read than of the first one.
+            # Only of leaves: after another parametrization, or in meta-learning, they are new at each read.
+            # And hooks on saved tensors would see one more of a later read than of the first one.
             shares = is_later and all(map(_is_leaf, originals)) and _top_hooks(False) is None
-            later = self.later if shares else None
-            if later is None or later.needed != needed or not all(map(_is, later.originals, originals)):
+            later = self.later() if shares and self.later is not None else None
+            if later is not None and (
+                later.read is not last
+                or later.needed != needed
+                or not all(map(_is, later.originals, originals))
+            ):
+                later = None
+            if later is None:
                 pull_back = last.pull_back
                 if pull_back is None or needed != last.needed:
                     held = [graph if needed == last.needed else None]
@@ -130,10 +143,13 @@ class Memory:
                 value = last.weight.view_as(last.weight) if shares else W
                 value = attach(Map(value, pull_back, reference), *originals)
                 if shares:
-                    self.later = later = _Later(originals, needed, value)
+                    later = _Later()
+                    later.read, later.originals, later.needed, later.weight = last, originals, needed, value
+                    self.later = weakref.ref(later)
                 else:
                     W = value
             if later is not None:
+                reference = functools.partial(_evaluated_again, constraint, last, keeps=later)
                 W = attach(Map(W, None, reference), *originals, later.weight)
         self.outputs[id(W)] = W
         return W
@@ -284,8 +300,14 @@ def _through(
     return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
-def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
-    """Return the weight of a read once more, with the graph, and what was found then."""
+def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor, keeps: _Later | None = None) -> Tensor:
+    """Return the weight of a read once more, with the graph, and what was found then.
+
+    ``keeps`` is what the node of a later read keeps alive.
+
+    Raises:
+        RuntimeError: If an attribute or a buffer has been changed since.
+    """
     state, before = state_of(constraint), last.state
     if state is None or not _is_kept(state, before):
         raise RuntimeError(

@@ -196,6 +196,24 @@ def test_originals_that_depend_on_others_leave_no_graph() -> None:
     assert known() is None
 
 
+def test_hooks_that_know_their_model_leave_no_graph() -> None:
+    layer, (original,) = changed(Skew)
+    known = weakref.ref(layer)
+    original.register_hook(lambda G, layer=layer: None)
+    (layer.weight + layer.weight + layer.weight).sum().backward()
+    del layer, original
+    gc.collect()
+    assert known() is None
+
+
+def test_originals_are_swapped_after_later_reads() -> None:
+    layer, (original,) = changed(Skew)
+    reads = [layer.weight for _ in range(3)]
+    del reads
+    torch.utils.swap_tensors(original, torch.nn.Parameter(2 * original.detach()))
+    assert layer.weight.abs().max() > 0
+
+
 def test_later_reads_see_which_originals_are_trained() -> None:
     layer, found = changed(lambda: sp.SchurForm(radius=0.9))
     reads = [layer.weight, layer.weight]

@@ -1,13 +1,16 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
+import copy
 import importlib
 import sys
+import threading
 
 import pytest
 import torch
 
 import spectral_param as sp
 from spectral_param._eigen import dense
+from spectral_param._parametrizations import memory
 from tests.training import step
 
 # The function of the same name hides the module.
@@ -128,3 +131,34 @@ def test_a_wide_weight_is_one_node() -> None:
     layer = sp.constrain(torch.nn.Linear(9, 6), "weight", sp.SpectralNorm(0.1))
     assert layer.weight.requires_grad
     assert layer.parametrizations.weight[0]._memory.last.graph is None
+
+
+def test_what_another_thread_read_before_a_change_is_not_shared_after_it(monkeypatch) -> None:
+    """The thread has found the last read to be current, and goes on after the change."""
+    torch.manual_seed(0)
+    layer = sp.constrain(torch.nn.Linear(4, 4, dtype=torch.float64), "weight", sp.SpectralNorm(0.9))
+    original = layer.parametrizations.weight.original
+    found, changed, is_current = threading.Event(), threading.Event(), memory._is_current
+
+    def slow(*arguments):
+        result = is_current(*arguments)
+        if threading.current_thread() is not threading.main_thread():
+            found.set()
+            assert changed.wait(60)
+        return result
+
+    kept = []
+    layer.weight  # noqa: B018
+    monkeypatch.setattr(memory, "_is_current", slow)
+    thread = threading.Thread(target=lambda: kept.append(layer.weight))
+    thread.start()
+    assert found.wait(60)
+    original.data.add_(torch.randn_like(original))
+    layer.weight  # noqa: B018
+    changed.set()
+    thread.join()
+    G = torch.randn(4, 4, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((G * layer.weight).sum(), original)
+    twin = copy.deepcopy(layer)
+    (expected,) = torch.autograd.grad((G * twin.weight).sum(), twin.parametrizations.weight.original)
+    torch.testing.assert_close(gradient, expected)
