@@ -129,10 +129,10 @@ def constrain(
         raise
     if stacked:
         warnings.warn(
-            f"constrain: expected a weight without a constraint of torch or geotorch, got "
-            f"{', '.join(stacked)}. "
-            "The constraint acts after it and may change the weight; only the constraint is sure to hold. To "
-            "replace it, call torch.nn.utils.parametrize.remove_parametrizations before constrain.",
+            "constrain: expected a weight without a constraint of torch or geotorch, got "
+            f"{', '.join(stacked)}. The constraint acts after it and may change the weight; only the "
+            "constraint is sure to hold. To replace it, call "
+            "torch.nn.utils.parametrize.remove_parametrizations before constrain.",
             stacklevel=2,
         )
     return module

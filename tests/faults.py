@@ -435,6 +435,13 @@ GRADIENTS = (
         promise("constraints/test_memory.py", "was_there"),
     ),
     Fault(
+        "released-later: a later read shares what knows of no gradient for an original that was frozen",
+        "spectral_param/_parametrizations/memory.py",
+        "                or later.needed != needed\n",
+        "",
+        promise("constraints/test_memory.py", "are_trained"),
+    ),
+    Fault(
         "held: the memory keeps alive what later reads share",
         "spectral_param/_parametrizations/memory.py",
         "self.later = weakref.ref(later)",

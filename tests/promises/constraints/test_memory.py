@@ -224,6 +224,12 @@ def test_later_reads_see_which_originals_are_trained() -> None:
     assert all(p.grad is not None for p in found[1:])
     sum(W.sum() for W in reads[:2]).backward()
     assert found[0].grad is None
+    del reads
+    kept = [layer.weight, layer.weight]  # What these share knows of no gradient for the frozen one.
+    found[0].requires_grad_()
+    layer.weight.square().sum().backward()
+    assert found[0].grad is not None
+    del kept
 
 
 class Scaled(sp.ScaledCayley):
