@@ -111,7 +111,8 @@ def constraints() -> Iterator[Case]:
         ("SignPattern", sp.SignPattern(torch.ones(64, 64))),
     ):
         yield _constrained(f"{name}, n = 64", Q, constraint)
-    yield _constrained("FourierUnitary, n = 64", Q.to(torch.complex64), sp.FourierUnitary())
+    unitary = sp.constrain(_Weight(Q.to(torch.complex64)), "weight", sp.FourierUnitary(), init="paper")
+    yield Case("FourierUnitary, n = 64", unitary, torch.randn(64, 64, dtype=torch.complex64))
     G = torch.randn(64, 64)
     yield Case("torch's orthogonal (Cayley), n = 64", orthogonal(_Weight(Q), orthogonal_map="cayley"), G)
     yield Case("eigenvalues by autograd, n = 16", _Eigenvalues(led((16, 16))), torch.randn(16, 16))

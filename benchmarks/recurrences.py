@@ -91,7 +91,9 @@ def cell_in_a_loop(n: int, batch: int = 16, steps: int = 200) -> Case:
     x = torch.randn(steps, batch, 8)
     kinds: dict[str, Callable[[nn.Module], object]] = {
         "ScaledCayley": lambda cell: sp.constrain(cell, "weight_hh", sp.ScaledCayley()),
-        "Householder(16)": lambda cell: sp.constrain(cell, "weight_hh", sp.Householder(min(16, n))),
+        "Householder(16)": lambda cell: sp.constrain(
+            cell, "weight_hh", sp.Householder(min(16, n)), init="paper"
+        ),
         "LyapunovForm": lambda cell: sp.constrain(cell, "weight_hh", sp.LyapunovForm()),
         "torch, orthogonal": lambda cell: parametrizations.orthogonal(cell, "weight_hh"),
         "unconstrained": lambda cell: cell,

@@ -38,7 +38,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -122,8 +122,8 @@ class Case:
             default, 0 for a weight that can be assigned, and infinity for one that is refused.
         outside: Returns a weight that does not satisfy the constraint, of the same shapes as ``member``.
             None, the default, if all weights satisfy it, or if the parametrization does not check.
-        recovers: Whether ``right_inverse`` finds originals for every member. If not, registration may start
-            from any member, only the present weight can be assigned, and ``violation`` has to be given.
+        recovers: Whether ``right_inverse`` finds originals for every member. If not, ``init="paper"`` starts
+            the weight, only the present weight can be assigned, and ``violation`` has to be given.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
         rectangles: More shapes, of single matrices or batches that are not square. Without any, a rectangle
@@ -164,6 +164,11 @@ class Case:
                 f"expected_failed_checks: expected names of checks, got {', '.join(unknown)}. "
                 f"The checks are {', '.join(sorted(names))}"
             )
+
+    @property
+    def init(self) -> Literal["paper"] | None:
+        """The start of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
+        return None if self.recovers else "paper"
 
     def gates(self, shape: Shape) -> int:
         """Return the number of blocks in a weight of this shape."""
@@ -213,10 +218,10 @@ def tolerance(dtype: torch.dtype, n: int) -> float:
 
 
 def holder(case: Case, weight: Tensor) -> Holder:
-    """Return a module with a constrained weight that starts from ``weight``."""
+    """Return a module with a constrained weight that starts from ``weight``, if the constraint can."""
     module = Holder(weight.clone())
     shape = tuple(weight.shape)
-    return constrain(module, "weight", case.make(shape), gates=case.gates(shape))
+    return constrain(module, "weight", case.make(shape), gates=case.gates(shape), init=case.init)
 
 
 def assignable(case: Case, module: Holder) -> Tensor:

@@ -17,11 +17,13 @@ import spectral_param as sp
 CHECKPOINTS = Path(__file__).parent / "earlier.pt"
 
 
-def constrained(constraint: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> nn.Module:
+def constrained(
+    constraint: nn.Module, *shape: int, dtype: torch.dtype = torch.float32, init: str | None = None
+) -> nn.Module:
     module = nn.Module()
     W = torch.randn(shape, dtype=dtype) / (2 * shape[-1] ** 0.5)
     module.weight = nn.Parameter(W)
-    return sp.constrain(module, "weight", constraint)
+    return sp.constrain(module, "weight", constraint, init=init)
 
 
 C = torch.complex64
@@ -46,10 +48,10 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "exponential": lambda: constrained(sp.SkewExponential(), 6, 6),
     "exponential, wide": lambda: constrained(sp.SkewExponential(), 3, 7),
     "Householder": lambda: constrained(sp.Householder(), 5, 5),
-    "Householder, few": lambda: constrained(sp.Householder(2), 6, 6),
+    "Householder, few": lambda: constrained(sp.Householder(2), 6, 6, init="paper"),
     "Givens": lambda: constrained(sp.Givens(), 6, 6),
-    "Givens, layers": lambda: constrained(sp.Givens(None, "fft"), 8, 8),
-    "Fourier": lambda: constrained(sp.FourierUnitary(), 6, 6, dtype=C),
+    "Givens, layers": lambda: constrained(sp.Givens(None, "fft"), 8, 8, init="paper"),
+    "Fourier": lambda: constrained(sp.FourierUnitary(), 6, 6, dtype=C, init="paper"),
     "singular values": lambda: constrained(sp.SingularValues(0.1), 5, 3),
     "Schur": lambda: constrained(sp.SchurForm(), 6, 6),
     "Schur, bounded": lambda: constrained(sp.SchurForm(radius=0.9, departure=2.0), 6, 6),

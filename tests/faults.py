@@ -96,9 +96,23 @@ PROMISES = (
     Fault(
         "edited-weight: the memory keeps the tensor that the user gets",
         "spectral_param/_parametrizations/memory.py",
-        "W = last.weight.clone()",
+        "W = last.weight.clone(memory_format=torch.contiguous_format)",
         "W = last.weight",
         contract("repeated_reads and ScaledCayley"),
+    ),
+    Fault(
+        "contiguous: a weight is a view of its transpose",
+        "spectral_param/_parametrizations/memory.py",
+        "W = last.weight.clone(memory_format=torch.contiguous_format)",
+        "W = last.weight.clone()",
+        promise("test_constrain.py", "weights_are_contiguous"),
+    ),
+    Fault(
+        "refused: few reflections replace the weight that the layer has without a word",
+        "spectral_param/_parametrizations/householder.py",
+        'raise self._has_no_inverse(f"{count} reflections", remedy, project)',
+        "return self.start(W)",
+        promise("constraints/test_householder.py", "few_reflections_start"),
     ),
     Fault(
         "start: registration takes the paper's start, and not the weight that the layer has",

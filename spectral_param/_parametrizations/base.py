@@ -115,18 +115,17 @@ class Parametrization(nn.Module):
         """
         raise NotImplementedError
 
-    def _start_only(self, W: Tensor, project: bool, what: str, remedy: str) -> Tensor | tuple[Tensor, ...]:
-        """Return :meth:`start`, where the originals of a weight cannot be computed.
-
-        Raises:
-            InManifoldError: At an assignment.
-        """
-        if not project:
-            raise InManifoldError(
-                f"{type(self).__name__}: expected the weight that was read last, got another one, whose "
-                f"{what} cannot be computed. {remedy}"
-            )
-        return self.start(W)
+    def _has_no_inverse(self, what: str, remedy: str, project: bool) -> InManifoldError:
+        """Return the error of :meth:`unconstrain`, where the originals of a weight cannot be computed."""
+        name = type(self).__name__
+        if project:
+            expected = "init='paper', the paper's random start"
+            first = "Call spectral_param.constrain(module, name, constraint, init='paper'). "
+        else:
+            expected, first = "the weight that was read last", "Copy originals by load_state_dict. "
+        return InManifoldError(
+            f"{name}: expected {expected}, got a weight, whose {what} cannot be computed. {first}{remedy}"
+        )
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight, without those of frozen originals.
@@ -308,7 +307,8 @@ class Parametrization(nn.Module):
     @full_precision
     def _evaluate(self, *originals: Tensor, found: Any = None) -> Tensor:
         """Return the weight of originals as PyTorch holds them."""
-        return self._as_weight(self.constrained(self._exact(originals), found), originals[0].dtype)
+        W = self._as_weight(self.constrained(self._exact(originals), found), originals[0].dtype)
+        return W.contiguous()
 
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the originals as :meth:`constrain` gets them."""

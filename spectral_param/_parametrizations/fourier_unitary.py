@@ -30,7 +30,8 @@ class FourierUnitary(Parametrization):
 
     Example:
         >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
-        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.FourierUnitary())
+        >>> constraint = spectral_param.FourierUnitary()
+        >>> layer = spectral_param.constrain(layer, "weight", constraint, init="paper")
         >>> torch.allclose(layer.weight @ layer.weight.mH, torch.eye(8) + 0j, atol=1e-5)
         True
         >>> spectral_param.num_free_parameters(layer)  # 7n, and the bias
@@ -44,8 +45,8 @@ class FourierUnitary(Parametrization):
     The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
     ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
 
-    No method is known that computes the parameters of a given matrix. *Registration replaces the weight by
-    the paper's start*, which is random, and only the weight of the last evaluation can be assigned.
+    No method is known that computes the parameters of a given matrix. So registration takes
+    ``init="paper"``, which is random, and only the weight of the last evaluation can be assigned.
     """
 
     permutation: Tensor
@@ -77,12 +78,9 @@ class FourierUnitary(Parametrization):
         return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the paper's start at registration."""
-        remedy = (
-            "Copy the trained tensors instead (load_state_dict), or take ScaledCayley or Givens, which reach "
-            "every unitary weight."
-        )
-        return self._start_only(W, project, "parameters", remedy)
+        """Raise: no method is known."""
+        remedy = "Or take ScaledCayley or Givens, which reach every unitary weight."
+        raise self._has_no_inverse("parameters", remedy, project)
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""

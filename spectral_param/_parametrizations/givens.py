@@ -38,7 +38,8 @@ class Givens(Parametrization):
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
-        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", spectral_param.Givens(layers=4))
+        >>> constraint = spectral_param.Givens(layers=4)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint, init="paper")
         >>> W = rnn.weight_hh_l0
         >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
         True
@@ -66,8 +67,8 @@ class Givens(Parametrization):
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
     (unitary) matrix. With fewer layers, and in the FFT order, no good method is known that finds the nearest
-    matrix of the set: *registration then replaces the weight by the paper's start*, which is random, and only
-    the weight of the last evaluation can be assigned.
+    matrix of the set: registration then takes ``init="paper"``, which is random, and only the weight of the
+    last evaluation can be assigned.
     """
 
     order: Order
@@ -115,11 +116,8 @@ class Givens(Parametrization):
         layers = self._num_layers(n)
         if self.order == "fft" or layers < n:
             what = f"{layers} {self.order} layers of rotations"
-            remedy = (
-                "Copy the trained angles instead (load_state_dict), or take layers=None, which reaches every "
-                "orthogonal weight."
-            )
-            return self._start_only(W, project, what, remedy)
+            remedy = "Or take Givens(), which reaches every orthogonal weight."
+            raise self._has_no_inverse(what, remedy, project)
         W = orthogonal_part(W, eps, project, "Givens")
         matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
         theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))

@@ -36,7 +36,7 @@ class Householder(Parametrization):
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
         >>> constraint = spectral_param.Householder(reflections=16)
-        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint)
+        >>> rnn = spectral_param.constrain(rnn, "weight_hh_l0", constraint, init="paper")
         >>> W = rnn.weight_hh_l0
         >>> torch.allclose(W @ W.mT, torch.eye(64), atol=1e-5)
         True
@@ -68,9 +68,9 @@ class Householder(Parametrization):
 
     A weight that is not square, ``(..., m, n)``, has the first n columns of H_1 ⋯ H_n D if it is tall, and
     their transpose if it is wide; then k = n. Registration takes the nearest matrix with orthonormal columns,
-    the polar factor. With k < n, *registration replaces the weight by the paper's start*, which is random,
-    and only the weight of the last evaluation can be assigned. The cost is three products of n × k matrices.
-    For small k a recurrence is cheaper with :meth:`operator`.
+    the polar factor. With k < n it takes ``init="paper"``, which is random, and only the weight of the last
+    evaluation can be assigned. The cost is three products of n × k matrices. For small k a recurrence is
+    cheaper with :meth:`operator`.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.
@@ -115,7 +115,8 @@ class Householder(Parametrization):
 
         Example:
             >>> layer = torch.nn.Linear(64, 64, bias=False)
-            >>> layer = spectral_param.constrain(layer, "weight", spectral_param.Householder(reflections=4))
+            >>> constraint = spectral_param.Householder(reflections=4)
+            >>> layer = spectral_param.constrain(layer, "weight", constraint, init="paper")
             >>> of_weight = layer.parametrizations.weight
             >>> apply = of_weight[0].operator(of_weight.original)
             >>> h = torch.randn(5, 64)
@@ -153,11 +154,8 @@ class Householder(Parametrization):
         self._check_reflections(W)
         check_finite(W, "Householder")
         if count < n:
-            remedy = (
-                "Copy the trained vectors instead (load_state_dict), or take reflections=None, which reaches "
-                "every orthogonal weight."
-            )
-            return self._start_only(W, project, f"{count} reflections", remedy)
+            remedy = "Or take reflections=None, which reaches every orthogonal weight."
+            raise self._has_no_inverse(f"{count} reflections", remedy, project)
         W = orthogonal_part(W, eps, project, "Householder")
         vectors, d = all_reflections(W)
         if W.is_complex():

@@ -121,7 +121,7 @@ class Memory:
             if last is None:
                 self.outputs[id(W)] = W
                 return W
-        W = last.weight.clone()
+        W = last.weight.clone(memory_format=torch.contiguous_format)
         needed = tuple(map(_requires_grad, originals))
         if torch.is_grad_enabled() and any(needed):
             reference = functools.partial(_evaluated_again, constraint, last)
@@ -251,7 +251,8 @@ def _evaluated(
         # load_state_dict(assign=True) has put other originals in the place of the registered ones.
         constraint._become_like(kept)
     if state is None:
-        return W.clone(), None, None  # Edits of the weight must not reach the copies.
+        # Edits of the weight must not reach the copies.
+        return W.clone(memory_format=torch.contiguous_format), None, None
     pull_back = _pull_back_of(W, copies)
     graph = _Graph(W, copies) if pull_back is None and W.requires_grad else None
     weak = None if graph is None else weakref.ref(graph)

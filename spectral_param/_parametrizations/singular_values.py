@@ -56,8 +56,8 @@ class SingularValues(Parametrization):
     ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
-    together. Then *registration replaces the weight by the paper's start*, which is random, and only the
-    weight of the last evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
+    together. Then registration takes ``init="paper"``, which is random, and only the weight of the last
+    evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
     """
 
     shapes = "tall"
@@ -98,8 +98,8 @@ class SingularValues(Parametrization):
         check_finite(W, "SingularValues")
         if self.left.count(n) < n:
             what = f"{self.left.count(n)} reflections on each side"
-            remedy = "Copy the state_dict instead, or take reflections=None"
-            return self._start_only(W, project, what, f"{remedy}, which reaches every weight of the set.")
+            remedy = "Or take reflections=None, which reaches every weight of the set."
+            raise self._has_no_inverse(what, remedy, project)
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding

@@ -43,7 +43,7 @@ def test_the_others_say_that_they_have_to_come_first(case) -> None:
         with refused(type(case.make((6, 6))).__name__):
             register(layer, "weight", case.make((6, 6)))
         assert len(layer.parametrizations.weight) == 1
-    sp.constrain(sp.remove(layer), "weight", case.make((6, 6)))  # The remedy.
+    sp.constrain(sp.remove(layer), "weight", case.make((6, 6)), init=case.init)  # The remedy.
 
 
 @pytest.mark.parametrize("case", AFTER, ids=lambda case: case.name)

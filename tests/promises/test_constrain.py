@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 from torch.nn.utils import parametrize, prune
 
 import spectral_param as sp
+from spectral_param.testing import holder
 from tests.messages import refused
 from tests.promises.cases import CASES, abscissas, orthogonality_defect, radii
 
@@ -227,7 +228,7 @@ PARTLY_FROZEN = {
 @pytest.mark.parametrize(("make", "dtype", "all_of_them", "left"), PARTLY_FROZEN.values(), ids=PARTLY_FROZEN)
 def test_num_free_parameters_of_partly_frozen_weights(make, dtype, all_of_them, left) -> None:
     layer = torch.nn.Linear(6, 6, bias=False, dtype=dtype)
-    parametrize.register_parametrization(layer, "weight", make())
+    sp.constrain(layer, "weight", make(), init="paper")
     assert sp.num_free_parameters(layer) == all_of_them
     for original, expected in zip(layer.parameters(), left, strict=True):
         original.requires_grad_(False)
@@ -628,7 +629,8 @@ def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
 def test_the_protocol_of_geotorch(case) -> None:
     dtype = case.dtypes[0]
     layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype)
-    constraint = sp.constrain(layer, "weight", case.make((4, 4))).parametrizations.weight[0]
+    sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
+    constraint = layer.parametrizations.weight[0]
     before = [t.clone() for t in layer.state_dict().values()]
     W = constraint.sample()
     assert W.shape == (4, 4)
@@ -649,10 +651,22 @@ def test_the_protocol_of_geotorch(case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_weights_are_contiguous(case) -> None:
+    """As those of the layer without a constraint: code of others takes views of them."""
+    for shape in (*case.shapes, *case.rectangles):
+        module = holder(case, case.member(shape, case.dtypes[0]))
+        first, second = module.weight, module.weight
+        originals = [t.detach() for t in module.parametrizations.weight.parameters(recurse=False)]
+        transformed = torch.func.vjp(module.parametrizations.weight[0], *originals)[0]
+        plain = module.requires_grad_(False).weight
+        assert all(W.is_contiguous() for W in (first, second, transformed, plain)), shape
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_originals_are_contiguous(case) -> None:
     """As FSDP2, LBFGS, ``parameters_to_vector`` and safetensors ask."""
     layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[0])
-    sp.constrain(layer, "weight", case.make((4, 4)))
+    sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
     assert all(p.is_contiguous() for p in layer.parameters())
     layer.weight = layer.weight.detach()
     assert all(p.is_contiguous() for p in layer.parameters())
@@ -706,7 +720,7 @@ def test_reads_of_one_weight_have_graphs_of_their_own() -> None:
     """Two losses, each with its backward pass, as of a discriminator."""
     for case in CASES:
         layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[-1])
-        sp.constrain(layer, "weight", case.make((4, 4)))
+        sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
         G = torch.randn(4, 4, dtype=case.dtypes[-1])
         first, second = ((layer.weight * G).abs().square().sum() for _ in range(2))
         tensors = tuple(layer.parameters())

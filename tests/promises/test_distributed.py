@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
-from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
-from spectral_param.testing import Case, Holder
+from spectral_param.testing import Case, holder
 from tests.launch import ROOT, ranked, torchrun
 from tests.promises.cases import CASES
 
@@ -47,8 +46,7 @@ def test_a_base_is_not_moved_where_it_would_be_lost() -> None:
 def test_memory_of_parameters_can_be_freed_after_a_read(case: Case) -> None:
     """FSDP2 frees it between uses. PyTorch refuses to once numpy has seen the memory itself."""
     dtype = case.dtypes[0]
-    layer = Holder(case.member((4, 4), dtype))
-    register_parametrization(layer, "weight", case.make((4, 4)))
+    layer = holder(case, case.member((4, 4), dtype))
     layer(torch.ones(4, 1, dtype=dtype)).abs().sum().backward()
     for parameter in layer.parameters():
         parameter.untyped_storage().resize_(0)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from tests.precision import SETTINGS, Products, needs_setting
@@ -14,7 +13,7 @@ from tests.promises.cases import CASES
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_products_of_a_constraint(case, reduced) -> None:
     layer = nn.Linear(16, 16, bias=False, dtype=case.dtypes[0])
-    register_parametrization(layer, "weight", case.make((16, 16)))
+    sp.constrain(layer, "weight", case.make((16, 16)), init=case.init)
     member = case.member((16, 16), case.dtypes[0])
     with Products() as products:
         layer.weight.abs().square().sum().backward()

@@ -132,7 +132,7 @@ def test_every_constraint_is_renewed(case) -> None:
 
     torch.manual_seed(0)
     layer = Layer(case.member((4, 4), case.dtypes[0]))
-    sp.constrain(layer, "weight", case.make((4, 4)))
+    sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
     with torch.no_grad():
         for original in originals(layer):
             original.add_(0.3)

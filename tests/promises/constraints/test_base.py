@@ -98,18 +98,19 @@ def test_after_to_empty_a_restart_or_a_checkpoint_gives_values(name) -> None:
 
 def cases(shape):
     for case in CASES:
-        yield case.make(shape), case.member(shape, case.dtypes[0])
-    yield sp.SpectralRadiusNorm("present"), torch.randn(shape)
-    yield sp.SpectralAbscissa("present"), torch.randn(shape)
+        yield case.make(shape), case.member(shape, case.dtypes[0]), case.init
+    yield sp.SpectralRadiusNorm("present"), torch.randn(shape), None
+    yield sp.SpectralAbscissa("present"), torch.randn(shape), None
 
 
 @pytest.mark.parametrize("n", [4, 100])
 def test_meta_device_then_loaded(n) -> None:
-    for constraint, member in cases((n, n)) if n == 4 else [(sp.SpectralRadiusNorm(), torch.randn(n, n))]:
+    large = [(sp.SpectralRadiusNorm(), torch.randn(n, n), None)]
+    for constraint, member, init in cases((n, n)) if n == 4 else large:
         with torch.device("meta"):
             module = Holder(torch.empty(n, n, dtype=member.dtype))
         sp.constrain(module, "weight", constraint)
-        trained = sp.constrain(Holder(member), "weight", constraint)
+        trained = sp.constrain(Holder(member), "weight", constraint, init=init)
         expected = trained.weight.detach()
         module.load_state_dict(trained.state_dict(), assign=True)
         assert torch.equal(module.weight, expected)
@@ -262,8 +263,7 @@ OPERATORS = {
 @pytest.mark.parametrize("rows", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("make", "dtype"), OPERATORS.values(), ids=OPERATORS)
 def test_operators_take_half_precision_and_real_rows(make, dtype, rows) -> None:
-    module = Holder(torch.randn(8, 8, dtype=dtype))
-    register_parametrization(module, "weight", make())
+    module = sp.constrain(Holder(torch.empty(8, 8, dtype=dtype)), "weight", make(), init="paper")
     of_weight = module.parametrizations.weight
     h = torch.randn(3, 8, dtype=rows)
     actual = of_weight[0].operator(*of_weight.parameters(recurse=False))(h)

@@ -13,7 +13,7 @@ from tests.training import reverse_inputs
 
 
 def unitary(n: int, dtype: torch.dtype = torch.complex128) -> Holder:
-    return sp.constrain(Holder(torch.empty(n, n, dtype=dtype)), "weight", sp.FourierUnitary())
+    return sp.constrain(Holder(torch.empty(n, n, dtype=dtype)), "weight", sp.FourierUnitary(), init="paper")
 
 
 def test_seven_n_parameters() -> None:
@@ -22,7 +22,11 @@ def test_seven_n_parameters() -> None:
     v, phases = module.parametrizations.weight.parameters()
     assert (v.shape, phases.shape, phases.dtype) == ((2, 10), (3, 10), torch.float64)
     gates = sp.constrain(
-        Holder(torch.empty(30, 10, dtype=torch.complex64)), "weight", sp.FourierUnitary(), gates=3
+        Holder(torch.empty(30, 10, dtype=torch.complex64)),
+        "weight",
+        sp.FourierUnitary(),
+        gates=3,
+        init="paper",
     )
     assert sp.num_free_parameters(gates) == 210
 
@@ -49,9 +53,8 @@ def test_the_papers_start() -> None:
 
 
 def test_unitary_to_machine_precision_after_many_steps() -> None:
-    layer = sp.constrain(
-        torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64), "weight", sp.FourierUnitary()
-    )
+    layer = torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64)
+    sp.constrain(layer, "weight", sp.FourierUnitary(), init="paper")
     assert reverse_inputs(layer, 100) > 0.1
     assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
@@ -63,6 +66,17 @@ def test_the_permutation_is_saved() -> None:
     )
     restored.load_state_dict(module.state_dict())
     assert torch.equal(restored.weight, module.weight)
+
+
+def test_a_weight_that_the_layer_has_is_refused_with_the_remedy() -> None:
+    layer = torch.nn.Linear(4, 4, dtype=torch.complex64)
+    before = layer.weight.detach().clone()
+    for init in (None, torch.eye(4), torch.nn.init.eye_):
+        with pytest.raises(InManifoldError, match=r"FourierUnitary: expected init='paper'.*got.*Call"):
+            sp.constrain(layer, "weight", sp.FourierUnitary(), init=init)
+    torch.testing.assert_close(layer.weight, before)
+    sp.constrain(layer, "weight", sp.FourierUnitary(), init="paper")
+    assert orthogonality_defect(layer.weight).max() < 1e-5
 
 
 def test_only_the_present_weight_can_be_assigned() -> None:
@@ -86,7 +100,7 @@ def test_only_the_present_weight_can_be_assigned() -> None:
 def test_real_weight_is_refused_with_the_remedy() -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         with pytest.raises(UnsupportedDtypeError, match=rf"FourierUnitary: expected.*got {dtype}"):
-            sp.constrain(torch.nn.Linear(4, 4, dtype=dtype), "weight", sp.FourierUnitary())
+            sp.constrain(torch.nn.Linear(4, 4, dtype=dtype), "weight", sp.FourierUnitary(), init="paper")
     with pytest.raises(UnsupportedDtypeError, match=r"expected.*got torch\.float32"):
         sp.nn.URNN(2, 4, dtype=torch.float32, real_output=False)
 
@@ -107,7 +121,11 @@ def test_operator_of_gates() -> None:
     module = unitary(4)
     parameters = list(module.parametrizations.weight.parameters())
     gates = sp.constrain(
-        Holder(torch.empty(8, 4, dtype=torch.complex64)), "weight", sp.FourierUnitary(), gates=2
+        Holder(torch.empty(8, 4, dtype=torch.complex64)),
+        "weight",
+        sp.FourierUnitary(),
+        gates=2,
+        init="paper",
     )
     with pytest.raises(ValueError, match=r"operator: expected.*got.*\(8, 4\)"):
         gates.parametrizations.weight[0].operator(*parameters)

@@ -73,10 +73,9 @@ def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
 
 
 def test_two_layers_cannot_reach_most_weights() -> None:
+    module = sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2), init="paper")
     with pytest.raises(InManifoldError, match=r"Givens: expected.*got.*2 rectangular layers"):
-        sp.constrain(Holder(torch.eye(8)), "weight", sp.Givens(layers=2)).weight = orthogonal(
-            (8, 8), torch.float32
-        )
+        module.weight = orthogonal((8, 8), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +99,22 @@ def test_number_of_parameters(layers, order, real, complex_) -> None:
 
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     for dtype, layers in ((torch.float32, None), (torch.complex64, 3)):
-        layer = sp.constrain(
-            torch.nn.Linear(32, 32, bias=False, dtype=dtype), "weight", sp.Givens(layers=layers)
-        )
+        layer = torch.nn.Linear(32, 32, bias=False, dtype=dtype)
+        sp.constrain(layer, "weight", sp.Givens(layers=layers), init="paper" if layers else None)
         assert reverse_inputs(layer, 60) > 0.1
         assert orthogonality_defect(layer.weight).max() < 20 * torch.finfo(torch.float32).eps
 
 
-def test_with_few_layers_the_weight_is_replaced_by_the_papers_random_start() -> None:
-    W = orthogonal((9, 9), torch.float64)
-    one, other = (sp.constrain(Holder(W), "weight", sp.Givens(layers=2)).weight for _ in range(2))
+def test_few_layers_refuse_a_weight_and_take_the_papers_random_start() -> None:
+    W = orthogonal((8, 8), torch.float64)
+    for constraint in (sp.Givens(layers=2), sp.Givens(order="fft")):
+        module = Holder(W)
+        with pytest.raises(InManifoldError, match=r"Givens: expected init='paper'.*got.*Call"):
+            sp.constrain(module, "weight", constraint)
+        assert torch.equal(module.weight, W)
+    one, other = (
+        sp.constrain(Holder(W), "weight", sp.Givens(layers=2), init="paper").weight for _ in range(2)
+    )
     assert (one - other).abs().max() > 0.1
     assert one.triu(3).abs().max() == 0
 
@@ -172,11 +177,12 @@ def test_double_leaves_a_complex_weight_as_it_is() -> None:
 
 
 def test_each_gate_and_block_is_orthogonal() -> None:
-    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Givens(layers=2))
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Givens(layers=2), init="paper")
     assert orthogonality_defect(lstm.weight_hh_l0).shape == (4,)
     assert orthogonality_defect(lstm.weight_hh_l0).max() < 1e-5
     blocks = [(4, sp.Givens()), (3, sp.FourierUnitary())]
-    W = sp.constrain(Holder(torch.eye(7, dtype=torch.complex64)), "weight", sp.BlockTriangular(blocks)).weight
+    module = Holder(torch.eye(7, dtype=torch.complex64))
+    W = sp.constrain(module, "weight", sp.BlockTriangular(blocks), init="paper").weight
     assert W.dtype == torch.complex64
     assert orthogonality_defect(W).max() < 1e-5
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch.nn.utils.parametrize import register_parametrization
 
 import spectral_param as sp
 from spectral_param.errors import InManifoldError, NotFiniteError
@@ -20,9 +19,8 @@ DTYPES = (torch.float64, torch.complex128)
 
 
 def constrained(weight, reflections=None):
-    module = Holder(weight.clone())
-    register_parametrization(module, "weight", sp.Householder(reflections))
-    return module
+    init = None if reflections is None else "paper"
+    return sp.constrain(Holder(weight.clone()), "weight", sp.Householder(reflections), init=init)
 
 
 def originals(module):
@@ -109,6 +107,8 @@ def test_few_reflections_leave_a_subspace_alone(dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_few_reflections_start_at_random_and_take_no_other_weight(dtype) -> None:
     W = moving_two_dimensions((5, 5), dtype)
+    with pytest.raises(InManifoldError, match=r"Householder: expected init='paper'.*got.*2 reflections"):
+        sp.constrain(Holder(W), "weight", sp.Householder(reflections=2))
     module, other = constrained(W, reflections=2), constrained(W, reflections=2)
     assert (module.weight - other.weight).abs().max() > 0.1
     module.weight = before = module.weight.detach().clone()
@@ -191,7 +191,7 @@ def test_operator_of_a_batch(dtype, reflections) -> None:
 
 
 def test_operator_of_gates() -> None:
-    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Householder(reflections=2))
+    lstm = sp.constrain(torch.nn.LSTM(3, 6), "weight_hh_l0", sp.Householder(reflections=2), init="paper")
     of_weight = lstm.parametrizations.weight_hh_l0
     assert of_weight.original.shape == (4, 6, 2)
     with pytest.raises(ValueError, match=r"operator: expected.*got.*\(24, 6\)"):

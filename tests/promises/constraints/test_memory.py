@@ -434,12 +434,13 @@ def test_a_validation_between_a_read_and_its_backward_pass(make) -> None:
 
 def test_the_last_weight_is_assigned_only_if_the_state_still_gives_it() -> None:
     layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
-    sp.constrain(layer, "weight", sp.FourierUnitary())
+    sp.constrain(layer, "weight", sp.FourierUnitary(), init="paper")
     W = layer.weight.detach().clone()
     layer.weight = W
     layer.weight = W
     torch.testing.assert_close(layer.weight, W)
-    other = sp.constrain(torch.nn.Linear(8, 8, dtype=torch.complex64), "weight", sp.FourierUnitary())
+    other = torch.nn.Linear(8, 8, dtype=torch.complex64)
+    sp.constrain(other, "weight", sp.FourierUnitary(), init="paper")
     layer.load_state_dict(other.state_dict())
     with pytest.raises(sp.errors.InManifoldError):
         layer.weight = W

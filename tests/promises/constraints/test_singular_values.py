@@ -17,7 +17,8 @@ DTYPES = (torch.float64, torch.complex128)
 def constrained(weight, *args, **kwargs):
     module = Holder(weight.clone())
     gates = weight.shape[-2] // weight.shape[-1]
-    return sp.constrain(module, "weight", sp.SingularValues(*args, **kwargs), gates=gates)
+    init = "paper" if kwargs.get("reflections") else None
+    return sp.constrain(module, "weight", sp.SingularValues(*args, **kwargs), gates=gates, init=init)
 
 
 def originals(module):
@@ -116,6 +117,8 @@ def test_derivatives_at_equal_singular_values(dtype, reflections) -> None:
 
 
 def test_few_reflections_start_at_random_and_take_no_other_weight() -> None:
+    with pytest.raises(InManifoldError, match=r"SingularValues: expected init='paper'.*got.*2 reflections"):
+        sp.constrain(Holder(torch.eye(6)), "weight", sp.SingularValues(reflections=2))
     module = constrained(torch.eye(6), margin=0.2, reflections=2)
     before = module.weight.detach().clone()
     assert (before - torch.eye(6)).abs().max() > 0.1

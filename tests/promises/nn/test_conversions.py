@@ -236,7 +236,7 @@ def test_nested_constraints_have_the_precision_of_the_weight(name, by) -> None:
         weight = torch.randn(7, 7, dtype=single if by == "assignment" else dtype)
         layer = nn.Module()
         layer.weight = nn.Parameter(weight)
-        sp.constrain(layer, "weight", constraint if by != "default" else NESTED[name]())
+        sp.constrain(layer, "weight", constraint if by != "default" else NESTED[name](), init="paper")
     finally:
         torch.set_default_dtype(torch.float32)
     if by == "assignment":  # Tensors of another precision take the place of the parameters.
