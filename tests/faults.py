@@ -108,7 +108,7 @@ PROMISES = (
         promise("test_constrain.py", "weights_are_contiguous"),
     ),
     Fault(
-        "refused: few reflections replace the weight that the layer has without a word",
+        "refused-start: few reflections replace the weight that the layer has without a word",
         "spectral_param/_parametrizations/householder.py",
         'raise self._has_no_inverse(f"{count} reflections", remedy, project)',
         "return self.start(W)",
