@@ -215,16 +215,7 @@ def _evaluated(
         The weight; the read, or None if the weight depends on more than can be seen; and the graph, if one is
         wanted.
     """
-    with contextlib.ExitStack() as stack:
-        if torch.is_inference_mode_enabled():
-            # Tensors made in inference mode could not be saved for a later backward pass.
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
-        if _top_hooks(False) is not None:
-            # Hooks, as those of torch.utils.checkpoint, see what a read saves, the first one and a second one
-            # alike: the originals.
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
-        stack.enter_context(context)
+    with _undisturbed(context):
         # Clones with a graph: gradients are pulled back to them, and through them if nothing is remembered.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
@@ -258,6 +249,24 @@ def _evaluated(
     weak = None if graph is None else weakref.ref(graph)
     needed = tuple(map(_requires_grad, copies))
     return W, _Read(marks, values, state, found, kept, needed, pull_back, weak), graph
+
+
+def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextManager[object]:
+    """Return ``context`` with inference mode off, and without hooks on saved tensors."""
+    hooked = _top_hooks(False) is not None
+    if not hooked and not torch.is_inference_mode_enabled():
+        return context
+    stack = contextlib.ExitStack()
+    if torch.is_inference_mode_enabled():
+        # Tensors made in inference mode could not be saved for a later backward pass.
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+    if hooked:
+        # Hooks, as those of torch.utils.checkpoint, see what a read saves, the first one and a second one
+        # alike: the originals.
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+    stack.enter_context(context)
+    return stack
 
 
 def _pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:

@@ -136,7 +136,7 @@ def _delta(V: Tensor, T: Tensor, eps: float) -> Tensor:  # -> (..., 1, 1)
 def _pull_back(G: Tensor, K: Tensor, T: Tensor, V: Tensor, Q: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients for K and T by the formulas at the top."""
     n = T.shape[-1]
-    Y = torch.cholesky_solve(G, L)
+    Y = solved(L, G)
     half = Y @ V.mT
     N = half + half.mT
     g_Q = _times(Y, T.mT).mT - Q @ N

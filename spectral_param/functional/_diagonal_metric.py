@@ -147,7 +147,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
         # Triangular solves lose what √cond H loses, which is at most 2√n.
         diagonal.add_(0.25).mul_(1 + 2 * n * _EPS)
         L = torch.linalg.cholesky_ex(H).L
-        C = torch.cholesky_solve(K.mT, L)
+        C = lyapunov.solved(L, K.mT)
     else:
         C, size, L = lyapunov.contraction_factors(K)
     c = _half_log(condition)
@@ -161,7 +161,7 @@ def _pull_back(
 ) -> Tensor:
     """Return the gradient, as the formulas at the top."""
     K, _ = X.split([X.shape[-1], 1], dim=-2)
-    T = torch.cholesky_solve(G * ratios, L)
+    T = lyapunov.solved(L, G * ratios)
     if size is not None:
         T = T / size.square()
     half = T @ C.mT

@@ -195,55 +195,47 @@ def _tiny(H: Tensor) -> float:
 
 def solved(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
-    half = torch.linalg.solve_triangular(L, B, upper=False)
-    return torch.linalg.solve_triangular(L.mH, half, upper=True)
+    # From the right: half the time of the left with MKL, in single precision from n = 32 on.
+    half = torch.linalg.solve_triangular(L.mH, B.mH, upper=True, left=False)
+    return torch.linalg.solve_triangular(L, half, upper=False, left=False).mH
 
 
 def _known(X: Tensor, radius: float | Tensor) -> Tensor:
     """Return :func:`stable` of an ordinary tensor, as one node of the graph."""
-    x = X.detach()
-    V, *rest = _forward(x)
-
-    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_backward(radius * G, x, V, *rest),)
-
-    return node(radius * V, pull_back, functools.partial(_reference, radius=radius), X)
-
-
-def _backward(G: Tensor, X: Tensor, V: Tensor, pair: Tensor, L: Tensor, *divided: Tensor) -> Tensor:
-    """Return the gradient by the formulas at the top; ``divided`` are S and its divisors."""
-    K, S = X.chunk(2, dim=-2)
-    S, *divisors = divided or [S]
-    T = torch.cholesky_solve(G, L)
-    half = T @ V.mH
-    QN, SN_2 = (pair @ (half + half.mH)).chunk(2, dim=-2)
-    g_Q = plus(QN, S, T.mH, beta=-1.0)
-    g_S = plus(plus(SN_2, pair.chunk(2, dim=-2)[0], T, beta=-0.5), K.mH, g_Q)
-    for divisor in divisors:
-        g_S = g_S / divisor
-    return torch.cat([g_Q @ S.mH, g_S], dim=-2)
-
-
-def plus(C: Tensor, A: Tensor, B: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    """Return beta C + alpha AB, for one matrix in one call, which for small ones is what takes the time."""
-    return torch.addmm(C, A, B, beta=beta, alpha=alpha) if C.ndim == 2 else beta * C + alpha * (A @ B)
-
-
-def _forward(X: Tensor) -> tuple[Tensor, ...]:
-    """Return V, [Q; S/2], the Cholesky factor of H; and S and its divisors, if it had to be divided."""
-    K, S = X.chunk(2, dim=-2)
+    K, S = X.detach().chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
     if not is_on_host(X) or not _has_safe_squares(X):
         divisors = _divisors(X)
         for divisor in divisors:
             S = S / divisor
     Q = K @ S
-    pair = torch.cat([Q, S / 2], dim=-2)
-    H = pair.mH @ pair
+    H = plus(Q.mH @ Q, S.mH, S, alpha=0.25)
     H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    V = torch.cholesky_solve(Q.mH @ S, L)
-    return (V, pair, L, S, *divisors) if divisors else (V, pair, L)
+    V = solved(L, Q.mH @ S)
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        g_K, g_S = _backward(radius * G, K, S, Q, L, V)
+        for divisor in divisors:
+            g_S = g_S / divisor
+        return (torch.cat([g_K, g_S], dim=-2),)
+
+    return node(radius * V, pull_back, functools.partial(_reference, radius=radius), X)
+
+
+def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of K and of S, as it was divided, by the formulas at the top."""
+    T = solved(L, G)
+    half = T @ V.mH
+    N = half + half.mH
+    g_Q = plus(S @ T.mH, Q, N, alpha=-1.0)
+    g_S = plus(plus(Q @ T, K.mH, g_Q), S, N, alpha=-0.25)
+    return g_Q @ S.mH, g_S
+
+
+def plus(C: Tensor, A: Tensor, B: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return C + alpha AB, for one matrix in one call, which for small ones is what takes the time."""
+    return torch.addmm(C, A, B, alpha=alpha) if C.ndim == 2 else C + alpha * (A @ B)
 
 
 def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
