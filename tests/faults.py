@@ -110,7 +110,7 @@ PROMISES = (
     Fault(
         "refused-start: few reflections replace the weight that the layer has without a word",
         "spectral_param/_parametrizations/householder.py",
-        'raise self._has_no_inverse(f"{count} reflections", remedy, project)',
+        'raise self._has_no_inverse(f"{count} reflections", remedy)',
         "return self.start(W)",
         promise("constraints/test_householder.py", "few_reflections_start"),
     ),

@@ -115,16 +115,12 @@ class Parametrization(nn.Module):
         """
         raise NotImplementedError
 
-    def _has_no_inverse(self, what: str, remedy: str, project: bool) -> InManifoldError:
+    def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
         """Return the error of :meth:`unconstrain`, where the originals of a weight cannot be computed."""
-        name = type(self).__name__
-        if project:
-            expected = "init='paper', the paper's random start"
-            first = "Call spectral_param.constrain(module, name, constraint, init='paper'). "
-        else:
-            expected, first = "the weight that was read last", "Copy originals by load_state_dict. "
         return InManifoldError(
-            f"{name}: expected {expected}, got a weight, whose {what} cannot be computed. {first}{remedy}"
+            f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
+            f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
+            f"init='paper'), copy trained originals by load_state_dict, or take {remedy}."
         )
 
     def free_parameters(self, *originals: Tensor) -> int:

@@ -79,8 +79,7 @@ class FourierUnitary(Parametrization):
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Raise: no method is known."""
-        remedy = "Or take ScaledCayley or Givens, which reach every unitary weight."
-        raise self._has_no_inverse("parameters", remedy, project)
+        raise self._has_no_inverse("parameters", "ScaledCayley or Givens, which reach every unitary weight")
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""

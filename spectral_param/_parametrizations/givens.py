@@ -116,8 +116,7 @@ class Givens(Parametrization):
         layers = self._num_layers(n)
         if self.order == "fft" or layers < n:
             what = f"{layers} {self.order} layers of rotations"
-            remedy = "Or take Givens(), which reaches every orthogonal weight."
-            raise self._has_no_inverse(what, remedy, project)
+            raise self._has_no_inverse(what, "Givens(), which reaches every orthogonal weight")
         W = orthogonal_part(W, eps, project, "Givens")
         matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
         theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))

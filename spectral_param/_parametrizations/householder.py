@@ -154,8 +154,8 @@ class Householder(Parametrization):
         self._check_reflections(W)
         check_finite(W, "Householder")
         if count < n:
-            remedy = "Or take reflections=None, which reaches every orthogonal weight."
-            raise self._has_no_inverse(f"{count} reflections", remedy, project)
+            remedy = "reflections=None, which reaches every orthogonal weight"
+            raise self._has_no_inverse(f"{count} reflections", remedy)
         W = orthogonal_part(W, eps, project, "Householder")
         vectors, d = all_reflections(W)
         if W.is_complex():

@@ -98,8 +98,7 @@ class SingularValues(Parametrization):
         check_finite(W, "SingularValues")
         if self.left.count(n) < n:
             what = f"{self.left.count(n)} reflections on each side"
-            remedy = "Or take reflections=None, which reaches every weight of the set."
-            raise self._has_no_inverse(what, remedy, project)
+            raise self._has_no_inverse(what, "reflections=None, which reaches every weight of the set")
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         rounding = 10 * n * eps * float(sigma.max())
         outside = (sigma - self.center).abs() > self.margin + rounding

@@ -72,7 +72,7 @@ def test_a_weight_that_the_layer_has_is_refused_with_the_remedy() -> None:
     layer = torch.nn.Linear(4, 4, dtype=torch.complex64)
     before = layer.weight.detach().clone()
     for init in (None, torch.eye(4), torch.nn.init.eye_):
-        with pytest.raises(InManifoldError, match=r"FourierUnitary: expected init='paper'.*got.*Call"):
+        with pytest.raises(InManifoldError, match=r"FourierUnitary: expected init='paper'.*got.*Start with"):
             sp.constrain(layer, "weight", sp.FourierUnitary(), init=init)
     torch.testing.assert_close(layer.weight, before)
     sp.constrain(layer, "weight", sp.FourierUnitary(), init="paper")

@@ -109,7 +109,7 @@ def test_few_layers_refuse_a_weight_and_take_the_papers_random_start() -> None:
     W = orthogonal((8, 8), torch.float64)
     for constraint in (sp.Givens(layers=2), sp.Givens(order="fft")):
         module = Holder(W)
-        with pytest.raises(InManifoldError, match=r"Givens: expected init='paper'.*got.*Call"):
+        with pytest.raises(InManifoldError, match=r"Givens: expected init='paper'.*got.*Start with"):
             sp.constrain(module, "weight", constraint)
         assert torch.equal(module.weight, W)
     one, other = (
