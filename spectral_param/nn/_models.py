@@ -310,7 +310,7 @@ class URNN(BlockRNN):
         dtype: A complex dtype. The default has the precision of torch's default dtype.
         options: ``nonlinearity``, ``bias``, ``batch_first``, ``dropout``, ``bidirectional``, ``input_map``,
             ``init``, ``checkpoint_every``, ``return_output`` and ``device``, as in
-            :class:`spectral_param.nn.BlockRNN`. ``init`` has no effect: the start is always the paper's.
+            :class:`spectral_param.nn.BlockRNN`. ``init`` can only be the paper's.
 
     Raises:
         ValueError: If the dtype is not complex.
