@@ -1074,11 +1074,11 @@ FITS = (
         promise("dynamics/test_horizon.py", "continuous"),
     ),
     Fault(
-        "choice: the worst of the fits of one step is chosen",
-        "spectral_param/dynamics/_selection/choose.py",
-        "return of(int(np.argmin(errors))), of(first)",
-        "return of(int(np.argmax(errors))), of(first)",
-        promise("dynamics/test_choice.py", "error_is_that_of_a_new_one"),
+        "choice: forecasts are compared with the rows that they began at",
+        "spectral_param/dynamics/_selection/held.py",
+        "np.square(x[..., shown] - after[at + 1])",
+        "np.square(x[..., shown] - after[at])",
+        promise("dynamics/test_choice.py", "short_recordings"),
     ),
     Fault(
         "mean-input: the offset ignores the mean of the inputs",
@@ -1090,8 +1090,8 @@ FITS = (
     Fault(
         "offset: the first column of B is taken for it",
         "spectral_param/dynamics/_estimator.py",
-        "self.offset_ = B[:, -1] if self.offset else np.zeros(n)",
-        "self.offset_ = B[:, 0] if self.offset else np.zeros(n)",
+        "(fit.A, B[:, :-1], B[:, -1]) if self.offset",
+        "(fit.A, B[:, :-1], B[:, 0]) if self.offset",
         fault_test("offset"),
     ),
     Fault(
@@ -1124,9 +1124,9 @@ FITS = (
     ),
     Fault(
         "dropped: the errors that are told leave out what a projection drops",
-        "spectral_param/dynamics/_selection/held.py",
-        "np.split(np.hstack([inside, rest]), edges)",
-        "np.split(np.hstack([inside, 0 * rest]), edges)",
+        "spectral_param/dynamics/_intervals.py",
+        "rows[i][begin + k + 1 : end] - coordinates.newest(X)",
+        "coordinates.newest(coordinates.into(rows[i][begin + k + 1 : end]) - X)",
         promise("dynamics/test_choice.py", "drops"),
     ),
     Fault(
@@ -1160,7 +1160,7 @@ FITS = (
     Fault(
         "few-rows: with as few rows as states no ridge is asked for",
         "spectral_param/dynamics/_selection/choose.py",
-        "if pairs_in_all < _ROWS * (self.folds[0].data.n + self.folds[0].data.m):",
+        "if errors[0] >= _EXACT and self.few:",
         "if False:",
         promise("dynamics/test_choice.py", "as_many_states"),
     ),
@@ -1180,9 +1180,9 @@ FITS = (
     ),
     Fault(
         "season: one period ago is the row of the start",
-        "spectral_param/dynamics/_selection/held.py",
-        "back = k if period is None else -(-k // period) * period",
-        "back = k",
+        "spectral_param/dynamics/_intervals.py",
+        "before = at + k + 1 - -(-(k + 1) // period) * period",
+        "before = at",
         promise("dynamics/test_choice.py", "season"),
     ),
     Fault(

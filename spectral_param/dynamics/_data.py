@@ -323,11 +323,6 @@ def parts_of(recordings: list[Recording]) -> list[Part]:
     return [(r.x, np.zeros((len(r.x) - 1, 0)) if r.u is None else r.u) for r in recordings]
 
 
-def stacked(arrays: Sequence[Array | None]) -> Array | None:
-    """Return the arrays below each other, None if there are none."""
-    return None if arrays[0] is None else np.vstack([M for M in arrays if M is not None])
-
-
 # What can be fitted, but probably not as meant ------------------------------------------------------
 
 
@@ -466,11 +461,6 @@ class Units(NamedTuple):
         if B.shape[1] > m:
             c = c + self.x * B[:, m]
         return A, inputs, c
-
-    def scaled(self, A: Array, B: Array, c: Array) -> tuple[Array, Array]:
-        """Return A and [B c] in these units."""
-        both = np.hstack([B * self.u, (A @ self.mean_x + B @ self.mean_u + c - self.mean_x)[:, None]])
-        return A / self.x[:, None] * self.x, both / self.x[:, None]
 
 
 def _deviation(M: Array) -> Array:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -22,33 +23,20 @@ from spectral_param.dynamics._data import (
     remarks_on_columns,
     remarks_on_pairs,
     side_by_side,
-    stacked,
 )
-from spectral_param.dynamics._forecast.descent import ForecastFit, Model, Start, climb, restored
+from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._intervals import residuals, sorted_sizes
+from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors, no_better
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
-from spectral_param.dynamics._selection.choose import Choice, Chosen, choose, choose_ridge
-from spectral_param.dynamics._selection.held import Fold, Seen, checked, no_better
+from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
+from spectral_param.dynamics._selection.held import Fold, folds_of, period_of
 from spectral_param.dynamics._states.fit import Options, result
 from spectral_param.dynamics._states.held import fit_states
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
+_NAME = "StableLinearModel"
 _LEAD = 50  # default of the lead, at most a quarter of the longest recording
-
-
-class _Fitted(NamedTuple):
-    """A fit, whose last input is constant where there is an offset, and what belongs to it."""
-
-    fit: StableFit | ForecastFit
-    coordinates: Coordinates
-    deviation: Array  # of the states
-    choice: Choice | None = None
-    forecast_error: dict[str, Array] | None = None
-    period: int | None = None
-    noise: Array | None = None  # covariance of the residuals of one step
-    residuals: Array | None = None  # of forecasts of held-out rows, (origins, lead, columns)
 
 
 class StableLinearModel(Fitted):
@@ -235,14 +223,13 @@ class StableLinearModel(Fitted):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
-        memory = max(self.delays, self.input_delays)
         recordings = recordings_of(
-            "StableLinearModel",
+            _NAME,
             X,
             Y,
             U,
             missing=self.missing,
-            least=memory + 1,
+            least=max(self.delays, self.input_delays) + 1,
             whole_inputs=self.feedthrough,
         )
         names = names_of(X)
@@ -250,12 +237,12 @@ class StableLinearModel(Fitted):
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
         self.n_features_in_ = recordings[0].x.shape[1]
-        if self.states is None:
-            self._set(
-                self._fit_recordings(recordings) if Y is None else self._fit_pairs(recordings), recordings
-            )
-        else:
+        if self.states is not None:
             self._fit_states(recordings)
+        elif Y is None:
+            self._fit_recordings(recordings)
+        else:
+            self._fit_pairs(recordings)
         self._set_spectrum()
         if names is not None:
             self.feature_names_in_ = names
@@ -263,230 +250,156 @@ class StableLinearModel(Fitted):
             del self.feature_names_in_
         return self
 
-    def _set(self, fitted: _Fitted, recordings: list[Recording]) -> None:
-        """Set what is known of measured states."""
-        self.fit_ = fitted.fit
-        self.C_ = self.D_ = self.K_ = self._filter = None
-        self.states_: int | None = None
-        self.order_errors_: dict[int, float] | None = None
-        self.choice_: Choice | None = fitted.choice
-        self.forecast_error_: dict[str, Array] | None = fitted.forecast_error
-        self.period_: int | None = fitted.period
-        self.A_ = fitted.fit.A
-        n, m = len(self.A_), 0 if recordings[0].u is None else recordings[0].u.shape[1]
-        B = np.zeros((n, 0)) if fitted.fit.B is None else fitted.fit.B
-        self.offset_ = B[:, -1] if self.offset else np.zeros(n)
-        B = B[:, :-1] if self.offset else B
-        lagged = B.shape[1] > m
-        self.B_ = B[:, B.shape[1] - m :] if m else None
-        self.lagged_inputs_ = B[:, : B.shape[1] - m] if lagged else None
-        self.radius_ = fitted.fit.bound if self.time == "discrete" else None
-        self._coordinates = fitted.coordinates
-        self.components_: Array | None = fitted.coordinates.components
-        self._scale = np.where(fitted.deviation > 0, fitted.deviation, 1.0)
-        self._noise = fitted.noise
-        self._sizes = None if fitted.residuals is None else sorted_sizes(fitted.residuals)
-
     def _check(self, pairs: bool) -> None:
         """Raise a ValueError if an argument is out of range or does not go with the others or with pairs."""
-        name = "StableLinearModel"
-        if isinstance(self.radius, str):
-            raise ValueError(
-                f"{name}: expected a radius or None, got {self.radius!r}. horizon='cv' chooses the radius "
-                "too."
-            )
-        bound_of(name, self.time, self.radius, self.abscissa)
+        bound_of(_NAME, self.time, self.radius, self.abscissa)
         if not (is_finite(self.dt) and self.dt > 0):
-            raise ValueError(f"{name}: expected dt > 0, got {self.dt!r}.")
+            raise ValueError(f"{_NAME}: expected dt > 0, got {self.dt!r}.")
         if not (is_finite(self.ridge) and self.ridge >= 0):
-            raise ValueError(f"{name}: expected 0 <= ridge < inf, got {self.ridge!r}.")
-        for argument, of in (("rank", self.rank), ("lead", self.lead), ("period", self.period)):
-            if of is not None:
-                whole_number(of, f"{name}: {argument}", otherwise=" or None")
-        if self.max_iter is not None:
-            whole_number(self.max_iter, f"{name}: max_iter", least=0, otherwise=" or None")
-        whole_number(self.delays, f"{name}: delays")
-        whole_number(self.input_delays, f"{name}: input_delays")
-        self._check_states(pairs)
-        whole_number(int(self.verbose), f"{name}: verbose", least=0)
+            raise ValueError(f"{_NAME}: expected 0 <= ridge < inf, got {self.ridge!r}.")
+        for argument in ("delays", "input_delays"):
+            whole_number(getattr(self, argument), f"{_NAME}: {argument}")
+        for argument in ("rank", "lead", "period", "max_iter"):
+            if (value := getattr(self, argument)) is not None:
+                whole_number(value, f"{_NAME}: {argument}", int(argument != "max_iter"), " or None")
+        for argument in ("horizon", "states"):
+            if (value := getattr(self, argument)) is not None and value != "cv":
+                whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
+        whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
         if self.start not in (None, *get_args(Start)):
-            raise ValueError(f"{name}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
-        chosen = isinstance(self.horizon, str)
-        if chosen and self.horizon != "cv":
-            raise ValueError(f"{name}: expected a horizon, None or 'cv', got {self.horizon!r}.")
-        if chosen and self.ridge != 0:
-            raise ValueError(
-                f"{name}: expected no ridge for horizon='cv', which chooses it, got {self.ridge!r}."
-            )
-        if self.horizon is not None and not chosen:
-            whole_number(self.horizon, f"{name}: horizon", otherwise=", None or 'cv'")
-        if self.time == "continuous":
-            if self.horizon is not None and not chosen:
-                raise ValueError(
-                    f"{name}: expected no horizon in continuous time, got horizon={self.horizon!r}. Pass "
-                    "horizon='cv' to choose the shrinkage, or sample at equal steps and fit in discrete time."
-                )
-            if (self.lead, self.start, self.delays, self.input_delays) != (None, None, 1, 1):
-                raise ValueError(
-                    f"{name}: expected no lead, no start and no delays in continuous time, got "
-                    f"lead={self.lead!r}, start={self.start!r}, delays={self.delays!r}, "
-                    f"input_delays={self.input_delays!r}."
-                )
-        elif self.horizon is None and self.start is not None:
-            raise ValueError(f"{name}: expected a horizon with start={self.start!r}, got None.")
-        elif pairs and (self.horizon, self.lead, self.delays, self.input_delays) != (None, None, 1, 1):
-            raise ValueError(
-                f"{name}: expected recordings for a horizon, a lead or delays, fit(X) with rows in order of "
-                "time or a list of such, got pairs X, Y. Leave out Y (inputs are U=...)."
-            )
-        if self.towards is not None and self.horizon is None:
-            raise ValueError(f"{name}: expected a horizon with towards, got None. horizon=1 is one step.")
-
-    def _check_states(self, pairs: bool) -> None:
-        """Raise a ValueError if ``states`` is out of range, or something does not go with it."""
-        name = "StableLinearModel"
-        if self.states is None:
-            if self.feedthrough:
-                raise ValueError(f"{name}: expected states with feedthrough=True, got states=None.")
-            return
-        if isinstance(self.states, str) and self.states != "cv":
-            raise ValueError(f"{name}: expected a number of states, None or 'cv', got {self.states!r}.")
-        if not isinstance(self.states, str):
-            whole_number(self.states, f"{name}: states", otherwise=", None or 'cv'")
-        if self.time == "continuous" or pairs:
-            raise ValueError(
-                f"{name}: expected recordings in discrete time for states={self.states!r}, got "
-                f"{'pairs X, Y' if pairs else 'continuous time'}. Call fit(outputs, U=inputs)."
-            )
-        others = {
-            "horizon": None,
-            "start": None,
-            "towards": None,
-            "delays": 1,
-            "input_delays": 1,
-            "rank": None,
-            "ridge": 0,
-            "period": None,
-        }
-        given = [of for of, default in others.items() if getattr(self, of) is not default]
-        given = [of for of in given if of == "towards" or getattr(self, of) != others[of]]
-        if given:
-            raise ValueError(
-                f"{name}: expected no {given[0]} with states={self.states!r}, got "
-                f"{getattr(self, given[0])!r}. Hidden states hold what earlier rows say."
-            )
+            raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
+        of_rows = ("lead", "start", "delays", "input_delays", "states")
+        parameters = inspect.signature(type(self)).parameters
+        for holds, arguments, where, remedy in (
+            (
+                self.states is not None,
+                ("horizon", "start", "towards", "delays", "input_delays", "rank", "ridge", "period"),
+                f"states={self.states!r}",
+                "Hidden states hold what earlier rows say.",
+            ),
+            (
+                self.time == "continuous",
+                of_rows if self.horizon == "cv" else ("horizon", *of_rows),
+                "time='continuous'",
+                "Pass horizon='cv' to choose the shrinkage, or sample at equal steps and leave out time.",
+            ),
+            (
+                pairs and self.time == "discrete",
+                ("horizon", *of_rows),
+                "pairs X, Y",
+                "Leave out Y: recordings, with rows in order of time, are fit(X) (inputs are U=...).",
+            ),
+            (self.horizon is None, ("start", "towards"), "no horizon", "horizon=1 is one step."),
+            (self.horizon == "cv", ("ridge",), "horizon='cv'", "It chooses the ridge."),
+            (self.states is None, ("feedthrough",), "no states", "Pass states=..., a number or 'cv'."),
+        ):
+            for argument in arguments if holds else ():
+                value, default = getattr(self, argument), parameters[argument].default
+                if value is not default and (argument == "towards" or value != default):
+                    raise ValueError(
+                        f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
+                    )
 
     def _fit_states(self, recordings: list[Recording]) -> None:
-        """Fit hidden states and set what is known of them."""
-        radius = bound_of("StableLinearModel", "discrete", self.radius, None)
+        """Fit hidden states."""
+        radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
         options = Options(radius, self.feedthrough, self.offset, max_iter)
         assert self.states is not None
-        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose))
-        self.fit_ = result(found.model, radius)
+        model, self.order_errors_, blocks = fit_states(
+            recordings, self.states, options, self.lead, int(self.verbose)
+        )
+        self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self.offset_, self.radius_ = found.model.d, radius
-        self.states_, self.order_errors_ = len(found.model.A), found.order_errors
-        self.choice_ = self.period_ = self.lagged_inputs_ = self.components_ = self._noise = None
-        self._filter = found.model
+        self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
+        self.choice_ = self.lagged_inputs_ = self.components_ = self._noise = None
+        self._filter, self._lags = model, 1
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
-        self._sizes = None if found.residuals is None else sorted_sizes(found.residuals)
-        self.forecast_error_ = found.forecast_error
-        if found.forecast_error is not None:
-            _say(no_better(found.forecast_error), 4)
+        self._set_held(blocks, None)
 
-    def _fit_pairs(self, recordings: list[Recording]) -> _Fitted:
-        """Return the fit of one step, of pairs or of derivatives."""
-        X, Y, U = (stacked(of) for of in zip(*recordings, strict=True))
-        assert X is not None
-        assert Y is not None
+    def _fit_pairs(self, recordings: list[Recording]) -> None:
+        """Fit one step to pairs, or to derivatives."""
+        X, Y = (np.vstack(M) for M in zip(*((r.x, r.y) for r in recordings), strict=True))
+        U = np.vstack([np.zeros((len(r.x), 0)) if r.u is None else r.u for r in recordings])
         coordinates = Coordinates.of([X], 1, self.rank)
         X, Y = coordinates.into(X), coordinates.into(Y)
         choice, ridge = None, self.ridge
         if self.horizon == "cv":
-            choice = choose_ridge(X, Y, U, self.offset, self._one_step)
+            abscissa = bound_of(_NAME, "continuous", None, self.abscissa)
+            choice = choose_ridge(X, Y, U, abscissa, lambda *data: self._split(self._one_step(*data)))
             ridge = choice.ridge
-        fit = self._one_step(X, Y, U, ridge)
-        noise = None
-        if self.time == "discrete":
-            inputs = np.zeros((len(X), 0)) if U is None else U
-            noise = self._noise_of(fit, X, Y, inputs)
-        return _Fitted(fit, coordinates, X.std(axis=0), choice, noise=noise)
+        self._set(self._one_step(X, Y, U, ridge), coordinates, X, Y, U, X.std(axis=0), choice)
+        self._set_held([], None)
 
-    def _noise_of(self, fit: StableFit | ForecastFit, X: Array, Y: Array, U: Array) -> Array:
-        """Return the covariance of the residuals of one step; unknowns are taken from the rows."""
-        r = Y - X @ fit.A.T
-        if fit.B is not None:
-            r = r - np.hstack([U, np.ones((len(U), int(self.offset)))]) @ fit.B.T
-        noise: Array = r.T @ r / max(len(X) - fit.A.shape[1] - (0 if fit.B is None else fit.B.shape[1]), 1)
-        return noise
-
-    def _fit_recordings(self, recordings: list[Recording]) -> _Fitted:
-        """Return the fit of one step, of a number of steps, or what is chosen."""
-        rows = [r.x for r in recordings]
-        longest = max(map(len, rows))
-        inputs = [U for _, U in parts_of(recordings)]
-        coordinates = Coordinates.of([r[:-1] for r in rows], self.delays, self.rank)
+    def _fit_recordings(self, recordings: list[Recording]) -> None:
+        """Fit one step, or a number of steps, or what is chosen."""
+        rows, inputs = zip(*parts_of(recordings), strict=True)
+        coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         memory, lags = max(self.delays, self.input_delays), self.input_delays
-        rows = [Y[memory - self.delays :] for Y in rows]
         parts = [
-            (coordinates.into(Y), side_by_side(U, lags)[memory - lags :])
+            (coordinates.into(Y[memory - self.delays :]), side_by_side(U, lags)[memory - lags :])
             for Y, U in zip(rows, inputs, strict=True)
         ]
         _say(remarks_on_inputs(parts), 4)
-        self._require_variation(rows, inputs)
-        lead = self.lead
-        if lead is None:
-            lead = min(_LEAD, max(1, longest // 4))
-            if isinstance(self.horizon, int | np.integer):
-                lead = int(self.horizon)
-        if longest <= lead and self.lead is not None:
+        # Constant columns of a projection do not matter.
+        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
+            constant = constant_columns(np.vstack(data))[0]
+            if constant and self.horizon is not None:
+                raise ValueError(
+                    f"{_NAME}: expected {name} that vary, got constant columns {constant}. Remove them; "
+                    "offset=True fits a constant."
+                )
+        longest, lead = max(map(len, rows)), self.lead
+        if lead is not None and longest <= lead:
             remark = (
                 f"the recordings have at most {longest} rows, too few to check forecasts of lead={lead} "
                 "steps. forecast_error_ is NaN for the leads that were not checked."
             )
             _say([remark], 4)
-        fit: StableFit | ForecastFit
-        choice, error = None, None
-        held: list[Fold] = []
-        models: list[Model] = []
-        units = of_units = self._units(parts)
-        seen = Seen(coordinates, units, rows, lead, self.period)
+        if lead is None:
+            lead = min(_LEAD, max(1, longest // 4)) if self.horizon in (None, "cv") else int(self.horizon)
+        units, choice = self._units(parts), None
+        folds: list[Fold] = []
+        models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            (parts, of_units), found = self._chosen(parts, units, inputs, seen)
-            fit, choice = restored(found.fit, of_units, self.offset), found.choice
-            held, models = found.folds, found.models
-            error = seen.errors(held, models)
+            variants = [(parts, units)]
+            if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
+                lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
+                variants.append((lagged, self._units(lagged)))
+            # Of the rows stacked for delays only the newest is forecast.
+            found, choice, folds, of_folds = choose(
+                [of_units.parts(of, self.offset) for of, of_units in variants],
+                lead,
+                bound_of(_NAME, "discrete", self.radius, None),
+                self._towards(units),
+                get_args(Start) if self.start is None else (self.start,),
+                slice(None) if self.rank is not None else slice(-coordinates.width, None),
+                self.verbose,
+            )
+            if choice.lagged_inputs:
+                (parts, units), lags = variants[1], self.delays
+            fit: StableFit | ForecastFit = restored(found, units, self.offset)
+            models = [units.restored(*model) for model in of_folds]
         else:
             fit = self._fit_of(parts, units)
             if self.horizon is not None or self.lead is not None:
-                error, held, models = checked(
-                    seen, parts, self.offset, lambda kept: self._fit_of(kept, units), units
-                )
-        if error is not None:
-            _say(no_better(error), 4)
-        deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
-        newest = [Y[self.delays - 1 :] for Y in rows]
-        left = None
-        if models:
-            places = [fold.where for fold in held]
-            in_units = [of_units.restored(*model) for model in models]
-            left = residuals(in_units, places, parts, coordinates, newest, lead)
-        X, after = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
-        noise = self._noise_of(fit, X, after, np.vstack([U for _, U in parts]))
-        return _Fitted(fit, coordinates, deviation, choice, error, seen.period, noise, left)
-
-    def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
-        """Raise a ValueError if a column is constant and the fit needs its unit."""
-        if self.horizon is None:
-            return
-        # Constant columns of a projection do not matter.
-        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
-            if constant := constant_columns(np.vstack(data))[0]:
-                raise ValueError(
-                    f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove "
-                    "them; offset=True fits a constant."
-                )
+                folds = folds_of(parts, lead)[-1:]
+            try:
+                models = [self._split(self._fit_of(fold.kept, units)) for fold in folds]
+            except ValueError:  # The rows before do not suffice for a fit.
+                folds = []
+        newest = [Y[memory - 1 :] for Y in rows]
+        unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
+        blocks = [
+            block
+            for fold, model in zip(folds, models, strict=True)
+            for block in blocks_of(model, fold.where, parts, coordinates, newest, lead, fold.weight / unit**2)
+        ]
+        X, Y = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
+        U, deviation = np.vstack([U for _, U in parts]), np.vstack([Y for Y, _ in parts]).std(axis=0)
+        self._set(fit, coordinates, X, Y, U, deviation, choice, lags)
+        period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
+        self._set_held(blocks, period)
 
     def _units(self, parts: list[Part]) -> Units:
         X, U = (np.vstack(M) for M in zip(*parts, strict=True))
@@ -496,27 +409,26 @@ class StableLinearModel(Fitted):
         """Return the fit of recordings by one step or by a number of steps, in the user's units."""
         if self.horizon is None:
             X, Y = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:]) for Y, _ in parts), strict=True))
-            U = np.vstack([U for _, U in parts])
-            return self._one_step(X, Y, U if U.shape[1] else None, self.ridge)
-        assert isinstance(self.horizon, int | np.integer)
-        n = len(units.x)
+            return self._one_step(X, Y, np.vstack([U for _, U in parts]), self.ridge)
         A0 = self._towards(units)
-        radius = bound_of("StableLinearModel", "discrete", self.radius, None)
         objective = Objective(
-            self.start or "measured", radius, self.ridge, self.ridge, np.zeros((n, n)) if A0 is None else A0
+            self.start or "measured",
+            bound_of(_NAME, "discrete", self.radius, None),
+            self.ridge,
+            self.ridge,
+            np.zeros((len(units.x), len(units.x))) if A0 is None else A0,
         )
         max_iter = 30 if self.max_iter is None else self.max_iter
         fit = climb(units.parts(parts, self.offset), int(self.horizon), objective, max_iter)
         return restored(fit, units, self.offset)
 
-    def _one_step(self, X: Array, Y: Array, U: Array | None, ridge: float) -> StableFit:
-        inputs = [] if U is None else [U]
-        if self.offset:
-            inputs.append(np.ones((len(X), 1)))
+    def _one_step(self, X: Array, Y: Array, U: Array, ridge: float) -> StableFit:
+        """Return the fit of one step; the last input is constant where there is an offset."""
+        inputs = np.hstack([U, np.ones((len(U), int(self.offset)))])
         return fit_stable(
             X,
             Y,
-            np.hstack(inputs) if inputs else None,
+            inputs if inputs.shape[1] else None,
             time=self.time,
             radius=self.radius,
             abscissa=self.abscissa,
@@ -529,30 +441,49 @@ class StableLinearModel(Fitted):
         if self.towards is None:
             return None
         n = len(units.x)
-        A0 = as_matrix(self.towards, "towards", "StableLinearModel", (n, n))
+        A0 = as_matrix(self.towards, "towards", _NAME, (n, n))
         return A0 / units.x[:, None] * units.x
 
-    def _chosen(
-        self, parts: list[Part], units: Units, inputs: list[Array], seen: Seen
-    ) -> tuple[tuple[list[Part], Units], Chosen]:
-        """Return the recordings that were chosen, with their units, and the fit that forecasts best."""
-        variants = [(parts, units)]
-        if self.delays > 1 and self.input_delays == 1 and inputs[0].shape[1]:
-            lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
-            variants.append((lagged, self._units(lagged)))
-        # Of the rows stacked for delays only the newest is forecast.
-        shown = slice(None) if self.rank is not None else slice(-seen.coordinates.width, None)
-        starts = get_args(Start) if self.start is None else (self.start,)
-        found = choose(
-            [of_units.parts(of, self.offset) for of, of_units in variants],
-            seen.lead,
-            bound_of("StableLinearModel", "discrete", self.radius, None),
-            self._towards(units),
-            starts,
-            shown,
-            self.verbose,
-        )
-        return variants[int(found.choice.lagged_inputs)], found
+    def _split(self, fit: StableFit | ForecastFit) -> tuple[Array, Array, Array]:
+        """Return A, B and c of a fit, whose last input is constant where there is an offset."""
+        n = len(fit.A)
+        B = np.zeros((n, 0)) if fit.B is None else fit.B
+        return (fit.A, B[:, :-1], B[:, -1]) if self.offset else (fit.A, B, np.zeros(n))
+
+    def _set(
+        self,
+        fit: StableFit | ForecastFit,
+        coordinates: Coordinates,
+        X: Array,
+        Y: Array,
+        U: Array,
+        deviation: Array,
+        choice: Choice | None,
+        lags: int = 1,
+    ) -> None:
+        """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
+        self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
+        self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
+        self.components_ = coordinates.components
+        self.A_, B, self.offset_ = self._split(fit)
+        m = B.shape[1] // lags
+        self.B_ = B[:, B.shape[1] - m :] if m else None
+        self.lagged_inputs_ = B[:, :-m] if m and lags > 1 else None
+        self.radius_ = fit.bound if self.time == "discrete" else None
+        self._scale = np.where(deviation > 0, deviation, 1.0)
+        r = Y - X @ self.A_.T - U @ B.T - self.offset_
+        unknowns = len(self.A_) + U.shape[1] + self.offset  # of a row of A, B and c
+        self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
+
+    def _set_held(self, blocks: list[Block], period: int | None) -> None:
+        """Set what is known from forecasts of rows that were held out."""
+        self.forecast_error_ = self._sizes = self.period_ = None
+        if blocks:
+            self.forecast_error_, self.period_ = forecast_errors(blocks, period), period
+            _say(no_better(self.forecast_error_), 5)
+            sizes = np.concatenate([block.residuals for block in blocks])
+            np.abs(sizes, out=sizes).sort(axis=0)
+            self._sizes = sizes
 
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)

@@ -1,4 +1,8 @@
-r"""Bands of forecasts: from the errors of forecasts of held-out rows, or from the covariance of the noise.
+r"""What forecasts of held-out rows say: errors, and bands; or bands from the covariance of the noise.
+
+The error of forecasts of k steps, relative to forecasting the mean x̄ of the rows of the fit:
+
+.. math:: e_k = \Big( \sum_w ‖\hat x_{w,k} - x_{w,k}‖^2 \Big/ \sum_w ‖x_{w,k} - \bar x‖^2 \Big)^{1/2}
 
 Split conformal: of N residuals of a lead and a state, the band has the ⌈(N + 1) · coverage⌉-th smallest
 absolute value on both sides of the forecast. If the N forecasts and a new one are exchangeable, its coverage
@@ -50,12 +54,6 @@ def check_interval(caller: str, coverage: object, interval: object) -> float | N
     return float(coverage)  # type: ignore[arg-type]
 
 
-def sorted_sizes(residuals: Array) -> Array:
-    """Return the absolute residuals ``(origins, lead, n)``, sorted in place, unknown ones last."""
-    np.abs(residuals, out=residuals).sort(axis=0)
-    return residuals
-
-
 def conformal(sizes: Array, steps: int, coverage: float) -> Array:
     """Return half the width of the band ``(steps, n)``, infinity where there are too few residuals."""
     sizes = sizes[:, :steps]
@@ -77,9 +75,6 @@ def banded(mean: Array, half: Array) -> Forecast:
     return Forecast(mean, mean - half, mean + half)
 
 
-# Models of states that are observed -------------------------------------------------------------------
-
-
 def spread(A: Array, Q: Array, steps: int, coordinates: Coordinates) -> Array:
     """Return the variances of the newest row of the states ``(steps, n)`` from a known start."""
     decoder = coordinates.newest(np.eye(len(A)))  # (states, columns)
@@ -90,27 +85,76 @@ def spread(A: Array, Q: Array, steps: int, coordinates: Coordinates) -> Array:
     return found
 
 
-def residuals(
-    models: list[tuple[Array, Array, Array]],
-    places: list[Places],
+# Forecasts of rows that were held out ------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A recording, and the residuals of forecasts from successive rows of it that were held out."""
+
+    rows: Array  # (rows, columns)
+    first: int  # the row at which the first forecast begins
+    residuals: Array  # (origins, lead, columns), NaN behind what was held out
+    mean: Array  # of the rows of the fit
+    weights: Array  # of the squares of each column
+
+
+def blocks_of(
+    model: tuple[Array, Array, Array],
+    where: Places,
     parts: list[Part],
     coordinates: Coordinates,
     rows: list[Array],
     lead: int,
-) -> Array:
-    """Return the residuals of forecasts from every held-out row, ``(origins, lead, columns)``.
-
-    Each model A, B, c, for the places that its fit has not seen, and the parts are in the user's units; rows
-    has the row that each state stands for. What lies behind the block is NaN.
-    """
-    origins = sum(end - begin - 1 for where in places for _, begin, end in where)
-    found, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
-    for (A, B, c), where in zip(models, places, strict=True):
-        for i, begin, end in where:
-            X, U = parts[i][0][begin : end - 1], parts[i][1][begin : end - 1]
-            count, driven = len(X), U @ B.T + c
-            for k in range(min(lead, count)):
-                X = X[: count - k] @ A.T + driven[k:]
-                found[known : known + count - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-            known += count
+    weights: Array,
+) -> list[Block]:
+    """Return the forecasts of a model A, B, c of measured states; ``rows`` has the row each stands for."""
+    A, B, c = model
+    held: list[list[Array]] = [[] for _ in rows]
+    for i, begin, end in where:
+        held[i].append(np.arange(begin, end))
+    kept = [np.delete(Y, np.concatenate(of), axis=0) if of else Y for Y, of in zip(rows, held, strict=True)]
+    mean, found = np.vstack(kept).mean(axis=0), []
+    for i, begin, end in where:
+        X, U = (M[begin : end - 1] for M in parts[i])
+        r, driven = np.full((len(X), lead, rows[i].shape[1]), np.nan), U @ B.T + c
+        for k in range(min(lead, len(r))):
+            X = X[: len(r) - k] @ A.T + driven[k:]
+            r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
+        found.append(Block(rows[i], begin, r, mean, weights))
     return found
+
+
+def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]:
+    """Return e_k of the model and of what needs no model, NaN for leads longer than what was held out.
+
+    ``"one period ago"`` repeats the rows of the period before, ``"no change"`` the row of the start.
+    """
+    names = ["model", "no change", "mean", *(["one period ago"] if period else [])]
+    squares = {name: np.zeros((2, blocks[0].residuals.shape[1])) for name in names}
+    for rows, first, r, mean, weights in blocks:
+        for k in range(min(r.shape[1], len(r))):
+            at = np.arange(first, first + len(r) - k)  # where the forecasts begin
+            true = rows[at + k + 1]
+            wrong = {"model": r[: len(at), k], "no change": true - rows[at], "mean": true - mean}
+            known = {name: at >= 0 for name in wrong}
+            if period:
+                before = at + k + 1 - -(-(k + 1) // period) * period
+                wrong["one period ago"], known["one period ago"] = true - rows[before], before >= 0
+            for name, of in wrong.items():
+                for row, M in enumerate((of, true - mean)):
+                    squares[name][row, k] += (weights * np.square(M[known[name]])).sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {name: np.sqrt(error / total) for name, (error, total) in squares.items()}
+
+
+def no_better(errors: dict[str, Array]) -> list[str]:
+    """Return what to say where a forecast without a model has a smaller mean error."""
+    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
+    said = {"mean": "the mean", "one period ago": "what was one period ago"}
+    return [
+        f"forecasting {said.get(name, name)} is better on the rows held out: an error of {mean:.3g}, the "
+        f"model's is {means['model']:.3g}. The errors are those of models that were fitted without these "
+        "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
+        for name, mean in means.items()
+        if mean < means.get("model", 0.0)
+    ]

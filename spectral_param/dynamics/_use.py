@@ -31,6 +31,7 @@ from spectral_param.dynamics._intervals import (
 )
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
+from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
 from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out, variances
@@ -54,11 +55,19 @@ class Fitted(Estimator):
     K_: Array | None
     lagged_inputs_: Array | None
     offset_: Array
+    radius_: float | None
+    states_: int | None
+    order_errors_: dict[int, float] | None
+    choice_: Choice | None
+    forecast_error_: dict[str, Array] | None
+    period_: int | None
+    components_: Array | None
     eigenvalues_: Array
     n_features_in_: int
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _lags: int  # rows of inputs that act on a state, given or chosen
     _filter: Innovations | None  # of hidden states
     _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
@@ -66,14 +75,7 @@ class Fitted(Estimator):
     @property
     def _memory(self) -> int:
         """Rows that a forecast needs."""
-        return max(self.delays, self._input_rows)
-
-    @property
-    def _input_rows(self) -> int:
-        """Rows of inputs that act on a state, given or chosen."""
-        if self.lagged_inputs_ is None or self.B_ is None:
-            return 1
-        return 1 + self.lagged_inputs_.shape[1] // self.B_.shape[1]
+        return max(self.delays, self._lags)
 
     @property
     def _all_inputs(self) -> Array | None:
@@ -436,7 +438,7 @@ class Fitted(Estimator):
         """Return B u + c for each state that these rows make."""
         if self._all_inputs is None:
             return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
-        U = side_by_side(inputs, self._input_rows)[self._memory - self._input_rows :]
+        U = side_by_side(inputs, self._lags)[self._memory - self._lags :]
         return self.offset_ + U @ self._all_inputs.T
 
     def _require_fit(self, method: str) -> None:

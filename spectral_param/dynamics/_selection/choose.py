@@ -16,7 +16,6 @@ its rows from measured starts:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,9 +35,8 @@ from spectral_param.dynamics._forecast.descent import (
     spectral_radius,
 )
 from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._one_step.fit import StableFit
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import Fold, Squares, folds_of
+from spectral_param.dynamics._selection.held import Fold, folds_of, scores
 from spectral_param.dynamics._selection.shrunk import OneStep, outside
 
 _RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])  # in mean squares of a state
@@ -58,6 +56,7 @@ _LAST = 3  # iterations on all rows, after those on the rows that were chosen fr
 _MANY = 64  # states from which on only the best of the shrunk fits are made stable
 _FEW = 3  # horizons that are tried where each takes L-BFGS
 _ROWS = 2  # rows for each state and input that estimated starts need
+_BLOCKS = 4  # of pairs
 _LONGEST = 2000  # rows up to which whole recordings are a horizon
 
 
@@ -94,19 +93,9 @@ class Choice:
 
 
 class _Candidate(NamedTuple):
-    """A way to fit, its error on held-out rows, and its models of the folds."""
+    """A way to fit, with its error on held-out rows, and its models of the folds."""
 
     choice: Choice
-    fit: Callable[[OneStep], Model]
-    models: list[Model]
-
-
-class Chosen(NamedTuple):
-    """The fit, in units of the parts, what was chosen, and the models of the folds."""
-
-    fit: ForecastFit
-    choice: Choice
-    folds: list[Fold]
     models: list[Model]
 
 
@@ -118,8 +107,8 @@ def choose(
     starts: Sequence[str] = tuple(RUNGS),
     shown: slice = slice(None),
     verbose: int = 0,
-) -> Chosen:
-    """Return the fit that forecasts rows held out best.
+) -> tuple[ForecastFit, Choice, list[Fold], list[Model]]:
+    """Return the fit that forecasts rows held out best, what was chosen, the folds, and their models.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
     are forecast: with the inputs, and perhaps with lagged inputs, too. A bar shows how far it is if
@@ -150,19 +139,16 @@ def choose(
         if _error(one) >= _EXACT:
             several = [rung for start in starts for rung in search.ladder(one, start, progress)]
     best = search.better_than_no_change(search.better(one, several) if several else one)
-    if best.choice.horizon == 1:
-        A, B = best.fit(OneStep(parts))
-        horizon: int | None = 1
+    choice = dataclasses.replace(best.choice, lagged_inputs=bool(lagged))
+    if choice.horizon == 1:
+        A, B = search.fit(choice, OneStep(parts))
     else:
         A, B = search.on_all_rows(best, one, parts)
-        horizon = best.choice.horizon
-    aim = search.objective(OneStep(parts), best.choice).over(parts, horizon)
-    error = aim.error(A, B)
-    fit = ForecastFit(A, B, error, error, best.choice.radius, spectral_radius(A), horizon, best.choice.start)
-    choice = dataclasses.replace(best.choice, lagged_inputs=bool(lagged))
+    error = search.objective(OneStep(parts), choice).over(parts, choice.horizon).error(A, B)
+    fit = ForecastFit(A, B, error, error, choice.radius, spectral_radius(A), choice.horizon, choice.start)
     for fold in search.folds:
         fold.where = [(some[i][0], some[i][1] + a, some[i][1] + b) for i, a, b in fold.where]
-    return Chosen(fit, choice, search.folds, best.models)
+    return fit, choice, search.folds, best.models
 
 
 def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
@@ -193,6 +179,16 @@ class _Search:
     radius: float
     towards: Array | None
 
+    @property
+    def n(self) -> int:
+        """States."""
+        return self.folds[0].data.n
+
+    @property
+    def few(self) -> bool:
+        """Whether there are about as many rows as unknowns in a row of A and B."""
+        return sum(len(U) for _, U in self.parts) < _ROWS * (self.n + self.folds[0].data.m)
+
     def aims(self, data: OneStep) -> dict[str, Array]:
         """Return the matrices to shrink towards."""
         if self.towards is not None:
@@ -207,10 +203,10 @@ class _Search:
     def errors(self, models: list[tuple[Array, Array]]) -> Array:
         """Return the errors of stacks of models, one stack for each fold."""
         found = [
-            fold.ahead.squares(A, B, self.lead, fold.mean, self.shown).times(fold.weight)
+            [fold.weight * of for of in fold.squares(A, B, self.lead, self.shown)]
             for fold, (A, B) in zip(self.folds, models, strict=True)
         ]
-        return functools.reduce(Squares.plus, found).scores()
+        return scores(*(np.sum(of, axis=0) for of in zip(*found, strict=True)))
 
     def better_than_no_change(self, best: _Candidate) -> _Candidate:
         """Return this fit, or "no change" where it is as good, and no inputs ask for a model."""
@@ -230,7 +226,7 @@ class _Search:
         found = []
         for fold, model, other in zip(self.folds, rung.models, one.models, strict=True):
             A, B = (np.stack(of) for of in zip(model, other, strict=True))
-            found.append(fold.ahead.squares(A, B, self.lead, fold.mean, self.shown).scores())
+            found.append(scores(*fold.squares(A, B, self.lead, self.shown)))
         return all(score[0] <= (1 - _EQUAL) * score[1] for score in found)
 
     def better(self, one: _Candidate, several: list[_Candidate]) -> _Candidate:
@@ -245,98 +241,75 @@ class _Search:
             return [rung for rung in several if _error(rung) <= (1 + _TIE) * _error(least)][-1]
         return one
 
-    def scored(self, choice: Choice, fit: Callable[[OneStep], Model], models: list[Model]) -> _Candidate:
+    def scored(self, choice: Choice, models: list[Model]) -> _Candidate:
         """Return the candidate of these models."""
         error = float(self.errors([(A[None], B[None]) for A, B in models])[0])
-        return _Candidate(dataclasses.replace(choice, error=error), fit, models)
+        return _Candidate(dataclasses.replace(choice, error=error), models)
+
+    def fit(self, choice: Choice, data: OneStep) -> Model:
+        """Return the fit of one step."""
+        A0 = self.aims(data)[choice.towards]
+        if choice.method == "instruments" and (found := data.instruments(choice.radius)) is not None:
+            return found
+        if choice.method == "least error":
+            return data.least_error(A0, choice.radius, choice.ridge)
+        if choice.norm is not None:
+            return data.with_norm(A0, choice.norm * self.radius, choice.radius, choice.ridge)
+        return data.clipped(A0, choice.radius, choice.ridge)
 
     def candidate(self, choice: Choice) -> _Candidate:
-        """Return the fit of one step after its fits of all folds."""
-        fit = self._fit_of(choice)
-        return self.scored(choice, fit, [fit(fold.data) for fold in self.folds])
+        """Return the candidate of one step."""
+        return self.scored(choice, [self.fit(choice, fold.data) for fold in self.folds])
 
     def one_step(self, progress: Callable[[], object]) -> _Candidate:
         """Return the best fit of one step."""
         best, plain = self.shrunk()
         if _error(plain) < _EXACT:
             return plain
-        many = self.folds[0].data.n > _MANY
-        others = (
-            []
-            if many
-            else [dataclasses.replace(best.choice, radius=self.radius * factor) for factor in _RADII]
-        )
-        bases = [best.choice] if best.choice.towards == plain.choice.towards else [best.choice, plain.choice]
-        for base in [] if many else bases:
-            others.append(dataclasses.replace(base, method="least error"))
-            others += [dataclasses.replace(base, method="norm", norm=norm) for norm in _NORMS]
+        others: list[Choice] = []
+        if self.n <= _MANY:
+            others = [dataclasses.replace(best.choice, radius=self.radius * factor) for factor in _RADII]
+            for base in {of.choice.towards: of.choice for of in (plain, best)}.values():
+                others.append(dataclasses.replace(base, method="least error"))
+                others += [dataclasses.replace(base, method="norm", norm=norm) for norm in _NORMS]
         for found in map(self.candidate, others):
             best = min(best, found, key=_error)
         for _ in self.folds:
             progress()
         if _error(best) < (1 - _TIE) * _error(plain):
             return best
-        return self.instruments(plain) or plain
-
-    def instruments(self, plain: _Candidate) -> _Candidate | None:
-        """Return the fit by instruments if it forecasts as well, because its eigenvalues are not biased."""
-        choice = dataclasses.replace(plain.choice, method="instruments")
-        models = [fold.data.instruments(self.radius) for fold in self.folds]
-        found = [model for model in models if model is not None]
-        if len(found) < len(models):
-            return None
-        candidate = self.scored(choice, self._fit_of(choice), found)
-        return candidate if _error(candidate) <= (1 + _EQUAL) * _error(plain) else None
+        # Instruments, if they forecast as well, because their eigenvalues are not biased.
+        models = [of for fold in self.folds if (of := fold.data.instruments(self.radius)) is not None]
+        if len(models) < len(self.folds):
+            return plain
+        candidate = self.scored(dataclasses.replace(plain.choice, method="instruments"), models)
+        return candidate if _error(candidate) <= (1 + _EQUAL) * _error(plain) else plain
 
     def shrunk(self) -> tuple[_Candidate, _Candidate]:
         """Return the best of the shrunk fits, and the one that shrinks least."""
-        names = list(self.aims(self.folds[0].data))
         choices = [
             Choice(1, "measured", float(ridge), name, self.radius, "clipped", None, np.inf)
-            for name in names
+            for name in self.aims(self.folds[0].data)
             for ridge in _RIDGES
         ]
         stacks = []
         for fold in self.folds:
             pairs = [fold.data.least(aim, _RIDGES) for aim in self.aims(fold.data).values()]
             A, B = (np.concatenate(of) for of in zip(*pairs, strict=True))
-            if self.folds[0].data.n <= _MANY:
+            if self.n <= _MANY:
                 for i in np.flatnonzero(outside(A, self.radius)):
                     A[i], B[i] = fold.data.stable(A[i], B[i], self.radius, choices[i].ridge)
             stacks.append((A, B))
         errors, first = self.errors(stacks), 0
-        if errors[0] >= _EXACT:
-            # With about as many rows as unknowns in a row of A, the fit of all rows is worse than those of
-            # the folds, which have fewer rows than unknowns, unless the ridge is not small.
-            pairs_in_all = sum(len(U) for _, U in self.parts)
-            if pairs_in_all < _ROWS * (self.folds[0].data.n + self.folds[0].data.m):
-                errors[[choice.ridge < _LEAST for choice in choices]] = np.inf
-                first = int(np.argmax(_RIDGES >= _LEAST))
-        if self.folds[0].data.n > _MANY:
-            some = [first, *np.argsort(errors, kind="stable")[:4]]
-            made = [self.candidate(choices[i]) for i in some]
-            return min(made, key=_error), made[0]
-        del pairs
-
-        def of(i: int) -> _Candidate:
-            choice = dataclasses.replace(choices[i], error=float(errors[i]))
-            return _Candidate(choice, self._fit_of(choice), [(A[i], B[i]) for A, B in stacks])
-
-        return of(int(np.argmin(errors))), of(first)
-
-    def _fit_of(self, choice: Choice) -> Callable[[OneStep], Model]:
-        def fit(data: OneStep) -> Model:
-            A0 = self.aims(data)[choice.towards]
-            if choice.method == "clipped":
-                return data.clipped(A0, choice.radius, choice.ridge)
-            if choice.method == "instruments":
-                return data.instruments(choice.radius) or data.clipped(A0, choice.radius, choice.ridge)
-            if choice.method == "least error":
-                return data.least_error(A0, choice.radius, choice.ridge)
-            assert choice.norm is not None
-            return data.with_norm(A0, choice.norm * self.radius, choice.radius, choice.ridge)
-
-        return fit
+        if errors[0] >= _EXACT and self.few:
+            # The fit of all rows is worse than those of the folds, which have fewer rows than unknowns,
+            # unless the ridge is not small.
+            errors[[choice.ridge < _LEAST for choice in choices]] = np.inf
+            first = int(np.argmax(_RIDGES >= _LEAST))
+        del stacks, pairs, A, B  # before the next ones are made
+        some = [first, *np.argsort(errors, kind="stable")[: 1 if self.n <= _MANY else 4]]
+        made = [self.candidate(choices[i]) for i in some]
+        return min(made, key=_error), made[0]
 
     # Several steps
 
@@ -350,11 +323,10 @@ class _Search:
         """Return the horizons from short to long."""
         longest = max(len(U) for _, U in self.parts)
         found: list[int | None] = list(rungs_below(longest, start, self.parts))
-        n, m = self.folds[0].data.n, self.folds[0].data.m
-        if start == "estimated" and sum(len(U) for _, U in self.parts) < _ROWS * (n + m):
+        if start == "estimated" and self.few:
             return []
-        if n * (n + m) > LARGEST_SOLVE:
-            found = [h for h in RUNGS[start][:_FEW] if h < longest and n <= _MANY]
+        if self.n * (self.n + self.folds[0].data.m) > LARGEST_SOLVE:
+            found = [h for h in RUNGS[start][:_FEW] if h < longest and self.n <= _MANY]
         elif start == "estimated" and longest <= _LONGEST:
             found.append(None)
         return found
@@ -365,19 +337,16 @@ class _Search:
             one.choice, start=start, radius=self.radius, method="several steps", norm=None
         )
         found: list[_Candidate] = []
-        chains = [[model] for model in one.models]
+        models = one.models
         for horizon in self.horizons(start):
             here: list[Model] = []
-            for fold, chain in zip(self.folds, chains, strict=True):
+            for fold, model in zip(self.folds, models, strict=True):
                 aim = self.objective(fold.data, choice).over(fold.kept, horizon)
                 # The fold before may have found a better minimum.
-                begin = aim.least(chain[-1], *here[-1:])
-                here.append(descend(aim, *begin, STEPS, _COARSE)[0][1:])
+                here.append(descend(aim, *aim.least(model, *here[-1:]), STEPS, _COARSE)[0][1:])
                 progress()
-            for chain, model in zip(chains, here, strict=True):
-                chain.append(model)
-            rung = dataclasses.replace(choice, horizon=horizon)
-            found.append(self.scored(rung, one.fit, [chain[-1] for chain in chains]))
+            models = here
+            found.append(self.scored(dataclasses.replace(choice, horizon=horizon), models))
             if _error(found[-1]) > _WORSE * _error(one):
                 break
         return found
@@ -388,7 +357,7 @@ class _Search:
         objective = self.objective(data, rung.choice)
         horizons = self.horizons(rung.choice.start)
         below = horizons[: horizons.index(rung.choice.horizon)]
-        model = continued(self.parts, below, objective, one.fit(data), _COARSE)
+        model = continued(self.parts, below, objective, self.fit(one.choice, data), _COARSE)
         last = objective.over(self.parts, rung.choice.horizon)
         model = descend(last, *last.least(model, *rung.models), 3 * STEPS)[0][1:]
         if sum(len(Y) for Y, _ in parts) == sum(len(Y) for Y, _ in self.parts):
@@ -400,29 +369,26 @@ class _Search:
 # Continuous time ----------------------------------------------------------------------------------
 
 
-def choose_ridge(X: Array, Y: Array, U: Array | None, offset: bool, fit: Callable[..., StableFit]) -> Choice:
+def choose_ridge(
+    X: Array, Y: Array, U: Array, bound: float, fit: Callable[..., tuple[Array, Array, Array]]
+) -> Choice:
     """Return the ridge, of several, whose fits of derivatives have the least error on blocks held out.
+
+    ``fit`` returns A, B and c for X, Y, U and a ridge.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    blocks = np.array_split(np.arange(len(X)), 4)
+    if len(X) < _BLOCKS:
+        raise ValueError(f"StableLinearModel: expected {_BLOCKS} rows for horizon='cv', got {len(X)}.")
     ridges = np.square(X).mean() * len(X) * np.array([1e-10, *10.0 ** np.arange(-8.0, 1.0)])
     size = np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1)
     errors, total = np.zeros(len(ridges)), float(np.square((Y - Y.mean(axis=0)) / size).sum())
-    bound = np.inf
-    for block in blocks:
-        if not len(block):
-            raise ValueError(f"StableLinearModel: expected 4 rows for horizon='cv', got {len(X)}.")
+    for block in np.array_split(np.arange(len(X)), _BLOCKS):
         kept = np.setdiff1d(np.arange(len(X)), block)
         for i, ridge in enumerate(ridges):
-            found = fit(X[kept], Y[kept], None if U is None else U[kept], ridge)
-            predicted, bound = X[block] @ found.A.T, found.bound
-            if found.B is not None:
-                m = found.B.shape[1] - offset
-                predicted = predicted + (0 if U is None else U[block] @ found.B[:, :m].T)
-                predicted = predicted + found.B[:, m:].sum(axis=1)
-            errors[i] += np.square((predicted - Y[block]) / size).sum()
+            A, B, c = fit(X[kept], Y[kept], U[kept], ridge)
+            errors[i] += np.square((X[block] @ A.T + U[block] @ B.T + c - Y[block]) / size).sum()
     best = int(np.argmin(errors))
     error = float(np.sqrt(errors[best] / total)) if total > 0 else 0.0
     return Choice(1, "measured", float(ridges[best]), "zero", bound, "least error", None, error)

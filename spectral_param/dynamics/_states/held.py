@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Recording
+from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import folds_of
 from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order, require
@@ -21,23 +22,16 @@ _SHORT = 8  # iterations of a fit of a fold
 _LEAD = 50
 
 
-class Found(NamedTuple):
-    """The fit, the errors of the orders that were tried, and what is known from held-out rows."""
-
-    model: Innovations
-    order_errors: dict[int, float] | None
-    residuals: Array | None  # (origins, lead, p)
-    forecast_error: dict[str, Array] | None
-
-
 def fit_states(
     recordings: list[Recording],
     states: int | Literal["cv"],
     options: Options,
     lead: int | None,
     verbose: int = 0,
-) -> Found:
-    """Return the fit of so many states; with a lead, or for "cv", rows are held out, too.
+) -> tuple[Innovations, dict[int, float] | None, list[Block]]:
+    """Return the fit of so many states, the error of each order that was tried, and forecasts.
+
+    With a lead, or for "cv", rows are held out and forecast.
 
     Raises:
         ValueError: If rows or inputs do not suffice.
@@ -55,25 +49,18 @@ def fit_states(
     else:
         n = int(states)
         require(rows, n)
-    held, relative = residuals(folds(rows, options, lead), n, lead) if lead is not None else (None, None)
-    return Found(Problem(rows, options).fit(n), errors, held, relative)
+    blocks = forecasts(folds(rows, options, lead), n, lead) if lead is not None else []
+    return Problem(rows, options).fit(n), errors, blocks
 
 
-class Fold(NamedTuple):
-    """A problem without some rows, and these rows."""
-
-    problem: Problem
-    held: list[Rows]
-
-
-def folds(recordings: list[Rows], options: Options, lead: int) -> list[Fold]:
-    """Return the folds: blocks of successive rows, or whole recordings."""
+def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Problem, list[Rows]]]:
+    """Return problems without some rows, and these rows: blocks of successive ones, or recordings."""
     p = recordings[0][0].shape[1]
     joined = [(np.hstack(of), np.zeros((len(of[0]) - 1, 0))) for of in recordings]
     found = []
     for fold in folds_of(joined, lead):
         kept, held = ([(Z[:, :p], Z[:, p:]) for Z, _ in of] for of in (fold.kept, fold.held))
-        found.append(Fold(Problem(kept, options), held))
+        found.append((Problem(kept, options), held))
     return found
 
 
@@ -92,9 +79,9 @@ def order(
     some = folds(recordings, quick, lead)
     most = 0
     if len(some) > 1:
-        most = min(_MOST, *(largest_order(fold.problem.recordings) for fold in some))
+        most = min(_MOST, *(largest_order(problem.recordings) for problem, _ in some))
         if recordings[0][1].shape[1]:
-            most = min(most, *(excited(fold.problem.recordings, most) for fold in some))
+            most = min(most, *(excited(problem.recordings, most) for problem, _ in some))
     if most < 1:
         raise ValueError(
             "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
@@ -104,7 +91,7 @@ def order(
     errors: dict[int, float] = {}
     with progress_of("states='cv'", most, verbose) as progress:
         for n in range(1, most + 1):
-            found = [unlikely(fold.problem.fit(n), *rows) for fold in some for rows in fold.held]
+            found = [unlikely(problem.fit(n), *rows) for problem, held in some for rows in held]
             number = sum(map(len, found))
             errors[n] = float(np.concatenate(found).mean())
             progress()
@@ -128,33 +115,24 @@ def settling(rows: int) -> int:
     return min(SETTLING, rows // 4)
 
 
-def residuals(some: list[Fold], n: int, lead: int) -> tuple[Array | None, dict[str, Array] | None]:
-    """Return the residuals of forecasts of held-out rows, ``(origins, lead, p)``, and their relative errors.
+def forecasts(some: list[tuple[Problem, list[Rows]]], n: int, lead: int) -> list[Block]:
+    """Return forecasts of held-out rows from every row once the filter has settled.
 
-    The forecasts begin at every row once the filter has settled. What lies behind the rows is NaN. None if
-    no fold has rows for so many states.
+    Folds without rows for so many states are left out.
     """
     found = []
-    squares = {name: np.zeros(lead) for name in ("model", "no change", "mean")}
-    for fold in some:
-        problem = fold.problem
+    for problem, held in some:
         if largest_order(problem.recordings) < n:
             continue
-        model, unit = problem.fit(n), problem.unit
-        mean = problem.mean + unit * np.vstack([Y for Y, _ in problem.recordings]).mean(axis=0)
-        for Y, U in fold.held:
+        model = problem.fit(n)
+        mean = problem.mean + problem.unit * np.vstack([Y for Y, _ in problem.recordings]).mean(axis=0)
+        for Y, U in held:
             X, _ = filtered(model, (Y, U))
-            first = np.arange(settling(len(Y)), len(Y) - 1) + 1  # the rows that are forecast first
+            first = settling(len(Y))
+            begin = np.arange(first, len(Y) - 1) + 1  # the rows that are forecast first
+            at = begin + np.arange(lead)[:, None]
             after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
             inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
-            at = first + np.arange(lead)[:, None]
-            true = after[at]
-            r = true - rolled_out(model, X[first], inputs[at], lead)
-            found.append(r.swapaxes(0, 1))
-            for name, of in (("model", r), ("no change", true - Y[first - 1]), ("mean", true - mean)):
-                squares[name] += np.nansum(np.square(of / unit), axis=(1, 2))
-    if not found:
-        return None, None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = {name: np.sqrt(of / squares["mean"]) for name, of in squares.items()}
-    return np.concatenate(found), relative
+            r = after[at] - rolled_out(model, X[begin], inputs[at], lead)
+            found.append(Block(Y, first, r.swapaxes(0, 1), mean, 1 / problem.unit**2))
+    return found

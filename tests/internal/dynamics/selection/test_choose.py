@@ -3,7 +3,7 @@ import pytest
 
 from spectral_param.dynamics._one_step.fit import triangular_pairs
 from spectral_param.dynamics._selection.choose import choose
-from spectral_param.dynamics._selection.held import Held, Squares, folds_of
+from spectral_param.dynamics._selection.held import Fold, folds_of, scores
 from spectral_param.dynamics._selection.shrunk import OneStep, clipped
 
 
@@ -27,34 +27,18 @@ def test_squares_are_those_of_forecasts_from_every_row():
                 x = A @ x + B @ U[start + k]
                 error[k] += np.square(x - Y[start + k + 1])[1:].sum()
                 total[k] += np.square(Y[start + k + 1] - mean)[1:].sum()
-    found = Held(held).squares(np.stack([0 * A, A]), np.stack([B, B]), 20, mean, slice(1, None))
-    np.testing.assert_allclose(found.error[1], error)
-    np.testing.assert_allclose(found.total, total)
-    relative = found.relative()
-    assert np.isnan(relative[:, 11:]).all()
-    np.testing.assert_allclose(found.scores()[1], np.sqrt(error[:11] / total[:11]).mean())
-
-
-def test_a_decoder_shows_what_a_target_measures():
-    held = parts_of(12, 5)
-    rng = np.random.default_rng(1)
-    A, B, C = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((3, 2)), rng.standard_normal((3, 4))
-    target = np.vstack([Y for Y, _ in held]) @ C
-    target[:, 0] += 2.0
-    found = Held(held).squares(A[None], B[None], 3, np.ones(4), decoder=C, target=target)
-    Y, U = held[0]
-    expected = np.zeros(2)
-    for Y, U in held:
-        after = Y[:-1] @ A.T + U @ B.T
-        following = Y[1:] @ C + [2.0, 0, 0, 0]
-        expected += np.square(after @ C - following).sum(), np.square(following - 1).sum()
-    np.testing.assert_allclose([found.error[0, 0], found.total[0]], expected)
+    fold = Fold([(np.stack([mean, mean]), np.zeros((1, 2)))], held, 1.0, [])
+    found = fold.squares(np.stack([0 * A, A]), np.stack([B, B]), 20, slice(1, None))
+    np.testing.assert_allclose(found[0][1], error)
+    np.testing.assert_allclose(found[1], total)
+    np.testing.assert_allclose(scores(*found)[1], np.sqrt(error[:11] / total[:11]).mean())
 
 
 def test_what_overflows_is_infinitely_bad():
-    found = Held(parts_of(12)).squares(1e200 * np.eye(3)[None], np.zeros((1, 3, 2)), 5, np.zeros(3))
-    assert found.scores() == [np.inf]
-    assert Squares(np.zeros((1, 4)), np.zeros(4)).scores() == [np.inf]
+    fold = Fold(parts_of(5), parts_of(12), 1.0, [])
+    found = fold.squares(1e200 * np.eye(3)[None], np.zeros((1, 3, 2)), 5, slice(None))
+    assert scores(*found) == [np.inf]
+    assert scores(np.zeros((1, 4)), np.zeros(4)) == [np.inf]
 
 
 # The folds ----------------------------------------------------------------------------------------
