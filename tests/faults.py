@@ -1111,8 +1111,8 @@ FITS = (
     Fault(
         "later-input: a simulation from several rows begins with the inputs before them",
         "spectral_param/dynamics/_use.py",
-        "_rolled_out(A, x, driven[before:])",
-        "_rolled_out(A, x, driven[: len(driven) - before])",
+        "driven_states(A, x, driven[before:])",
+        "driven_states(A, x, driven[: len(driven) - before])",
         promise("dynamics/test_horizon.py", "several"),
     ),
     Fault(

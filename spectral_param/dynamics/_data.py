@@ -170,11 +170,11 @@ def require_finite(M: Array, name: str, caller: str, remedy: str) -> None:
 
 
 class Recording(NamedTuple):
-    """States, next states or derivatives (None for successive rows), and inputs or None."""
+    """States, inputs, which may have no columns, and next states or derivatives (None: successive rows)."""
 
     x: Array
-    y: Array | None
-    u: Array | None
+    u: Array
+    y: Array | None = None
 
 
 def recordings_of(
@@ -209,15 +209,15 @@ def recordings_of(
     recordings: list[Recording] = []
     for i in range(len(lists[0])):
         labels = [f"{name}[{i}]" if several else name for name in names]
-        arrays = [
+        x, y, u = (
             None if M is None else as_array(M[i], label, caller)
             for M, label in zip(lists, labels, strict=True)
-        ]
-        found = _checked(caller, labels, arrays, whole_inputs)
+        )
+        found = checked(caller, labels, x, y, u, whole_inputs)
         if missing == "split":
             recordings += _pieces(found, least)
         else:
-            for M, label in zip(found, labels, strict=True):
+            for M, label in zip((found.x, found.y, found.u), labels, strict=True):
                 if M is not None:
                     require_finite(M, label, caller, remedy)
             if found.y is None and len(found.x) < least:
@@ -232,8 +232,8 @@ def recordings_of(
             f"{caller}: expected {least} successive rows without missing entries in {names[0]}, got none. "
             "Interpolate, or leave out the columns with most gaps."
         )
-    for name, arrays_of in zip(names, zip(*recordings, strict=True), strict=True):
-        widths = sorted({M.shape[1] for M in arrays_of if M is not None})
+    for name, of in ((names[0], "x"), (names[2], "u")):  # Y has the columns of X.
+        widths = sorted({getattr(r, of).shape[1] for r in recordings})
         if len(widths) > 1:
             raise ValueError(f"{caller}: expected as many columns in each recording of {name}, got {widths}.")
     return recordings
@@ -257,10 +257,10 @@ def _as_lists(caller: str, data: tuple[Any, Any, Any], names: tuple[str, str, st
     return lists
 
 
-def _checked(caller: str, labels: list[str], arrays: list[Array | None], whole_inputs: bool) -> Recording:
+def checked(
+    caller: str, labels: Sequence[str], x: Any, y: Array | None, u: Array | None, whole_inputs: bool = False
+) -> Recording:
     """Return the recording after its rows and columns were counted."""
-    x, y, u = arrays
-    assert x is not None
     if x.shape[1] == 0:
         raise ValueError(
             f"{caller}: expected {labels[0]} of at least 1 column, got 0 feature(s) (shape={x.shape}) while "
@@ -274,53 +274,36 @@ def _checked(caller: str, labels: list[str], arrays: list[Array | None], whole_i
             f"{y.shape[1]}. Did you mean U=? Y holds the next states, U the inputs."
         )
     rows = len(x)
-    if y is None and u is not None and whole_inputs:
-        if len(u) != rows:
-            raise ValueError(
-                f"{caller}: expected {rows} rows of {labels[2]} with feedthrough, as {labels[0]} has, got "
-                f"{len(u)}."
-            )
-    elif y is None and u is not None:
-        if len(u) not in (rows, rows - 1):
-            raise ValueError(
-                f"{caller}: expected {rows} or {rows - 1} rows of {labels[2]}, as {labels[0]} has, got "
-                f"{len(u)}. Row k acts between the rows k and k + 1 of the states."
-            )
-        u = u[: rows - 1]
-    elif y is not None and (len(y) != rows or (u is not None and len(u) != rows)):
+    if y is not None and len(y) != rows:
+        raise ValueError(f"{caller}: expected {rows} rows of {labels[1]}, as {labels[0]} has, got {len(y)}.")
+    used = rows if whole_inputs or y is not None else rows - 1
+    if u is None:
+        u = np.zeros((used, 0))
+    if len(u) not in (rows, used):
         raise ValueError(
-            f"{caller}: expected as many rows in {labels[1]} and {labels[2]} as in {labels[0]}, {rows}, got "
-            f"{len(y)}{'' if u is None else f' and {len(u)}'}."
+            f"{caller}: expected {' or '.join(map(str, sorted({rows, used}, reverse=True)))} rows of "
+            f"{labels[2]}, as {labels[0]} has, got {len(u)}. Row k acts between the rows k and k + 1 of the "
+            "states, with feedthrough on row k, too."
         )
-    return Recording(x, y, u)
+    return Recording(x, u[:used], y)
 
 
 def _pieces(recording: Recording, least: int) -> list[Recording]:
     """Return what remains without rows that are not finite, in order of time."""
-    x, y, u = recording
-    whole: Any = np.isfinite(x).all(axis=1)
+    x, u, y = recording
+    whole, known = (np.asarray(np.isfinite(M).all(axis=1)) for M in (x, u))
     if y is not None:  # Pairs need not be successive.
-        for M in (y, u):
-            whole &= True if M is None else np.isfinite(M).all(axis=1)
-        return [Recording(x[whole], y[whole], None if u is None else u[whole])] if whole.any() else []
-    known = np.ones(len(x) - 1, dtype=bool)
-    if u is not None:
-        finite: Any = np.isfinite(u).all(axis=1)
-        known = finite[: len(x) - 1]
-        if len(u) == len(x):  # The last row acts, too.
-            whole &= finite
-    joined = whole[:-1] & whole[1:] & known  # whether the rows k and k + 1 belong to one piece
+        whole &= known & np.isfinite(y).all(axis=1)
+        return [Recording(x[whole], u[whole], y[whole])] if whole.any() else []
+    if len(u) == len(x):  # The last row acts, too.
+        whole &= known
+    joined = whole[:-1] & whole[1:] & known[: len(x) - 1]  # whether k and k + 1 belong to one piece
     edges = np.flatnonzero(np.diff(np.concatenate([[False], joined, [False]]).astype(int)))
     return [
-        Recording(x[first : last + 1], None, None if u is None else u[first : last + len(u) + 1 - len(x)])
+        Recording(x[first : last + 1], u[first : last + len(u) + 1 - len(x)])
         for first, last in zip(edges[::2], edges[1::2], strict=True)
         if last + 1 - first >= least
     ]
-
-
-def parts_of(recordings: list[Recording]) -> list[Part]:
-    """Return states and inputs of successive rows, inputs without columns if there are none."""
-    return [(r.x, np.zeros((len(r.x) - 1, 0)) if r.u is None else r.u) for r in recordings]
 
 
 # What can be fitted, but probably not as meant ------------------------------------------------------
@@ -364,7 +347,7 @@ def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, ran
 
 def remarks_on_pairs(pairs: list[Recording]) -> list[str]:
     """Return what to say where X was scaled and Y was not, as by a step of a Pipeline."""
-    for x, y, _ in pairs:
+    for x, _, y in pairs:
         if y is not None and not np.array_equal(x[1:], y[:-1]) and _affine(x[1:], y[:-1]):
             return [
                 "X was scaled and Y was not, as by a scaler before this model in a Pipeline, so that Y does "

@@ -18,7 +18,6 @@ from spectral_param.dynamics._data import (
     as_matrix,
     constant_columns,
     names_of,
-    parts_of,
     recordings_of,
     remarks_on_columns,
     remarks_on_pairs,
@@ -319,8 +318,7 @@ class StableLinearModel(Fitted):
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""
-        X, Y = (np.vstack(M) for M in zip(*((r.x, r.y) for r in recordings), strict=True))
-        U = np.vstack([np.zeros((len(r.x), 0)) if r.u is None else r.u for r in recordings])
+        X, U, Y = (np.vstack(M) for M in zip(*recordings, strict=True))
         coordinates = Coordinates.of([X], 1, self.rank)
         X, Y = coordinates.into(X), coordinates.into(Y)
         choice, ridge = None, self.ridge
@@ -333,7 +331,7 @@ class StableLinearModel(Fitted):
 
     def _fit_recordings(self, recordings: list[Recording]) -> None:
         """Fit one step, or a number of steps, or what is chosen."""
-        rows, inputs = zip(*parts_of(recordings), strict=True)
+        rows, inputs = [r.x for r in recordings], [r.u for r in recordings]
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         memory, lags = max(self.delays, self.input_delays), self.input_delays
         parts = [

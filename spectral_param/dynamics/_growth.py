@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import scipy.linalg
+import torch
 
 from spectral_param._matrices import Array
 
@@ -13,21 +15,35 @@ _STEPS = 1000
 
 
 class ReachedBound:
-    """What is known of a fit in discrete time with ``A``, ``bound`` and ``reached``."""
+    """What follows from ``A``, ``bound`` and ``reached`` of a fit; its time is discrete without ``time``."""
 
-    A: Array
+    A: Any
     bound: float
     reached: float
 
     @property
+    def _matrix(self) -> Array:
+        return np.asarray(self.A.cpu() if isinstance(self.A, torch.Tensor) else self.A)
+
+    @property
+    def _continuous(self) -> bool:
+        return getattr(self, "time", "discrete") == "continuous"
+
+    @property
     def bound_active(self) -> bool:
-        """Whether an eigenvalue of A lies on the bound, to 1e-6 of it."""
-        return self.reached >= self.bound * (1 - 1e-6)
+        """Whether an eigenvalue lies on the bound, to 1e-6 of the radius or of the largest modulus."""
+        size = self.bound
+        if self._continuous:
+            size = max(1.0, float(np.abs(np.linalg.eigvals(self._matrix)).max()))
+        return self.reached >= self.bound - 1e-6 * size
 
     @functools.cached_property
     def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; infinity from 1e154 on, where squares overflow."""
-        return growth_of_powers(self.A)
+        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|.
+
+        Infinity from 1e154 on, where squares overflow.
+        """
+        return (growth_of_exponential if self._continuous else growth_of_powers)(self._matrix)
 
 
 def growth_of_powers(A: Array) -> float:

@@ -75,16 +75,6 @@ def banded(mean: Array, half: Array) -> Forecast:
     return Forecast(mean, mean - half, mean + half)
 
 
-def spread(A: Array, Q: Array, steps: int, coordinates: Coordinates) -> Array:
-    """Return the variances of the newest row of the states ``(steps, n)`` from a known start."""
-    decoder = coordinates.newest(np.eye(len(A)))  # (states, columns)
-    found, P = np.empty((steps, decoder.shape[1])), np.zeros_like(A)
-    for k in range(steps):
-        P = A @ P @ A.T + Q
-        found[k] = np.einsum("ij,ik,kj->j", decoder, P, decoder)
-    return found
-
-
 # Forecasts of rows that were held out ------------------------------------------------------------------
 
 

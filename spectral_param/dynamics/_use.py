@@ -27,14 +27,20 @@ from spectral_param.dynamics._intervals import (
     check_interval,
     conformal,
     gaussian,
-    spread,
 )
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
 from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
-from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out, variances
+from spectral_param.dynamics._states.model import (
+    Innovations,
+    driven_states,
+    filtered,
+    predicted,
+    rolled_out,
+    variances,
+)
 from spectral_param.functional._checks import whole_number
 
 
@@ -189,10 +195,14 @@ class Fitted(Estimator):
             return mean
         if interval == "gaussian":
             if self._filter is not None:
-                return banded(mean, gaussian(variances(self._filter, P, steps), coverage))
-            if self._noise is None:
+                R, Q = self._filter.noise, self._filter.K @ self._filter.noise @ self._filter.K.T
+                known = self._filter.C, Q, R, P
+            elif self._noise is not None:  # From a known state, after one step.
+                C = self._coordinates.newest(np.eye(len(self.A_))).T
+                known = C, self._noise, np.zeros(()), self._noise
+            else:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
-            return banded(mean, gaussian(spread(self.A_, self._noise, steps, self._coordinates), coverage))
+            return banded(mean, gaussian(variances(self.A_, *known, steps), coverage))
         if self._sizes is None:
             raise ValueError(
                 f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
@@ -212,7 +222,7 @@ class Fitted(Estimator):
         states = self._stacked(rows)
         before = len(states) - 1
         x = self._last(states, driven[:before], len(states), A)[0]
-        return self._coordinates.newest(_rolled_out(A, x, driven[before:]))
+        return self._coordinates.newest(driven_states(A, x, driven[before:])[1:])
 
     def amplitudes(self, X: Any, U: Any = None) -> Array:
         """Return how much of each mode is in a recording, at its first state.
@@ -283,7 +293,7 @@ class Fitted(Estimator):
         offset = self._of_one_step(self.offset_[None])[1][0]
         center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
         rest = np.zeros(len(A))
-        forced = np.vstack([rest, _rolled_out(A, rest, driven)])
+        forced = driven_states(A, rest, driven)
         states = self._stacked(rows) - center - forced
         scale = self._scale
         windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
@@ -345,7 +355,7 @@ class Fitted(Estimator):
             whole_inputs=self.feedthrough,
         ):
             x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
-            predicted.append(self.predict(x, r.u))
+            predicted.append(self.predict(x, None if U is None else r.u))
             after.append(y[memory - 1 :])
         Y = np.vstack(after)
         left = float(np.square(Y - np.vstack(predicted)).sum())
@@ -469,11 +479,3 @@ class Fitted(Estimator):
                 f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
             )
         return rows
-
-
-def _rolled_out(A: Array, x: Array, driven: Array) -> Array:
-    """Return the states that follow x, one for each row that drives them."""
-    states = np.empty((len(driven), len(A)))
-    for k, row in enumerate(driven):
-        x = states[k] = A @ x + row
-    return states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -181,15 +181,7 @@ def _point(objective: Objective, chart: Chart, B: Array) -> _Point:
     return _Point(chart, B, objective.error(chart.A, B))
 
 
-class HasError(Protocol):
-    """A point of a descent."""
-
-    @property
-    def error(self) -> float:
-        """What is minimised."""
-
-
-P = TypeVar("P", bound=HasError)
+P = TypeVar("P", bound=Any)  # a point with its error
 # A point, its coordinates, their bounds, the gradient and the Gauss-Newton matrix.
 Expansion: TypeAlias = tuple[P, Array, tuple[Array, Array], Array, Array]
 

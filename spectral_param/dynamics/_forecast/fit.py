@@ -10,7 +10,6 @@ import numpy as np
 from spectral_param.dynamics._data import (
     Missing,
     as_matrix,
-    parts_of,
     recordings_of,
 )
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb
@@ -87,10 +86,9 @@ def fit_forecast(
         >>> print(f"{one_step.reached:.2f} {fit.reached:.2f}")
         0.93 1.00
     """
-    found = recordings_of(
-        "fit_forecast", recordings, U=inputs, names=("recordings", "Y", "inputs"), missing=missing
-    )
-    parts = parts_of(found)
+    names = ("recordings", "Y", "inputs")
+    found = recordings_of("fit_forecast", recordings, U=inputs, names=names, missing=missing)
+    parts = [(r.x, r.u) for r in found]
     if horizon is not None:
         hint = " (StableLinearModel takes 'cv')" if str(horizon) == "cv" else ""
         horizon = whole_number(horizon, "fit_forecast: horizon", otherwise=f" or None{hint}")

@@ -74,16 +74,9 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
 
 
 def forecast_error(A: Array, B: Array, windows: Windows, estimated: bool) -> float:
-    """Return ½ Σ ‖r_k‖² over all windows; no forecast is kept."""
-    Y, U, first, h = windows
-    x = _starts(A, B, windows, estimated)
-    total = _square(x - Y[first]) if estimated else 0.0
-    for k in range(h):
-        x = x @ A.T
-        if U.shape[1]:
-            x += U[first + k] @ B.T
-        total += _square(x - Y[first + k + 1])
-    return total / 2
+    """Return ½ Σ ‖r_k‖² over all windows."""
+    V = forecast(A, B, windows, estimated)
+    return sum(_square(V[:, k, : len(A)] - windows.Y[windows.first + k]) for k in range(windows.h + 1)) / 2
 
 
 def forecast(A: Array, B: Array, windows: Windows, estimated: bool) -> Array:

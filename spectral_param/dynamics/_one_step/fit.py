@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.linalg
 import torch
-from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._data import Part, as_array, require_finite, side_by_side
-from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
+from spectral_param.dynamics._data import Part, Recording, as_array, checked, require_finite, side_by_side
+from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
 from spectral_param.functional._checks import is_finite, whole_number
@@ -25,7 +23,7 @@ _ROUNDING = 1e-13  # LAPACK's eigenvalues may exceed the bound by this, relative
 
 
 @dataclasses.dataclass(frozen=True)
-class StableFit:
+class StableFit(ReachedBound):
     """A stable linear model and the error of its fit.
 
     Attributes:
@@ -45,27 +43,6 @@ class StableFit:
     time: Time
     bound: float
     reached: float
-
-    @property
-    def bound_active(self) -> bool:
-        """Whether an eigenvalue lies on the bound, to 1e-6 of the radius or of the largest modulus."""
-        size = self.bound
-        if self.time == "continuous":
-            size = max(1.0, float(np.abs(np.linalg.eigvals(_as_numpy(self.A))).max()))
-        return self.reached >= self.bound - 1e-6 * size
-
-    @functools.cached_property
-    def growth(self) -> float:
-        """The largest ‖Aᵏ‖₂ for k = 0, …, 1000; in continuous time ‖exp(At)‖₂ at multiples of 1/max|λ|.
-
-        Infinity from 1e154 on, where squares overflow.
-        """
-        A = _as_numpy(self.A)
-        return growth_of_powers(A) if self.time == "discrete" else growth_of_exponential(A)
-
-
-def _as_numpy(A: Any) -> Array:
-    return np.asarray(A.cpu() if isinstance(A, torch.Tensor) else A)
 
 
 def fit_stable(
@@ -134,7 +111,8 @@ def fit_stable(
         >>> print(f"{fit.reached:.6f} {fit.error / fit.least_squares_error:.3f}")
         0.990000 1.002
     """
-    X, Y, U, kind = _arrays(X, Y, U)
+    device = X.device if isinstance(X, torch.Tensor) else None
+    X, U, Y = _arrays(X, Y, U)
     bound = bound_of("fit_stable", time, radius, abscissa)
     max_iter = whole_number(max_iter, "fit_stable: max_iter", least=0)
     if not (is_finite(ridge) and ridge >= 0):
@@ -164,7 +142,11 @@ def fit_stable(
         return scale * A + shift * np.eye(n)
 
     def excess(A: Array) -> float:
-        found = max(float(region.height(e).max()) for e in kind.eigenvalues(restored(A)))
+        A = restored(A)
+        eigenvalues = [np.linalg.eigvals(A).astype(np.complex128)]
+        if device is not None:  # Torch's LAPACK may be another one.
+            eigenvalues.append(torch.linalg.eigvals(torch.tensor(A)).numpy())
+        found = max(float(region.height(e).max()) for e in eigenvalues)
         return 0.0 if found <= bound + _ROUNDING * size else (found - bound) / scale
 
     samples = len(X) - (n + m if ridge > 0 else 0)
@@ -177,9 +159,11 @@ def fit_stable(
     best = search(reduction.problem, region, max_iter, least, excess)
     A = restored(best)
     unit_y = scale * unit
+    B = unit_y / unit_u * reduction.inputs_for(best)
+    found = [M if device is None else torch.tensor(M, device=device) for M in (A, B)]
     return StableFit(
-        A=kind(A),
-        B=kind(unit_y / unit_u * reduction.inputs_for(best)) if m else None,
+        A=found[0],
+        B=found[1] if m else None,
         error=error(best) * unit_y * unit_y,
         least_squares_error=least * unit_y * unit_y,
         time=time,
@@ -216,28 +200,8 @@ def bound_of(caller: str, time: str, radius: float | None, abscissa: float | Non
     return float(value)
 
 
-class _Kind:
-    """The kind of the data, numpy or torch, to which the results are converted."""
-
-    def __init__(self, like: Any) -> None:
-        self.device = like.device if isinstance(like, torch.Tensor) else None
-
-    def __call__(self, M: Array) -> Any:
-        """Return a numpy array, or a tensor on the device of the data."""
-        if self.device is None:
-            return M
-        return torch.from_numpy(np.ascontiguousarray(M)).to(self.device)
-
-    def eigenvalues(self, A: Array) -> list[NDArray[np.complex128]]:
-        """Return the eigenvalues from numpy's LAPACK and, for tensors, those from torch's."""
-        found = [np.linalg.eigvals(A).astype(np.complex128)]
-        if self.device is not None:
-            found.append(torch.linalg.eigvals(torch.from_numpy(np.ascontiguousarray(A))).numpy())
-        return found
-
-
-def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
-    """Return X, Y and U as float64 arrays, with U of shape (N, 0) if there is none, and the kind of X."""
+def _arrays(X: Any, Y: Any, U: Any) -> Recording:
+    """Return X, Y and U as float64 arrays, with U of shape (N, 0) if there is none."""
     given = {"X": X, "Y": Y} | ({} if U is None else {"U": U})
     tensors = [name for name, M in given.items() if isinstance(M, torch.Tensor)]
     if tensors and len(tensors) < len(given):
@@ -248,15 +212,7 @@ def _arrays(X: Any, Y: Any, U: Any) -> tuple[Array, Array, Array, _Kind]:
     arrays = {name: as_array(M, name, "fit_stable") for name, M in given.items()}
     for name, array in arrays.items():
         require_finite(array, name, "fit_stable", "Remove these rows from X, Y and U.")
-    X, Y = arrays["X"], arrays["Y"]
-    U = arrays.get("U", np.zeros((len(X), 0)))
-    if X.shape != Y.shape or len(U) != len(X) or X.shape[1] == 0:
-        shapes = ", ".join(f"{name} {M.shape}" for name, M in arrays.items())
-        raise ValueError(
-            f"fit_stable: expected X (N, n), Y (N, n) and U (N, m) with n >= 1, got {shapes}. "
-            "Row k of Y belongs to row k of X."
-        )
-    return X, Y, U, _Kind(given["X"])
+    return checked("fit_stable", "XYU", arrays["X"], arrays["Y"], arrays.get("U"))
 
 
 # The reduction ---------------------------------------------------------------------------------------

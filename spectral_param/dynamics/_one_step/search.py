@@ -99,42 +99,28 @@ def _clipping(problem: Problem, region: Region) -> Candidate:
     return candidate
 
 
-def _made(candidate: Candidate, margin: float) -> Array | None:
-    """Return the candidate, or None if LAPACK fails or numbers overflow."""
-    try:
-        A = candidate(margin)
-    except np.linalg.LinAlgError:
-        return None
-    return A if np.isfinite(A).all() else None
-
-
 def _best_that_keeps_the_bound(
     problem: Problem, region: Region, candidates: list[Candidate], excess: Callable[[Array], float]
 ) -> Array:
     """Return the best candidate, each with the smallest margin tried that keeps the bound."""
-    made = (_made(candidate, 0.0) for candidate in candidates)
-    errors = [np.inf if A is None else problem.error(A) for A in made]
     best: Array | None = None
     least = np.inf
-    for k in np.argsort(errors, kind="stable"):
-        if best is not None and not errors[k] < least:
-            break  # A margin cannot reduce the error.
-        kept = _within(candidates[k], region, excess)
-        if kept is not None and (best is None or problem.error(kept) < least):
-            best, least = kept, problem.error(kept)
+    for candidate in candidates:
+        margin = 0.0
+        for _ in range(_MARGINS):
+            try:
+                A = candidate(margin)
+                if problem.error(A) > least:
+                    break  # A larger margin cannot reduce the error.
+                beyond = excess(A)
+            except np.linalg.LinAlgError:  # also of entries that overflow
+                break
+            if beyond <= 0:
+                best, least = A, problem.error(A)
+                break
+            margin = min(max(3 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
     assert best is not None, "moving all eigenvalues far enough keeps any bound"
     return best
-
-
-def _within(candidate: Candidate, region: Region, excess: Callable[[Array], float]) -> Array | None:
-    margin = 0.0
-    for _ in range(_MARGINS):
-        A = _made(candidate, margin)
-        beyond = np.inf if A is None else excess(A)
-        if beyond <= 0:
-            return A
-        margin = min(max(3 * margin, margin + min(1.1 * beyond, 0.1), 1e-15), region.widest_margin)
-    return None
 
 
 # Steps on the heights --------------------------------------------------------------------------------
@@ -203,8 +189,6 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
     y = scipy.linalg.solve_triangular(R, V[:, upper], trans="T", check_finite=False)  # (n, k)
     w = (region.slope(eigenvalues)[:, None] * W[upper]).T
     del V, W
-    if not (np.isfinite(y).all() and np.isfinite(w).all()):
-        return None
     above = region.height(eigenvalues) - region.bound
     gram = 0.5 * ((w.T @ w.conj()) * (y.T @ y.conj()) + (w.T @ w) * (y.T @ y)).real
     limits = (w * (D @ y)).sum(0).real - above  # ⟨Jᵢ, D⁺⟩ ≤ limits

@@ -37,7 +37,7 @@ from spectral_param.dynamics._forecast.descent import (
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import Fold, folds_of, scores
-from spectral_param.dynamics._selection.shrunk import OneStep, outside
+from spectral_param.dynamics._selection.shrunk import OneStep
 
 _RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])  # in mean squares of a state
 _LEAST = 1e-4  # ridge where rows are few
@@ -297,7 +297,7 @@ class _Search:
             pairs = [fold.data.least(aim, _RIDGES) for aim in self.aims(fold.data).values()]
             A, B = (np.concatenate(of) for of in zip(*pairs, strict=True))
             if self.n <= _MANY:
-                for i in np.flatnonzero(outside(A, self.radius)):
+                for i in np.flatnonzero(np.abs(np.linalg.eigvals(A)).max(axis=-1) > self.radius):
                     A[i], B[i] = fold.data.stable(A[i], B[i], self.radius, choices[i].ridge)
             stacks.append((A, B))
         errors, first = self.errors(stacks), 0

@@ -14,7 +14,6 @@ instruments: with Z' the projection of Z on the rows before and the inputs, [A B
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part
@@ -123,17 +122,9 @@ class OneStep:
 
 def clipped(A: Array, radius: float) -> Array:
     """Return A with eigenvalues outside the disc moved to its boundary; all shrunk where A is defective."""
-    return _moved(A, radius, *np.linalg.eig(A))
-
-
-def outside(A: Array, radius: float) -> NDArray[np.bool_]:
-    """Return which of some matrices ``(number, n, n)`` have eigenvalues outside the disc."""
-    return np.abs(np.linalg.eigvals(A)).max(axis=-1) > radius
-
-
-def _moved(A: Array, radius: float, values: Array, V: Array) -> Array:
+    values, V = np.linalg.eig(A)
     height = np.abs(values)
-    if height.max(initial=0.0) <= radius:
+    if height.max() <= radius:
         return A
     with np.errstate(all="ignore"):
         try:

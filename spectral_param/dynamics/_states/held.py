@@ -36,10 +36,7 @@ def fit_states(
     Raises:
         ValueError: If rows or inputs do not suffice.
     """
-    rows = [
-        (r.x, np.zeros((len(r.x), 0)) if r.u is None else np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0))))
-        for r in recordings
-    ]
+    rows = [(r.x, np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)))) for r in recordings]
     errors = None
     if states == "cv":
         if lead is None:

@@ -44,17 +44,6 @@ class Innovations(NamedTuple):
         """A − KC, the state matrix of the filter."""
         return self.A - self.K @ self.C
 
-    def based(self, T: Array, inverse: Array) -> Innovations:
-        """Return the same model with states T⁻¹ x."""
-        return self._replace(
-            A=inverse @ self.A @ T,
-            B=inverse @ self.B,
-            C=self.C @ T,
-            K=inverse @ self.K,
-            first=inverse @ self.first,
-            start=inverse @ self.start @ inverse.T,
-        )
-
     def scaled(self, unit: Array, unit_u: Array, mean: Array) -> Innovations:
         """Return the model of outputs ``mean + unit · y`` and inputs ``unit_u · u``."""
         return self._replace(
@@ -67,6 +56,15 @@ class Innovations(NamedTuple):
         )
 
 
+def driven_states(A: Array, x: Array, driven: Array) -> Array:
+    """Return x_0, …, x_N of x⁺ = A x + driven, ``(N + 1, n)``."""
+    X = np.empty((len(driven) + 1, len(A)))
+    X[0] = x
+    for k, row in enumerate(driven):
+        X[k + 1] = A @ X[k] + row
+    return X
+
+
 def filtered(model: Innovations, rows: Rows) -> tuple[Array, Array]:
     """Return x̂_0, …, x̂_N ``(N + 1, n)``, each from the rows before, and the covariance of the last error."""
     A, B, C, D, K, d, noise, first, P = model
@@ -75,20 +73,18 @@ def filtered(model: Innovations, rows: Rows) -> tuple[Array, Array]:
     forced = U @ B.T
     X = np.zeros((len(Y) + 1, len(A)))
     predictor = model.predictor
-    x = X[0] = first
+    X[0] = first
     known = np.finfo(np.float64).eps * max(float(np.trace(P)), 1e-300)
     k = 0
     while k < len(Y) and np.trace(P) > known:
         PC = P @ C.T
         G = C @ PC + noise
         gain = np.linalg.solve(G, (A @ PC + K @ noise).T).T
-        x = X[k + 1] = A @ x + forced[k] + gain @ (target[k] - C @ x)
+        X[k + 1] = A @ X[k] + forced[k] + gain @ (target[k] - C @ X[k])
         P = predictor @ (P - PC @ np.linalg.solve(G, PC.T)) @ predictor.T
         P = (P + P.T) / 2
         k += 1
-    driven = forced[k:] + target[k:] @ K.T
-    for i, row in enumerate(driven, start=k + 1):
-        x = X[i] = predictor @ x + row
+    X[k:] = driven_states(predictor, X[k], forced[k:] + target[k:] @ K.T)
     return X, P
 
 
@@ -111,10 +107,10 @@ def rolled_out(model: Innovations, x: Array, U: Array, steps: int) -> Array:
     return outputs
 
 
-def variances(model: Innovations, P: Array, steps: int) -> Array:
-    """Return the variances of the next outputs ``(steps, p)``: C P Cᵀ + noise, P⁺ = A P Aᵀ + K noise Kᵀ."""
-    found, Q = np.empty((steps, len(model.C))), model.K @ model.noise @ model.K.T
+def variances(A: Array, C: Array, Q: Array, R: Array, P: Array, steps: int) -> Array:
+    """Return the variances of the next outputs ``(steps, p)``: C P Cᵀ + R, P⁺ = A P Aᵀ + Q."""
+    found = np.empty((steps, len(C)))
     for k in range(steps):
-        found[k] = np.diag(model.C @ P @ model.C.T + model.noise)
-        P = model.A @ P @ model.A.T + Q
+        found[k] = np.diag(C @ P @ C.T + R)
+        P = A @ P @ A.T + Q
     return found

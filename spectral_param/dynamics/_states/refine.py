@@ -32,7 +32,7 @@ import scipy.fft
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg
-from spectral_param.dynamics._states.model import Innovations, Rows
+from spectral_param.dynamics._states.model import Innovations, Rows, driven_states
 from spectral_param.dynamics._states.subspace import Start, gain_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
@@ -196,11 +196,8 @@ class Refinement:
             rows = len(r.Y)
             H = _responses(predictor, point.C, rows + 1)
             FH = _transform(H, r.size)
-            X = np.empty((rows, n))
             driven = r.U @ (point.B - K @ point.D).T + (r.Y - point.d) @ K.T
-            for k in range(rows):
-                X[k] = x
-                x = predictor @ x + driven[k]
+            X = driven_states(predictor, x, driven)[:-1]
             FV = scipy.fft.rfft(np.hstack([X, e]), r.size, axis=0)
             moved = scipy.fft.irfft(FH[:, :, :, None] * FV[:, None, None, :], r.size, axis=0)[:rows]
             in_A = moved[..., :n].swapaxes(2, 3).reshape(rows, p, n * n) @ J_A
@@ -228,10 +225,8 @@ class Refinement:
         states = []
         for r, x in zip(self.recordings, point.first, strict=True):
             driven = r.U @ (point.B - point.K @ point.D).T + (r.Y - point.d) @ point.K.T
-            for row in driven:
-                states.append(x)
-                x = predictor @ x + row
-        X = np.array(states)
+            states.append(driven_states(predictor, x, driven)[:-1])
+        X = np.vstack(states)
         # The degrees of freedom of the fit are taken from the errors.
         used = point.B.size + point.C.size + point.K.size + point.A.shape[0] * len(self.recordings)
         used += self.p * (self.offset + self.feedthrough * self.m)

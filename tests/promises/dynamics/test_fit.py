@@ -36,7 +36,7 @@ def check_fit(X, Y, U, bound, continuous=False):
 # What it promises ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=16, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31), continuous=st.booleans(), bound=st.sampled_from([1.0, 0.5, 2.0, 0.0, -0.5])
 )
@@ -311,9 +311,9 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((good, good[:10]), {}, [r"X \(20, 3\)", r"Y \(10, 3\)"]),
-        ((good, good, good[:5]), {}, [r"U \(5, 3\)"]),
-        ((good[:, :0], good[:, :0]), {}, ["X", "n >= 1"]),
+        ((good, good[:10]), {}, ["20 rows of Y", "10"]),
+        ((good, good, good[:5]), {}, ["20 rows of U", "5"]),
+        ((good[:, :0], good[:, :0]), {}, ["X", "1 column"]),
         ((good[0], good[0]), {}, ["X", r"X\.reshape\(-1, 1\)"]),
         ((good * 1j, good), {}, ["X", "complex128"]),
         ((torch.from_numpy(good), torch.from_numpy(good * 1j)), {}, ["Y", "complex128"]),

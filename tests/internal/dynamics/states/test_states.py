@@ -95,7 +95,8 @@ def test_variances_are_those_of_many_futures():
         found.append((x @ of.C.T + e).var(axis=0))
         x = x @ of.A.T + e @ of.K.T
     # A variance from so many is known to √(2 / number), 1 %; twelve of them to 4 %.
-    np.testing.assert_allclose(variances(of, P, steps), found, rtol=0.04)
+    Q = of.K @ of.noise @ of.K.T
+    np.testing.assert_allclose(variances(of.A, of.C, Q, of.noise, P, steps), found, rtol=0.04)
 
 
 def test_roll_outs_of_several_states_are_those_of_each():
