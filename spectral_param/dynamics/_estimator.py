@@ -267,7 +267,7 @@ class StableLinearModel(Fitted):
         whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
-        of_rows = ("lead", "start", "delays", "input_delays", "states")
+        of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
         parameters = inspect.signature(type(self)).parameters
         for holds, arguments, where, remedy in (
             (
@@ -339,23 +339,9 @@ class StableLinearModel(Fitted):
             for Y, U in zip(rows, inputs, strict=True)
         ]
         _say(remarks_on_inputs(parts), 4)
-        # Constant columns of a projection do not matter.
-        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
-            constant = constant_columns(np.vstack(data))[0]
-            if constant and self.horizon is not None:
-                raise ValueError(
-                    f"{_NAME}: expected {name} that vary, got constant columns {constant}. Remove them; "
-                    "offset=True fits a constant."
-                )
-        longest, lead = max(map(len, rows)), self.lead
-        if lead is not None and longest <= lead:
-            remark = (
-                f"the recordings have at most {longest} rows, too few to check forecasts of lead={lead} "
-                "steps. forecast_error_ is NaN for the leads that were not checked."
-            )
-            _say([remark], 4)
-        if lead is None:
-            lead = min(_LEAD, max(1, longest // 4)) if self.horizon in (None, "cv") else int(self.horizon)
+        if self.horizon is not None:
+            self._require_variation(rows, inputs)
+        lead = self._lead_of(max(map(len, rows)))
         units, choice = self._units(parts), None
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
@@ -398,6 +384,27 @@ class StableLinearModel(Fitted):
         self._set(fit, coordinates, X, Y, U, deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, period)
+
+    def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
+        """Raise a ValueError if a column is constant that needs a unit; of a projection it does not."""
+        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
+            if constant := constant_columns(np.vstack(data))[0]:
+                raise ValueError(
+                    f"{_NAME}: expected {name} that vary, got constant columns {constant}. Remove them; "
+                    "offset=True fits a constant."
+                )
+
+    def _lead_of(self, longest: int) -> int:
+        """Return the lead for recordings of at most so many rows; warn if they are too few."""
+        if self.lead is None:
+            return min(_LEAD, max(1, longest // 4)) if self.horizon in (None, "cv") else int(self.horizon)
+        if longest <= self.lead:
+            remark = (
+                f"the recordings have at most {longest} rows, too few to check forecasts of lead={self.lead} "
+                "steps. forecast_error_ is NaN for the leads that were not checked."
+            )
+            _say([remark], 5)
+        return int(self.lead)
 
     def _units(self, parts: list[Part]) -> Units:
         X, U = (np.vstack(M) for M in zip(*parts, strict=True))
@@ -475,9 +482,9 @@ class StableLinearModel(Fitted):
 
     def _set_held(self, blocks: list[Block], period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out."""
-        self.forecast_error_ = self._sizes = self.period_ = None
+        self.forecast_error_, self._sizes, self.period_ = None, None, period
         if blocks:
-            self.forecast_error_, self.period_ = forecast_errors(blocks, period), period
+            self.forecast_error_ = forecast_errors(blocks, period)
             _say(no_better(self.forecast_error_), 5)
             sizes = np.concatenate([block.residuals for block in blocks])
             np.abs(sizes, out=sizes).sort(axis=0)

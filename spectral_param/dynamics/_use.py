@@ -128,7 +128,8 @@ class Fitted(Estimator):
         driven = self._driven(self._inputs(U, len(rows), "predict"))
         states = self._stacked(rows)
         if window > 1:
-            states, driven = self._last(states, driven, window), driven[window - 1 :]
+            states = self._estimated(states, driven, window, self.A_)[:, -1]
+            driven = driven[window - 1 :]
         return self._coordinates.newest(states @ self.A_.T + driven)
 
     @overload
@@ -221,7 +222,7 @@ class Fitted(Estimator):
         A, driven = self._of_one_step(self._driven(inputs))
         states = self._stacked(rows)
         before = len(states) - 1
-        x = self._last(states, driven[:before], len(states), A)[0]
+        x = states[0] if before == 0 else self._estimated(states, driven[:before], len(states), A)[0, -1]
         return self._coordinates.newest(driven_states(A, x, driven[before:])[1:])
 
     def amplitudes(self, X: Any, U: Any = None) -> Array:
@@ -295,10 +296,7 @@ class Fitted(Estimator):
         rest = np.zeros(len(A))
         forced = driven_states(A, rest, driven)
         states = self._stacked(rows) - center - forced
-        scale = self._scale
-        windows = Windows(states / scale, np.zeros((len(states), 0)), np.array([0]), len(states) - 1)
-        scaled = A / scale[:, None] * scale
-        first = forecast(scaled, np.zeros((len(A), 0)), windows, True)[0, 0] * scale
+        first = self._estimated(states, np.zeros((len(states) - 1, len(A))), len(states), A)[0, 0]
         return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
 
     def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
@@ -313,14 +311,12 @@ class Fitted(Estimator):
         """Return the eigenvalues of a step of dt."""
         return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
 
-    def _last(self, states: Array, driven: Array, window: int, A: Array | None = None) -> Array:
-        """Return the last state of each window of so many successive rows, estimated from the window."""
-        if window == 1:
-            return states
-        A = (self.A_ if A is None else A) / self._scale[:, None] * self._scale
+    def _estimated(self, states: Array, driven: Array, window: int, A: Array) -> Array:
+        """Return the states of each window of so many successive rows that fit the window best."""
+        scaled = A / self._scale[:, None] * self._scale
         first = np.arange(len(states) - window + 1)
         windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
-        return forecast(A, np.eye(len(A)), windows, True)[:, -1, : len(A)] * self._scale
+        return forecast(scaled, np.eye(len(A)), windows, True)[:, :, : len(A)] * self._scale
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.

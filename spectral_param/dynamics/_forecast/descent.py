@@ -19,7 +19,6 @@ from spectral_param.dynamics._one_step.schur import block_sizes, reordered
 
 Start = Literal["measured", "estimated"]
 Model = tuple[Array, Array]  # A, B
-Found = tuple[float, Array, Array]  # error, A and B
 
 # Horizons on the way from one step to a longer horizon; None stands for whole recordings.
 RUNGS: dict[str, tuple[int, ...]] = {"measured": (5, 12, 30), "estimated": (5, 12, 30, 75, 200, 500)}
@@ -75,7 +74,7 @@ def continued(
 ) -> Model:
     """Return the model of the last of these horizons, each horizon from the model before."""
     for horizon in horizons:
-        model = descend(objective.over(parts, horizon), *model, STEPS, gain)[0][1:]
+        model = descend(objective.over(parts, horizon), *model, STEPS, gain)
     return model
 
 
@@ -87,17 +86,18 @@ def climb(
     initial: Model | None = None,
 ) -> ForecastFit:
     """Return the fit of this horizon, after fits of shorter ones unless there is a first model."""
-    begin = first = _one_step(parts, objective.radius) if initial is None else initial
+    A, B = _one_step(parts, objective.radius) if initial is None else initial
+    begin = first = _inside(A, objective.radius), B
     last = objective.over(parts, horizon)
     if initial is None:
         below = rungs_below(horizon, objective.start, parts)
         begin = last.least(first, continued(parts, below, objective, first, _GAIN))
-    (error, A, B), initial_error = descend(last, *begin, max_iter)
+    A, B = descend(last, *begin, max_iter)
     return ForecastFit(
         A,
         B if B.shape[1] else None,
-        error,
-        initial_error if initial is not None else last.error(*first),
+        last.error(A, B),
+        last.error(*first),
         objective.radius,
         spectral_radius(A),
         horizon,
@@ -126,6 +126,11 @@ def within(A: Array, radius: float) -> Array:
     return A
 
 
+def _inside(A: Array, radius: float) -> Array:
+    """Return A, with eigenvalues clipped that do not satisfy the bound to rounding."""
+    return A if spectral_radius(A) <= radius * (1 + 1e-12) else within(Chart.of(A, radius).A, radius)
+
+
 def _one_step(parts: list[Part], radius: float) -> Model:
     """Return A and B of fit_stable, with a ridge that changes nothing but dependent columns."""
     X, Y, U = triangular_pairs(parts)
@@ -140,17 +145,13 @@ def _one_step(parts: list[Part], radius: float) -> Model:
 # The descent -----------------------------------------------------------------------------------------
 
 
-def descend(
-    objective: Objective, A: Array, B: Array, iterations: int, gain: float = _GAIN
-) -> tuple[Found, float]:
-    """Return error, A and B after at most this many steps from A and B, and the error of the start.
+def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: float = _GAIN) -> Model:
+    """Return A and B after at most this many steps from A and B.
 
     The descent ends at a step that gains less than ``gain`` of the error.
     """
     radius = objective.radius
     point = _point(objective, Chart.of(A, radius), B)
-    # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
-    first = A if spectral_radius(A) <= radius * (1 + 1e-12) else within(point.chart.A, radius)
     n, m = B.shape
     if n * (n + m) > LARGEST_SOLVE:
         point = _lbfgs(objective, point, 10 * iterations, gain)
@@ -166,8 +167,8 @@ def descend(
             return _point(objective, point.chart.at(x[: n * n]), B)
 
         point = levenberg(point, iterations, expand, at, n * (n - 1) // 2, lambda error: gain * error)
-    found = [(objective.error(M, N), M, N) for M, N in ((first, B), (within(point.chart.A, radius), point.B))]
-    return min(found, key=lambda model: model[0]), found[0][0]
+    # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
+    return objective.least((_inside(A, radius), B), (within(point.chart.A, radius), point.B))
 
 
 @dataclasses.dataclass

@@ -343,7 +343,7 @@ class _Search:
             for fold, model in zip(self.folds, models, strict=True):
                 aim = self.objective(fold.data, choice).over(fold.kept, horizon)
                 # The fold before may have found a better minimum.
-                here.append(descend(aim, *aim.least(model, *here[-1:]), STEPS, _COARSE)[0][1:])
+                here.append(descend(aim, *aim.least(model, *here[-1:]), STEPS, _COARSE))
                 progress()
             models = here
             found.append(self.scored(dataclasses.replace(choice, horizon=horizon), models))
@@ -359,11 +359,11 @@ class _Search:
         below = horizons[: horizons.index(rung.choice.horizon)]
         model = continued(self.parts, below, objective, self.fit(one.choice, data), _COARSE)
         last = objective.over(self.parts, rung.choice.horizon)
-        model = descend(last, *last.least(model, *rung.models), 3 * STEPS)[0][1:]
+        model = descend(last, *last.least(model, *rung.models), 3 * STEPS)
         if sum(len(Y) for Y, _ in parts) == sum(len(Y) for Y, _ in self.parts):
             return model
         whole = self.objective(OneStep(parts), rung.choice).over(parts, rung.choice.horizon)
-        return descend(whole, *model, _LAST, _COARSE)[0][1:]
+        return descend(whole, *model, _LAST, _COARSE)
 
 
 # Continuous time ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._data import Part, side_by_side
 from spectral_param.dynamics._one_step.fit import fit_stable, triangular_pairs, with_ridge
 
 _NORM_STEPS = 200
@@ -80,21 +80,18 @@ class OneStep:
     def instruments(self, radius: float) -> tuple[Array, Array] | None:
         """Return A and B by earlier rows as instruments, clipped; None if the rows do not suffice."""
         blocks = [
-            (Y[_LAGS:-1], U[_LAGS:], Y[_LAGS + 1 :], [Y[_LAGS - k : -1 - k] for k in range(1, _LAGS + 1)])
+            (Y[_LAGS:-1], U[_LAGS:], Y[_LAGS + 1 :], side_by_side(Y, _LAGS)[:-2])
             for Y, U in self.parts
             if len(Y) > _LAGS + 1
         ]
         if not blocks:
             return None
-        X, U, Y = (np.vstack([block[i] for block in blocks]) for i in range(3))
-        before = np.vstack([np.hstack([*block[3], block[1]]) for block in blocks])
-        Z = np.hstack([X, U])
+        X, U, Y, earlier = (np.vstack(M) for M in zip(*blocks, strict=True))
+        before, Z = np.hstack([earlier, U]), np.hstack([X, U])
         if len(before) <= 2 * before.shape[1]:
             return None
         seen = before @ np.linalg.lstsq(before, Z, rcond=None)[0]
         both = np.linalg.lstsq(seen, Y, rcond=None)[0].T
-        if not np.isfinite(both).all():
-            return None
         return self.stable(both[:, : self.n], both[:, self.n :], radius, 0.0)
 
     def with_norm(self, A0: Array, norm: float, radius: float, ridge: float) -> tuple[Array, Array]:
