@@ -25,10 +25,10 @@ from spectral_param.dynamics._data import (
 )
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors, no_better
+from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors, no_better, period_of
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
 from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
-from spectral_param.dynamics._selection.held import Fold, folds_of, period_of
+from spectral_param.dynamics._selection.held import Fold, folds_of
 from spectral_param.dynamics._states.fit import Options, result
 from spectral_param.dynamics._states.held import fit_states
 from spectral_param.dynamics._use import Fitted
@@ -377,7 +377,9 @@ class StableLinearModel(Fitted):
         blocks = [
             block
             for fold, model in zip(folds, models, strict=True)
-            for block in blocks_of(model, fold.where, parts, coordinates, newest, lead, fold.weight / unit**2)
+            for block in blocks_of(
+                model, fold.where, parts, coordinates, newest, lead, unit / fold.weight**0.5
+            )
         ]
         X, Y = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
         U, deviation = np.vstack([U for _, U in parts]), np.vstack([Y for Y, _ in parts]).std(axis=0)

@@ -25,6 +25,9 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Coordinates, Part
 from spectral_param.functional._checks import is_finite
 
+_SEASONS = 3  # periods that a recording has to have
+_ALIKE = 0.5  # of the squares of "no change", for a period to be one
+
 Interval = Literal["conformal", "gaussian"]
 Places = list[tuple[int, int, int]]  # recording, first row and end
 
@@ -85,7 +88,7 @@ class Block(NamedTuple):
     first: int  # the row at which the first forecast begins
     residuals: Array  # (origins, lead, columns), NaN behind what was held out
     mean: Array  # of the rows of the fit
-    weights: Array  # of the squares of each column
+    unit: Array  # of the errors of each column, divided by the root of the block's weight
 
 
 def blocks_of(
@@ -95,7 +98,7 @@ def blocks_of(
     coordinates: Coordinates,
     rows: list[Array],
     lead: int,
-    weights: Array,
+    unit: Array,
 ) -> list[Block]:
     """Return the forecasts of a model A, B, c of measured states; ``rows`` has the row each stands for."""
     A, B, c = model
@@ -110,7 +113,7 @@ def blocks_of(
         for k in range(min(lead, len(r))):
             X = X[: len(r) - k] @ A.T + driven[k:]
             r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-        found.append(Block(rows[i], begin, r, mean, weights))
+        found.append(Block(rows[i], begin, r, mean, unit))
     return found
 
 
@@ -121,7 +124,7 @@ def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]
     """
     names = ["model", "no change", "mean", *(["one period ago"] if period else [])]
     squares = {name: np.zeros((2, blocks[0].residuals.shape[1])) for name in names}
-    for rows, first, r, mean, weights in blocks:
+    for rows, first, r, mean, unit in blocks:
         for k in range(min(r.shape[1], len(r))):
             at = np.arange(first, first + len(r) - k)  # where the forecasts begin
             true = rows[at + k + 1]
@@ -129,12 +132,42 @@ def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]
             known = {name: at >= 0 for name in wrong}
             if period:
                 before = at + k + 1 - -(-(k + 1) // period) * period
-                wrong["one period ago"], known["one period ago"] = true - rows[before], before >= 0
+                wrong["one period ago"], known["one period ago"] = (
+                    true - rows[np.maximum(before, 0)],
+                    before >= 0,
+                )
             for name, of in wrong.items():
                 for row, M in enumerate((of, true - mean)):
-                    squares[name][row, k] += (weights * np.square(M[known[name]])).sum()
+                    squares[name][row, k] += np.square(M[known[name]] / unit).sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         return {name: np.sqrt(error / total) for name, (error, total) in squares.items()}
+
+
+def period_of(recordings: list[Array]) -> int | None:
+    """Return the period after which rows are most alike, None if there is none.
+
+    It is at least 2, and rows one period apart are much more alike than rows half a period apart.
+    """
+    longest = max(recordings, key=len)
+    Y = longest - longest.mean(axis=0)
+    most = len(Y) // _SEASONS
+    if most < 3 or not np.square(Y).sum() > 0:
+        return None
+    size = 2 * len(Y)
+    F = np.fft.rfft(Y, size, axis=0)
+    products = np.fft.irfft((F * F.conj()).real.sum(axis=1), size)[: most + 1]
+    squares = np.concatenate([[0.0], np.cumsum(np.square(Y).sum(axis=1))])
+    lags = np.arange(most + 1)
+    both = squares[len(Y) - lags] + squares[-1] - squares[lags]
+    unlike = 1 - 2 * products / np.where(both > 0, both, 1)  # 0: the same rows; 1: unrelated
+    inside = lags[2:-1]
+    lowest = inside[(unlike[inside] <= unlike[inside - 1]) & (unlike[inside] <= unlike[inside + 1])]
+    lowest = lowest[unlike[lowest] < _ALIKE * unlike[:most].max()]
+    if not len(lowest):
+        return None
+    least = unlike[lowest].min()
+    # The first that is as good: not a multiple of the period.
+    return int(lowest[unlike[lowest] <= least + 0.1 * (unlike[:most].max() - least)][0])
 
 
 def no_better(errors: dict[str, Array]) -> list[str]:

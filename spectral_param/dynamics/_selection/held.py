@@ -16,8 +16,6 @@ from spectral_param.dynamics._intervals import Places
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 _STARTS = 100  # of forecasts in a recording, about
-_SEASONS = 3  # periods that a recording has to have
-_ALIKE = 0.5  # of the squares of "no change", for a period to be one
 
 
 # Folds -----------------------------------------------------------------------------------------------
@@ -139,30 +137,3 @@ def scores(error: Array, total: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         relative = np.sqrt(error[:, known] / total[known])
     return np.where(np.isnan(relative), np.inf, relative).mean(axis=1)
-
-
-def period_of(recordings: list[Array]) -> int | None:
-    """Return the period after which rows are most alike, None if there is none.
-
-    It is at least 2, and rows one period apart are much more alike than rows half a period apart.
-    """
-    longest = max(recordings, key=len)
-    Y = longest - longest.mean(axis=0)
-    most = len(Y) // _SEASONS
-    if most < 3 or not np.square(Y).sum() > 0:
-        return None
-    size = 2 * len(Y)
-    F = np.fft.rfft(Y, size, axis=0)
-    products = np.fft.irfft((F * F.conj()).real.sum(axis=1), size)[: most + 1]
-    squares = np.concatenate([[0.0], np.cumsum(np.square(Y).sum(axis=1))])
-    lags = np.arange(most + 1)
-    both = squares[len(Y) - lags] + squares[-1] - squares[lags]
-    unlike = 1 - 2 * products / np.where(both > 0, both, 1)  # 0: the same rows; 1: unrelated
-    inside = lags[2:-1]
-    lowest = inside[(unlike[inside] <= unlike[inside - 1]) & (unlike[inside] <= unlike[inside + 1])]
-    lowest = lowest[unlike[lowest] < _ALIKE * unlike[:most].max()]
-    if not len(lowest):
-        return None
-    least = unlike[lowest].min()
-    # The first that is as good: not a multiple of the period.
-    return int(lowest[unlike[lowest] <= least + 0.1 * (unlike[:most].max() - least)][0])

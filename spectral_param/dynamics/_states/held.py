@@ -131,5 +131,5 @@ def forecasts(some: list[tuple[Problem, list[Rows]]], n: int, lead: int) -> list
             after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
             inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
             r = after[at] - rolled_out(model, X[begin], inputs[at], lead)
-            found.append(Block(Y, first, r.swapaxes(0, 1), mean, 1 / problem.unit**2))
+            found.append(Block(Y, first, r.swapaxes(0, 1), mean, problem.unit))
     return found

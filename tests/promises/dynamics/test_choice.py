@@ -140,6 +140,8 @@ def test_a_season_stands_beside_no_change():
     assert np.mean(error["one period ago"]) == pytest.approx(np.sqrt(2 * 2 * 0.01 / spread), rel=0.2)
     with pytest.warns(UserWarning, match="is better"):
         assert StableLinearModel(lead=24, period=6).fit(X).period_ == 6
+    longer = StableLinearModel(lead=24, period=300).fit(X)
+    assert np.isnan(longer.forecast_error_["one period ago"]).all()
 
 
 def test_without_a_season_there_is_none():

@@ -46,7 +46,7 @@ def test_a_forecast_fit_finds_what_measurement_noise_hides_from_one_step():
     assert error[1] < 0.2 * error[0]
 
 
-@settings(max_examples=16, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     horizon=st.sampled_from([1, 5, 12, None]),

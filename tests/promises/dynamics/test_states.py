@@ -190,8 +190,7 @@ def test_the_order_is_chosen_by_held_out_rows():
     assert model.forecast_error_["model"][0] < 0.05
 
 
-@pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("states", [3, "cv"])
+@pytest.mark.parametrize(("states", "offset"), [(3, True), ("cv", False)])
 def test_outputs_without_noise_have_no_more_states_than_they_need(states, offset):
     sine = np.sin(0.3 * np.arange(200))[:, None] + offset
     with warnings.catch_warnings():
