@@ -314,7 +314,7 @@ class StableLinearModel(Fitted):
         self.choice_ = self.lagged_inputs_ = self.components_ = self._noise = None
         self._filter, self._lags = model, 1
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
-        self._set_held(blocks, None)
+        self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""
@@ -327,7 +327,7 @@ class StableLinearModel(Fitted):
             choice = choose_ridge(X, Y, U, abscissa, lambda *data: self._split(self._one_step(*data)))
             ridge = choice.ridge
         self._set(self._one_step(X, Y, U, ridge), coordinates, X, Y, U, X.std(axis=0), choice)
-        self._set_held([], None)
+        self._set_held([], np.zeros(0), None)
 
     def _fit_recordings(self, recordings: list[Recording]) -> None:
         """Fit one step, or a number of steps, or what is chosen."""
@@ -374,18 +374,13 @@ class StableLinearModel(Fitted):
                 folds = []
         newest = [Y[memory - 1 :] for Y in rows]
         unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
-        blocks = [
-            block
-            for fold, model in zip(folds, models, strict=True)
-            for block in blocks_of(
-                model, fold.where, parts, coordinates, newest, lead, unit / fold.weight**0.5
-            )
-        ]
+        places, of_blocks = [fold.where for fold in folds], [unit / fold.weight**0.5 for fold in folds]
+        blocks, residuals = blocks_of(models, places, of_blocks, parts, coordinates, newest, lead)
         X, Y = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
         U, deviation = np.vstack([U for _, U in parts]), np.vstack([Y for Y, _ in parts]).std(axis=0)
         self._set(fit, coordinates, X, Y, U, deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
-        self._set_held(blocks, period)
+        self._set_held(blocks, residuals, period)
 
     def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
         """Raise a ValueError if a column is constant that needs a unit; of a projection it does not."""
@@ -482,15 +477,14 @@ class StableLinearModel(Fitted):
         unknowns = len(self.A_) + U.shape[1] + self.offset  # of a row of A, B and c
         self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
 
-    def _set_held(self, blocks: list[Block], period: int | None) -> None:
-        """Set what is known from forecasts of rows that were held out."""
+    def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
+        """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""
         self.forecast_error_, self._sizes, self.period_ = None, None, period
         if blocks:
             self.forecast_error_ = forecast_errors(blocks, period)
             _say(no_better(self.forecast_error_), 5)
-            sizes = np.concatenate([block.residuals for block in blocks])
-            np.abs(sizes, out=sizes).sort(axis=0)
-            self._sizes = sizes
+            np.abs(residuals, out=residuals).sort(axis=0)  # unknown ones last
+            self._sizes = residuals
 
     def _set_spectrum(self) -> None:
         eigenvalues, vectors = np.linalg.eig(self.A_)

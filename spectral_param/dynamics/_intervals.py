@@ -92,29 +92,35 @@ class Block(NamedTuple):
 
 
 def blocks_of(
-    model: tuple[Array, Array, Array],
-    where: Places,
+    models: list[tuple[Array, Array, Array]],
+    places: list[Places],
+    units: list[Array],
     parts: list[Part],
     coordinates: Coordinates,
     rows: list[Array],
     lead: int,
-    unit: Array,
-) -> list[Block]:
-    """Return the forecasts of a model A, B, c of measured states; ``rows`` has the row each stands for."""
-    A, B, c = model
-    held: list[list[Array]] = [[] for _ in rows]
-    for i, begin, end in where:
-        held[i].append(np.arange(begin, end))
-    kept = [np.delete(Y, np.concatenate(of), axis=0) if of else Y for Y, of in zip(rows, held, strict=True)]
-    mean, found = np.vstack(kept).mean(axis=0), []
-    for i, begin, end in where:
-        X, U = (M[begin : end - 1] for M in parts[i])
-        r, driven = np.full((len(X), lead, rows[i].shape[1]), np.nan), U @ B.T + c
-        for k in range(min(lead, len(r))):
-            X = X[: len(r) - k] @ A.T + driven[k:]
-            r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-        found.append(Block(rows[i], begin, r, mean, unit))
-    return found
+) -> tuple[list[Block], Array]:
+    """Return forecasts of models A, B, c of measured states where they were not fitted, and all residuals.
+
+    ``rows`` has the row that each state stands for. The residuals are one array, for little memory.
+    """
+    origins = sum(end - begin - 1 for where in places for _, begin, end in where)
+    residuals, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
+    found = []
+    for (A, B, c), where, unit in zip(models, places, units, strict=True):
+        kept = [np.ones(len(Y), dtype=bool) for Y in rows]
+        for i, begin, end in where:
+            kept[i][begin:end] = False
+        mean = np.vstack([Y[of] for Y, of in zip(rows, kept, strict=True)]).mean(axis=0)
+        for i, begin, end in where:
+            X, U = (M[begin : end - 1] for M in parts[i])
+            r, driven = residuals[known : known + len(X)], U @ B.T + c
+            for k in range(min(lead, len(r))):
+                X = X[: len(r) - k] @ A.T + driven[k:]
+                r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
+            found.append(Block(rows[i], begin, r, mean, unit))
+            known += len(r)
+    return found, residuals
 
 
 def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]:
