@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -195,6 +196,9 @@ def recordings_of(
 
     Raises:
         ValueError: If shapes do not match, entries are not finite, or rows are missing.
+
+    Warns:
+        UserWarning: If ``missing="split"`` leaves fewer than half of the rows.
     """
     if missing not in get_args(Missing):
         raise ValueError(f"{caller}: expected missing 'raise' or 'split', got {missing!r}.")
@@ -207,6 +211,7 @@ def recordings_of(
         )
     several = _is_list(X)
     recordings: list[Recording] = []
+    rows = 0
     for i in range(len(lists[0])):
         labels = [f"{name}[{i}]" if several else name for name in names]
         x, y, u = (
@@ -214,6 +219,7 @@ def recordings_of(
             for M, label in zip(lists, labels, strict=True)
         )
         found = checked(caller, labels, x, y, u, whole_inputs)
+        rows += len(found.x)
         if missing == "split":
             recordings += _pieces(found, least)
         else:
@@ -231,6 +237,14 @@ def recordings_of(
         raise ValueError(
             f"{caller}: expected {least} successive rows without missing entries in {names[0]}, got none. "
             "Interpolate, or leave out the columns with most gaps."
+        )
+    lengths = [len(r.x) for r in recordings]
+    if 2 * sum(lengths) < rows:
+        warnings.warn(
+            f"{caller}: expected most rows without missing entries, got {sum(lengths)} of {rows}, in "
+            f"{len(lengths)} pieces of at most {max(lengths)} rows: missing='split' leaves out a row if one "
+            "entry is missing. Fill in single entries first, for instance by numpy.interp in each column.",
+            stacklevel=3,
         )
     for name, of in ((names[0], "x"), (names[2], "u")):  # Y has the columns of X.
         widths = sorted({getattr(r, of).shape[1] for r in recordings})

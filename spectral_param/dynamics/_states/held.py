@@ -95,6 +95,12 @@ def order(
             if n - min(errors, key=errors.__getitem__) >= _PATIENCE:
                 break
     least = min(errors.values())
+    if not np.isfinite(least):
+        raise ValueError(
+            "StableLinearModel: expected more rows for states='cv', which holds rows out, got "
+            f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
+            "meets exactly. Pass the number of states, or record more."
+        )
     return min(n for n, error in errors.items() if number * (error - least) <= _CHANCE), errors
 
 
@@ -102,7 +108,10 @@ def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
     """Return −log p of each row after those in which the filter settles, without its constant."""
     X, _ = filtered(model, (Y, U))
     e = (Y - predicted(model, X[:-1], U))[settling(len(Y)) :]
-    whitened = np.linalg.solve(np.linalg.cholesky(model.noise), e.T)
+    try:
+        whitened = np.linalg.solve(np.linalg.cholesky(model.noise), e.T)
+    except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
+        return np.full(len(e), np.inf)
     found: Array = 0.5 * (np.square(whitened).sum(axis=0) + np.linalg.slogdet(model.noise)[1])
     return found
 

@@ -3,6 +3,7 @@
 import itertools
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -244,3 +245,15 @@ def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
     hidden = StableLinearModel(states="cv", lead=5, verbose=1).fit(driven[0][:50, :1])
     assert shown.count("one more") == len(hidden.order_errors_)
     assert capsys.readouterr() == ("", "")
+
+
+def test_little_that_is_left_of_rows_with_gaps_is_said() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 6)).cumsum(axis=0)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    with pytest.warns(UserWarning, match=r"expected most rows.*got \d+ of 400, in \d+ pieces.*Fill in"):
+        StableLinearModel(missing="split").fit(X)
+    filled = np.stack([np.interp(np.arange(400), np.flatnonzero(~np.isnan(x)), x[~np.isnan(x)]) for x in X.T])
+    with warnings.catch_warnings():  # The remedy.
+        warnings.simplefilter("error")
+        StableLinearModel(missing="split").fit(filled.T)

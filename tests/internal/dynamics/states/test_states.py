@@ -5,6 +5,7 @@ import pytest
 
 from spectral_param.dynamics._forecast.descent import Chart
 from spectral_param.dynamics._states.fit import Options, Problem
+from spectral_param.dynamics._states.held import unlikely
 from spectral_param.dynamics._states.model import Innovations, filtered, rolled_out, variances
 from spectral_param.dynamics._states.refine import Refinement
 from spectral_param.dynamics._states.subspace import Start, Variates, gain_of
@@ -129,3 +130,12 @@ def test_the_refinement_lowers_the_error_of_its_start():
     assert after < before - 0.1
     # The start is consistent: no more than some likelihood of its parameters is left to gain.
     assert after > before - 30
+
+
+def test_a_model_that_leaves_no_noise_in_some_direction_is_infinitely_unlikely() -> None:
+    """As of few rows in short pieces: its noise has no Cholesky factor."""
+    rows, inputs = np.random.default_rng(0).standard_normal((8, 2)), np.zeros((8, 1))
+    assert np.isfinite(unlikely(model(), rows, inputs)).all()
+    found = unlikely(model()._replace(noise=np.diag([1.0, 0.0])), rows, inputs)
+    assert len(found) == 6
+    assert np.isinf(found).all()
