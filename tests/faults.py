@@ -854,6 +854,13 @@ PROOFS = (
         ("tests/internal/eigen/sparse",),
     ),
     Fault(
+        "common-length: power steps are without a shift, so that the eigenvalues on a circle keep them apart",
+        "spectral_param/_eigen/sparse.py",
+        "x = y + SHIFT * high * x",
+        "x = y",
+        ("tests/internal/eigen/sparse",),
+    ),
+    Fault(
         "cycle: the radius of a cycle is the mean of its weights",
         "spectral_param/_eigen/sparse.py",
         "return math.exp(np.log(np.abs(T.data)).mean())",

@@ -9,11 +9,9 @@ computed by LAPACK.
    blocks. A node on no cycle is a 1 x 1 block. So acyclic and nilpotent parts give an exact 0, where LAPACK
    finds ε^(1/n). A block is skipped if its row or column sums show that its radius is not above the largest
    one found.
-2. *Period.* If p divides the lengths of all cycles of a block, its nodes fall into p classes, and edges lead
-   from each class to the next. T^p maps the first class to itself, by B = T₀₁ T₁₂ … T₍p−1₎₀, and ρ(T) =
-   ρ(B)^(1/p). The next points find ρ(B); with p = 1, B = T.
-3. *Perron.* If B ≥ 0, then min (Bx)ᵢ/xᵢ ≤ ρ(B) ≤ max (Bx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
-   bring the two bounds together.
+2. *A cycle.* If every node of a block is on one cycle, ρ(T) is the geometric mean of the entries' moduli.
+3. *Perron.* If T ≥ 0, then min (Tx)ᵢ/xᵢ ≤ ρ(T) ≤ max (Tx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
+   with T + sI, s > 0, bring the two bounds together, whatever the lengths of the cycles have in common.
 4. *LAPACK*, all eigenvalues, for blocks up to the size ``SPARSE_DENSE``.
 5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
    leading invariant subspaces, and :mod:`spectral_param._eigen.proof` says whether ρ(T) is proven to be that
@@ -44,8 +42,8 @@ from spectral_param.errors import NotProvenError
 # τ, the relative error of a proven radius.
 TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
-# A radius below this fraction of the norm is lost in the rounding errors of a product.
-LOST = 1e-8
+# s of the power steps, relative to ρ.
+SHIFT = 0.1
 # Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
 RESIDUAL, SAME = 1e-10, 1e-6
 # The largest number of products with T in a proof.
@@ -111,106 +109,30 @@ def _graph(A: Any) -> Any:
 
 def _of_irreducible(T: Any) -> float:
     """Return ρ of a strong component of at least two nodes."""
-    if T.nnz == T.shape[0]:  # A cycle.
+    n = T.shape[0]
+    if T.nnz == n:  # A cycle.
         return math.exp(np.log(np.abs(T.data)).mean())
-    factors = _cyclic_factors(T)
-    period = len(factors)
-    if factors[0].shape[0] <= _paths.SPARSE_DENSE:
-        B, exponent = _dense_product(factors)
-        rho = _of_dense(B)
-        if rho > LOST * np.linalg.norm(B):
-            return float(2.0 ** ((exponent + math.log2(rho)) / period))
-        factors, period = [T], 1
-    return float(_of_primitive(_Product(factors)) ** (1 / period))
-
-
-def _cyclic_factors(T: Any) -> list[Any]:
-    """Return T₀₁, T₁₂, …, T₍p−1₎₀ of the p classes, starting at the smallest one; [T] for p = 1."""
-    order, before = csgraph.breadth_first_order(_graph(T), 0)
-    level = np.zeros(T.shape[0], dtype=np.int64)
-    for node in order[1:]:
-        level[node] = level[before[node]] + 1
-    edges = T.tocoo()
-    period = int(np.gcd.reduce(level[edges.row] + 1 - level[edges.col]))
-    if period == 1:
-        return [T]
-    classes = [np.flatnonzero(level % period == c) for c in range(period)]
-    first = min(range(period), key=lambda c: len(classes[c]))
-    turn = [*classes[first:], *classes[:first], classes[first]]
-    # One permutation, then slices, because indexing with a list searches all of T each time.
-    place = np.empty(T.shape[0], dtype=np.int64)
-    place[np.concatenate(turn[:-1])] = np.arange(T.shape[0])
-    ordered = sparse.csr_array((edges.data, (place[edges.row], place[edges.col])), shape=T.shape)
-    ends = np.cumsum([len(c) for c in turn[:-1]])
-    starts = ends - [len(c) for c in turn[:-1]]
-    return [
-        ordered[starts[c] : ends[c]][:, starts[d] : ends[d]]
-        for c, d in ((c, (c + 1) % period) for c in range(period))
-    ]
-
-
-def _dense_product(factors: list[Any]) -> tuple[Array, int]:
-    """Return B and an exponent e: the product of the factors is B·2ᵉ."""
-    B, exponent = factors[-1].toarray(), 0
-    for factor in reversed(factors[:-1]):
-        B = factor @ B
-        scale = power_of_two(B)
-        B /= scale
-        exponent += math.frexp(scale)[1] - 1
-    return B, exponent
-
-
-def _of_dense(B: Array) -> float:
-    rho = _by_perron(lambda x: B @ x, len(B)) if _has_one_sign(B) else None
-    return _lapack(B) if rho is None else abs(rho)
-
-
-def _lapack(B: Array) -> float:
-    return float(np.abs(np.linalg.eigvals(B)).max())
-
-
-# One block without structure ----------------------------------------------------------------------
-
-
-class _Product:
-    """B as the factors of a product that is never formed."""
-
-    def __init__(self, factors: list[Any]):
-        self.factors = factors
-        self.adjoints = [factor.conj().T.tocsr() for factor in factors]
-        self.n = factors[0].shape[0]
-        self.dtype = factors[0].dtype
-
-    def times(self, x: Array, power: int = 1) -> Array:
-        for factor in reversed(self.factors * power):
-            x = factor @ x
-        return x
-
-    def adjoint_times(self, x: Array, power: int = 1) -> Array:
-        for adjoint in self.adjoints * power:
-            x = adjoint @ x
-        return x
-
-
-def _of_primitive(B: _Product) -> float:
-    """Return ρ of a product of period 1."""
-    if all(_has_one_sign(factor.data) for factor in B.factors):
-        rho = _by_perron(B.times, B.n)
+    if _has_one_sign(T.data):
+        rho = _by_perron(abs(T))
         if rho is not None:
-            return abs(rho)
-    if B.n > _paths.SPARSE_DENSE:
+            return rho
+    if n > _paths.SPARSE_DENSE:
         for attempt in ATTEMPTS:
-            rho = _by_ritz_values(B, attempt)
+            rho = _by_ritz_values(T, attempt)
             if rho is not None:
                 return rho
-        if B.n > _paths.SPARSE_DENSE_LIMIT:
+        if n > _paths.SPARSE_DENSE_LIMIT:
             raise NotProvenError(
-                f"expected a matrix whose spectral radius can be proven, got one with {B.n} nodes that reach "
+                f"expected a matrix whose spectral radius can be proven, got one with {n} nodes that reach "
                 "each other and too many eigenvalues close to the largest one. LAPACK can compute the radius "
-                f"in minutes and {16e-9 * B.n**2:.1f} GB: scale the entries by "
+                f"in minutes and {16e-9 * n**2:.1f} GB: scale the entries by "
                 "radius / abs(numpy.linalg.eigvals(dense)).max()."
             )
-    return _lapack(B.times(np.eye(B.n)))
+    return _lapack(T.toarray())
+
+
+def _lapack(T: Array) -> float:
+    return float(np.abs(np.linalg.eigvals(T)).max())
 
 
 def _has_one_sign(entries: Array) -> bool:
@@ -219,20 +141,40 @@ def _has_one_sign(entries: Array) -> bool:
     return bool((entries >= 0).all() or (entries <= 0).all())
 
 
-def _by_perron(times: Callable[[Array], Array], n: int) -> float | None:
-    """Return ρ(B) for B ≥ 0, -ρ(B) for B ≤ 0, by Collatz and Wielandt; None if the bounds stay apart."""
-    x = np.ones(n)
+def _by_perron(T: Any) -> float | None:
+    """Return ρ(T) for T ≥ 0, by Collatz and Wielandt; None if the bounds stay apart."""
+    x = np.ones(T.shape[0])
     for _ in range(POWER_STEPS):
-        y = times(x)
+        y = T @ x
         ratios = y / x
         low, high = ratios.min(), ratios.max()
-        if high - low <= TOLERANCE * max(abs(low), abs(high)):
+        if high - low <= TOLERANCE * high:
             return float((low + high) / 2)
-        x = np.abs(y)
+        x = y + SHIFT * high * x
         x /= x.max()
         if not x.min() > SMALLEST:
             break
     return None
+
+
+# Ritz values and a proof --------------------------------------------------------------------------
+
+
+class _Power:
+    """A power S of T, never formed: products with a sparse T cost less than to orthogonalise a basis."""
+
+    def __init__(self, T: Any, exponent: int) -> None:
+        self.T, self.adjoint, self.exponent = T, T.conj().T.tocsr(), exponent
+
+    def times(self, x: Array) -> Array:
+        for _ in range(self.exponent):
+            x = self.T @ x
+        return x
+
+    def adjoint_times(self, x: Array) -> Array:
+        for _ in range(self.exponent):
+            x = self.adjoint @ x
+        return x
 
 
 class _Attempt(NamedTuple):
@@ -247,48 +189,46 @@ class _Attempt(NamedTuple):
 ATTEMPTS = (_Attempt(16, 64, 7, 8), _Attempt(40, 200, 31, 8))
 
 
-def _by_ritz_values(B: _Product, attempt: _Attempt) -> float | None:
-    """Return ρ(B) if Ritz values prove it, else None.
-
-    Computed for a power S of B: products with a sparse B cost less than orthogonalising the basis.
-    """
-    power = max(1, attempt.power // len(B.factors))
+def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
+    """Return ρ(T) if Ritz values of a power S prove it, else None."""
+    S = _Power(T, attempt.power)
     rng = np.random.default_rng(attempt.power)
-    theta, X = _ritz_pairs(lambda x: B.times(x, power), B, attempt, rng)
-    if not len(theta) or _expected(np.abs(theta), B.n) > _affordable(B, power):
+    theta, X = _ritz_pairs(S.times, T, attempt, rng)
+    if not len(theta) or _expected(np.abs(theta), len(X)) > PRODUCTS / attempt.power:
         return None
-    phi, Y = _ritz_pairs(lambda x: B.adjoint_times(x, power), B, attempt, rng)
-    pairs = _in_both(theta, phi if B.dtype.kind == "f" else phi.conj())
+    phi, Y = _ritz_pairs(S.adjoint_times, T, attempt, rng)
+    pairs = _in_both(theta, phi if T.dtype.kind == "f" else phi.conj())
     if not pairs:
         return None
     right, left = (list(index) for index in zip(*pairs, strict=True))
-    V, U = _basis(theta[right], X[:, right], B.dtype), _basis(phi[left], Y[:, left], B.dtype)
+    V, U = _basis(theta[right], X[:, right], T.dtype), _basis(phi[left], Y[:, left], T.dtype)
     try:
-        rho = _proven(B, power, V, U, rng)
+        rho = _proven(S, V, U, rng)
     except np.linalg.LinAlgError:  # UᴴV is singular, or H is defective.
         return None
-    return None if rho is None else rho ** (1 / power)
+    return None if rho is None else rho ** (1 / attempt.power)
 
 
 def _ritz_pairs(
-    product: Callable[[Array], Array], B: _Product, attempt: _Attempt, rng: np.random.Generator
+    product: Callable[[Array], Array], T: Any, attempt: _Attempt, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """Return converged Ritz values, largest first, and vectors; of a conjugate pair the upper one."""
-    S = LinearOperator((B.n, B.n), matvec=product, dtype=B.dtype)
-    start = rng.standard_normal(B.n).astype(B.dtype)
+    n = T.shape[0]
+    S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
+    start = rng.standard_normal(n).astype(T.dtype)
     try:
         theta, X = eigs(
-            S, attempt.values, ncv=min(attempt.columns, B.n), v0=start, tol=RESIDUAL, maxiter=attempt.restarts
+            S, attempt.values, ncv=min(attempt.columns, n), v0=start, tol=RESIDUAL, maxiter=attempt.restarts
         )
     except ArpackNoConvergence as some:
         theta, X = some.eigenvalues, some.eigenvectors
     except ArpackError:
-        return np.empty(0, complex), np.empty((B.n, 0), complex)
-    if B.dtype.kind == "f":
+        return np.empty(0, complex), np.empty((n, 0), complex)
+    if T.dtype.kind == "f":
         lower = theta.imag < 0
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
     order = np.argsort(-np.abs(theta), kind="stable").tolist()
-    if B.dtype.kind == "f":
+    if T.dtype.kind == "f":
         # Both values of a pair are there, except perhaps for the last pair. Keep one of each.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
     return theta[order], X[:, order]
@@ -314,9 +254,9 @@ def _basis(theta: Array, X: Array, dtype: Any) -> Array:
     return np.linalg.qr(X)[0]
 
 
-def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generator) -> float | None:
-    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ, for the power S of B; else None."""
-    SV, SU = B.times(V, power), B.adjoint_times(U, power)
+def _proven(S: _Power, V: Array, U: Array, rng: np.random.Generator) -> float | None:
+    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ; else None."""
+    SV, SU = S.times(V), S.adjoint_times(U)
     inverse = np.linalg.inv(U.conj().T @ V)
     dual = inverse @ U.conj().T
     theta, Y = np.linalg.eig(dual @ SV)
@@ -328,15 +268,15 @@ def _proven(B: _Product, power: int, V: Array, U: Array, rng: np.random.Generato
     left = (rows @ inverse).conj().T
     s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
     limit = proof.largest_bound_with_ties(theta / leader, r * s / leader**2, TOLERANCE)
-    expected, most = _expected(np.abs(theta), B.n), _affordable(B, power)
+    expected, most = _expected(np.abs(theta), len(V)), PRODUCTS / S.exponent
     if expected > most:
         return None
-    z = rng.standard_normal((B.n, proof.FEW))
-    if B.dtype.kind == "c":
+    z = rng.standard_normal((len(V), proof.FEW))
+    if S.T.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     # Up to four times as many, for powers that grow before they decay.
     M = proof.sparse_resolvent_bound(
-        lambda x: B.times(x, power), z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10)
+        S.times, z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10)
     )
     return leader if M * leader <= limit else None
 
@@ -345,8 +285,3 @@ def _expected(moduli: Array, n: int) -> float:
     """Return the number of products with a normal S in a proof, from the moduli of its Ritz values."""
     decay = (moduli.min() / moduli.max()).clip(1e-9, 1 - 1e-9)
     return float(math.log(2 * proof.MARGIN * n**0.5) / -math.log(decay))
-
-
-def _affordable(B: _Product, power: int) -> float:
-    """Return the largest number of products with S in a proof."""
-    return PRODUCTS / (power * len(B.factors))
