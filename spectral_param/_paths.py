@@ -17,14 +17,9 @@ NUMPY_PRODUCT = 64
 # iteration.
 BOTH_VECTORS = 24
 # A spectral radius is tracked from this size on. Below, all eigenvalues cost about as much as a step of
-# tracking. Below this size, and up to this batch, numpy decomposes one matrix after the other. torch needs
-# fewer calls for a larger batch, and takes longer for one matrix.
+# tracking. Below this size, and up to this batch, numpy and scipy find the vectors of one matrix after the
+# other. torch needs fewer calls for a larger batch, and takes longer for one matrix.
 TRACKED_RADIUS, ONE_BY_ONE = 96, 16
-# Up to this size a device's matrices are decomposed on the host. CUDA's own decomposition, that of cuSOLVER
-# since torch 2.10, takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806). MAGMA's, before,
-# was ahead of LAPACK only above n = 3000 (issue 52491). Apple's MPS has none (issue 185954). No GPU has
-# measured this size here.
-EIGEN_ON_HOST = 3000
 
 # A norm is followed from this smaller side on. A step takes about as long as LAPACK's on one thread, and
 # LAPACK's stalls for milliseconds where OpenBLAS wakes other threads.

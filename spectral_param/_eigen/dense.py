@@ -1,19 +1,20 @@
 """The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-The leading eigenvalue is that of largest modulus, or of largest real part. There are two ways to compute it:
+The leading eigenvalue λ is that of largest modulus, or of largest real part. A matrix is divided by a power
+of two. Then:
 
-- The short way, for small ordinary matrices, in numpy and double precision: up to n = 24, LAPACK's ``geev``
-  gives both vectors. Above, they come from inverse iteration. The result is used only if both residuals and
-  the condition of λ are small enough.
-- The safe way, for all others: extreme sizes, nearly defective eigenvalues, ill-conditioned V. All
-  eigenvalues come from :func:`eigenvalues`, both vectors of the leading one from inverse iteration. In
-  single precision, a nearly defective eigenvalue is computed in double precision.
+1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
+   eigenvalues, and its vectors from inverse iteration. Of large matrices and of many, both take the precision
+   of T, and λ is then the quotient of its vectors, whose error is the product of both residuals.
+2. Residuals and the condition of λ prove that it is simple and not lost in rounding errors.
+3. What single precision does not prove is computed in double precision, and a λ that is still not proven in
+   other units of the states, which LAPACK balances: they can make a simple eigenvalue look defective.
 
-Both run on the host. Matrices of a device leave it for that, all of a batch in one copy, and their triples
-go back in one; see :mod:`spectral_param._paths`.
+All of that runs on the host. Matrices of a device leave it for that, all of a batch in one copy, and their
+triples go back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
+183806), and Apple's MPS has none (issue 185954).
 
-Conjugates are taken with ``physical_conj``, for the reason given there. In comments, b is the number of
-matrices.
+Conjugates are taken with ``physical_conj``, for the reason given there.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import full_precision, is_on_host
-from spectral_param._matrices import Array, decomposed, identity_like, to_double
-from spectral_param._scale import balanced, divided, power_of_two_scale
+from spectral_param._matrices import Array, decomposed, identity_like
+from spectral_param._scale import balanced
 
 # The quantity by which an eigenvalue leads: modulus or real part.
 Height = Literal["modulus", "real"]
@@ -37,11 +37,12 @@ Height = Literal["modulus", "real"]
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
 _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
+_SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# What the condition of a proven λ may be, times the root of eps; and how many units are tried for it.
-_CONDITION, _BALANCES = 0.01, 6
+# How many units are tried for a proof.
+_BALANCES = 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
 # neither overflow nor underflow.
 _ORDINARY = {
@@ -119,133 +120,161 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
 
     Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
     """
-    if leaves_its_device(T):
-        on_host, is_regular = leading_eigentriple(T.cpu(), height)
-        return moved(on_host, T.device), is_regular
-    T = T.detach()
-    if T.shape[-1] >= _paths.TRACKED_RADIUS or T.shape[:-2].numel() > _paths.ONE_BY_ONE:
-        return _regular_instead(T, _safe(T, height)[0], height)
-    if T.ndim == 2:
-        return _short(T, height) or (_safe(T, height)[0], False)
-    # One by one, so that the result of a matrix does not depend on the others in the batch.
-    found = [_short(matrix, height) or (_safe(matrix, height)[0], False) for matrix in T.flatten(end_dim=-3)]
-    return _joined(found, T.shape[:-2])
+    triple, regular, _ = leading_eigentriple_and_values(T, height)
+    return triple, regular
 
 
-def dominant_eigentriple_and_moduli(T: Tensor) -> tuple[Eigentriple, bool, Tensor]:  # (n, n)
-    """Compute :func:`leading_eigentriple` safely, and all moduli in descending order, up to a factor."""
-    if leaves_its_device(T):
-        triple, is_regular, moduli = dominant_eigentriple_and_moduli(T.cpu())
-        return moved(triple, T.device), is_regular, moduli
-    triple, moduli = _safe(T.detach(), "modulus")
-    return *_regular_instead(T.detach(), triple, "modulus"), moduli
-
-
-def _regular_instead(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Eigentriple, bool]:
-    """Return triples of the short way where λ looks defective or lost in rounding errors, else ``triple``.
-
-    Units of states, which the short way balances, can make a simple eigenvalue look so.
-    """
-    value, right, left = triple
-    entries = T.abs().amax(dim=(-2, -1))
-    # Where LAPACK's error, eps times the condition times the largest entry, may not be small beside λ.
-    lost = 1e4 * torch.finfo(T.dtype).eps * entries > condition_reciprocal(right, left) * value.abs()
-    if not bool((lost | is_degenerate(right, left)).any()):
-        return triple, False
+def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentriple, bool, Array]:
+    """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n = T.shape[-1]
-    safe = zip(*(part.reshape(-1, *part.shape[T.ndim - 2 :]) for part in triple), strict=True)
-    found = [
-        _short(matrix, height) or (Eigentriple(*each), False)
-        for matrix, each in zip(T.reshape(-1, n, n), safe, strict=True)
-    ]
-    return _joined(found, T.shape[:-2])
-
-
-def _joined(found: list[tuple[Eigentriple, bool]], batch: torch.Size) -> tuple[Eigentriple, bool]:
-    """Return the triples of matrices as a batch, and whether all are regular."""
-    triples, regular = zip(*found, strict=True)
-    parts = (torch.stack(part) for part in zip(*triples, strict=True))
-    return Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts)), all(regular)
-
-
-def leaves_its_device(T: Tensor) -> bool:
-    """Return whether the eigenvalues of T are computed on the host although T is on a device."""
-    return not is_on_host(T) and T.shape[-1] <= _paths.EIGEN_ON_HOST
+    matrices = in_double(T.detach()).reshape(-1, n, n)
+    scales = [_scaled_down(A) for A in matrices]
+    first: list[_Iterates | None] = [None] * len(matrices)
+    if len(matrices) > _paths.ONE_BY_ONE or (n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE):
+        first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
+    # One by one, so that the result of a matrix does not depend on the others in the batch.
+    found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
+    triple, regular, values = found[0]
+    if T.ndim > 2:
+        stacked = (torch.stack(part) for part in zip(*(triple for triple, *_ in found), strict=True))
+        triple = Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in stacked))
+        regular = all(regular for _, regular, _ in found)
+        values = np.stack([values for *_, values in found])
+    return moved(triple, T.device), regular, values
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
     """Return the triple on a device, in one copy, for which the host does not wait."""
     eigenvalue, u, v = triple
+    if u.device == device:
+        return triple
     n = u.shape[-1]
     packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
     parts = packed.split([1, n, n], dim=-1)
     return Eigentriple(parts[0][..., 0], parts[1], parts[2])
 
 
-# The short way ------------------------------------------------------------------------------------
+class _Iterates(NamedTuple):
+    """All eigenvalues of a matrix, and the leading one with its unit vectors."""
+
+    values: Array
+    eigenvalue: complex
+    right: Array
+    left: Array
 
 
-def _short(T: Tensor, height: Height) -> tuple[Eigentriple, bool] | None:  # T: (n, n)
-    """Return the triple of one matrix and whether it is regular; None where this way is not safe.
+class _Solution(NamedTuple):
+    """The same, and what is known of it."""
 
-    Computed on the host, in numpy, because torch takes three times as long for arrays this small; and in
-    double precision, which takes as long as single here.
-    """
-    A = in_double(T)
+    values: Array
+    eigenvalue: complex
+    right: Array
+    left: Array
+    is_accurate: bool  # Whether the residuals are rounding errors.
+    is_proven: bool  # Whether λ is proven to be simple and not zero.
+
+
+def _scaled_down(A: Array) -> float:
+    """Divide A by a power of two, in place, and return that: 0 for zeros, NaN where A is not finite."""
     parts = A.view(np.float64)
+    size = float(np.abs(parts).max())
+    if not 0 < size < math.inf:
+        A[:] = 0  # NaN must not reach LAPACK: its QR iteration ends the process.
+        return 0 * size
+    # A power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided separately,
+    # because a complex division by a subnormal number gives NaN.
+    scale: float = 2.0 ** (math.frexp(size)[1] - 1)
+    parts /= scale
+    return scale
+
+
+def _of_one(
+    A: Array, scale: float, first: _Iterates | None, height: Height, dtype: torch.dtype
+) -> tuple[Eigentriple, bool, Array]:
+    """Return the triple of one matrix, whether it is regular, and all eigenvalues of A.
+
+    Args:
+        A: The matrix, divided by ``scale``.
+        scale: NaN for a matrix that is not finite.
+        first: What was found in the precision of T, if that was tried.
+        height: By what an eigenvalue leads.
+        dtype: That of T.
+    """
+    eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        # Finds NaN, infinity and extreme sizes. NaN must not reach LAPACK: its QR iteration ends the process.
-        size = float(np.abs(parts).max())
-        if not 0 < size < math.inf:
-            return None
-        # Scaled by a power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are
-        # divided separately, because a complex division by a subnormal number gives NaN.
-        scale = 2.0 ** (math.frexp(size)[1] - 1)
-        parts /= scale
-        eps = float(torch.finfo(T.dtype).eps)
-        solution = _judged(A, height, eps)
-        if solution is None or not solution[3]:
-            solution = _proven_in_balance(A, height, eps)
-            if solution is None:
-                return None
-        eigenvalue, u, v, is_regular = solution
+        found = _judged(A, first, height, eps)
+        if found is None or not found.is_proven:
+            found = _in_double(A, height, eps)
+        if not found.is_proven:
+            found = _proven_in_balance(A, height, eps) or found
         # If real parts are compared, λ may be zero.
-        (least, most), largest = _ORDINARY[T.dtype.to_real()]
-        is_ordinary = least < size < most or (least < abs(eigenvalue) * scale < most and size < largest)
-        kind = _COMPLEX[T.dtype.to_complex()]
+        (least, most), largest = _ORDINARY[dtype.to_real()]
+        is_ordinary = least < scale < most or (
+            least < abs(found.eigenvalue) * scale < most and scale < largest
+        )
         # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
-        found: tuple[Array, ...] = (np.asarray(eigenvalue * scale, kind), u.astype(kind), v.astype(kind))
-    return Eigentriple(*map(torch.from_numpy, found)), is_regular and is_ordinary
+        parts: list[Array] = [
+            np.asarray(x, kind) for x in (found.eigenvalue * scale, found.right, found.left)
+        ]
+        if math.isnan(scale):
+            parts = [np.full_like(x, scale) for x in parts]
+    triple = Eigentriple(*map(torch.from_numpy, parts))
+    return triple, found.is_proven and is_ordinary, found.values
 
 
-# λ, its unit vectors u and v, and whether λ is proven to be simple and not zero.
-_Solution = tuple[complex, Array, Array, bool]
+def _in_double(A: Array, height: Height, eps: float) -> _Solution:
+    """Return the leading eigenvalue by double precision alone."""
+    if len(A) > _paths.BOTH_VECTORS:
+        is_large = len(A) >= _paths.TRACKED_RADIUS
+        iterates = (
+            _iterates(torch.from_numpy(A[None]), height)[0] if is_large else _inverse_iterates(A, height)
+        )
+        found = _judged(A, iterates, height, eps)
+        # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
+        # can undo the first one.
+        if found is not None and found.is_accurate:
+            return found
+    found = _judged(A, _both_vectors(A, height), height, eps)
+    assert found is not None
+    return found
 
 
-def _judged(A: Array, height: Height, eps: float) -> _Solution | None:
-    """Return the leading eigenvalue with its vectors, and whether it is proven to be simple and not zero."""
-    solution = (_both_vectors if len(A) <= _paths.BOTH_VECTORS else _inverse_iterates)(A, height)
-    if solution is None:
+def _judged(A: Array, found: _Iterates | None, height: Height, eps: float) -> _Solution | None:
+    """Return what is known of a solution, which may be in single precision; A is not."""
+    if found is None:
         return None
-    eigenvalue, u, unit = solution
+    values, eigenvalue, u, unit = found
+    is_double = u.dtype.char in "dD"
+    rounding = 200 * len(u) * (_EPS if is_double else eps)
+    if not is_double:
+        u, unit = (_unit(x.astype(np.complex128)) for x in (u, unit))
     s = np.vdot(unit, u)
     v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
     condition = _norm(v)  # of λ, since ‖u‖ = 1
+    Au = _times(A, u)
+    if not is_double:
+        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
+        quotient = np.vdot(v, Au)
+        eigenvalue = complex(quotient if eigenvalue.imag or A.dtype.kind == "c" else quotient.real)
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
-    defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(_times(A, u) - number * u)
+    defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(Au - number * u)
     modulus = abs(eigenvalue) if height == "modulus" else 1.0
-    rounding = 200 * len(u) * _EPS
-    proven = (
-        defect <= rounding * condition
-        and right_defect <= rounding
-        and condition < _CONDITION / eps**0.5
+    is_accurate = defect <= rounding * condition and right_defect <= rounding
+    is_proven = (
+        is_accurate
+        and condition < _most(eps)
         # LAPACK may split a defective eigenvalue by more than a condition shows.
-        and (condition < 1e3 or _distance(A, eigenvalue) > eps**0.5)
+        and (condition < 1e3 or _distance(values, eigenvalue) > eps**0.5)
         # The error of λ is at most the residual of v.
-        and defect <= 1e-4 * modulus
+        and max(defect, right_defect) <= 1e-4 * modulus
         and modulus > 2 * len(u) * eps
     )
-    return eigenvalue, u, v / condition if proven else unit, proven
+    return _Solution(values, eigenvalue, u, v / condition if is_proven else unit, is_accurate, is_proven)
+
+
+def _most(eps: float) -> float:
+    """Return the condition of λ from which on it counts as defective, or double precision loses digits."""
+    return min(0.1 / eps**0.5, 0.01 / _EPS**0.5)
 
 
 def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
@@ -258,24 +287,23 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
-    limit = _CONDITION / eps**0.5
+    limit = _most(eps)
     for turn in range(_BALANCES):
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
             return None
-        scaled = np.ascontiguousarray(B) / size
-        solution = _judged(scaled, height, eps)
-        if solution is None:
-            return None
-        eigenvalue, u, v, proven = solution
-        if proven and (turn == 0 or _distance(scaled, eigenvalue) > eps**0.5):
+        found = _in_double(np.ascontiguousarray(B) / size, height, eps)
+        u, v = found.right, found.left
+        if found.is_proven and (turn == 0 or _distance(found.values, found.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
             # The gradient divides by vᴴu, in the precision of T.
             s = abs(np.vdot(v, u))
             is_regular = bool(s > (1e-30 if eps > 1e-10 else 1e-290))
-            return None if math.isnan(s) else (eigenvalue * size, u, v, is_regular)
+            if math.isnan(s):
+                return None
+            return _Solution(found.values, found.eigenvalue * size, u, v, found.is_accurate, is_regular)
         sizes = np.abs(u), np.abs(v)
-        if proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+        if found.is_proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
             return None
         step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
         B, d = B * step / step[:, None], d * step
@@ -288,10 +316,9 @@ def _unit(x: Array) -> Array:
     return x / _norm(x)
 
 
-def _distance(A: Array, eigenvalue: complex) -> float:
+def _distance(values: Array, eigenvalue: complex) -> float:
     """Return how far the other eigenvalues are."""
-    distances = np.abs(eigenvalues(torch.from_numpy(A)).numpy() - eigenvalue)
-    return float(np.sort(distances)[1:].min(initial=math.inf))
+    return float(np.sort(np.abs(values - eigenvalue))[1:].min(initial=math.inf))
 
 
 def _norm(x: Array) -> float:
@@ -301,30 +328,33 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    From n = 64 on without BLAS's complex product, which wakes numpy's threads: torch's threads, whose cores
-    they then hold, take milliseconds for the next product.
+    Large ones by torch: numpy wakes threads, and torch's, whose cores they hold, take milliseconds for
+    the next product.
     """
-    return A.dot(x) if x.dtype.kind == "f" or len(A) < 64 else np.einsum("ij,j", A, x)
+    if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
+        return A.dot(x)
+    columns = torch.from_numpy(x.view(A.dtype).reshape(len(A), -1))
+    product: Array = (torch.from_numpy(A) @ columns).numpy().view(x.dtype)[:, 0]
+    return product
 
 
-def _both_vectors(A: Array, height: Height) -> tuple[complex, Array, Array] | None:
-    """Return λ, u and v from LAPACK's ``geev``; None where it fails."""
+def _both_vectors(A: Array, height: Height) -> _Iterates:
+    """Return the leading eigenvalue with its vectors from LAPACK's ``geev``."""
     if A.dtype.kind == "c":
-        values, left, right, failed = _ZGEEV(A)
+        values, left, right, _ = _ZGEEV(A)
         leader = int(height_of(values, height).argmax())
-        eigenvalue, u, v = complex(values[leader]), right[:, leader], left[:, leader]
-    else:
-        real, imaginary, left, right, failed = _DGEEV(A)
-        leader = int((np.hypot(real, imaginary) if height == "modulus" else real).argmax())
-        eigenvalue = complex(real[leader], imaginary[leader])
-        u, v = right[:, leader], left[:, leader]
-        if eigenvalue.imag:
-            # The first of a pair, in the upper half plane. The next column has the imaginary parts.
-            u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
-    return None if failed else (eigenvalue, u, v)
+        return _Iterates(values, complex(values[leader]), right[:, leader], left[:, leader])
+    real, imaginary, left, right, _ = _DGEEV(A)
+    values = real + 1j * imaginary
+    leader = int(height_of(values, height).argmax())
+    u, v = right[:, leader], left[:, leader]
+    if imaginary[leader]:
+        # The first of a pair, in the upper half plane. The next column has the imaginary parts.
+        u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
+    return _Iterates(values, complex(values[leader]), u, v)
 
 
-def _inverse_iterates(A: Array, height: Height) -> tuple[complex, Array, Array] | None:
+def _inverse_iterates(A: Array, height: Height) -> _Iterates | None:
     """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
@@ -338,10 +368,12 @@ def _inverse_iterates(A: Array, height: Height) -> tuple[complex, Array, Array] 
     # A - λI is singular by construction; a zero pivot becomes a rounding error.
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
-    angle = np.arange(len(A), dtype=np.float64) ** 2
+    angle = _angles(len(A))
     x = np.cos(angle) if is_real else np.exp(1j * angle)
     found: list[Array] = []
-    for adjoint in (0, 2):  # The left vector starts from the right one; see _inverse_iteration.
+    # If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is
+    # the well-conditioned one.
+    for adjoint in (0, 2):
         for _ in range(_SOLVES):
             x, _ = getrs(lu, pivots, x, trans=adjoint)
             largest = np.abs(x).max()
@@ -350,49 +382,37 @@ def _inverse_iterates(A: Array, height: Height) -> tuple[complex, Array, Array] 
             x /= largest
         x /= _norm(x)
         found.append(x)
-    return eigenvalue, found[0], found[1]
+    return _Iterates(values, eigenvalue, *found)
 
 
-# The safe way -------------------------------------------------------------------------------------
-
-
-@full_precision
-def _safe(T: Tensor, height: Height) -> tuple[Eigentriple, Tensor]:  # T: (..., n, n)
-    """Return the triples, and the moduli of all eigenvalues, up to a factor, in descending order."""
-    n = T.shape[-1]
-    T = T.resolve_conj()
-    # NaN must not reach LAPACK: its QR iteration ends the process.
-    finite = T.isfinite().all(dim=(-2, -1))
-    T = torch.where(finite[..., None, None], T, 0)
-    scale = power_of_two_scale(T)
-    scaled = divided(T, scale).reshape(-1, n, n)
-
-    eigenvalue, right, left, moduli = _solve(scaled, height)
-    if scaled.dtype in (torch.float32, torch.complex64):
-        eigenvalue, accurate = _rayleigh_quotient(scaled, eigenvalue, right, left, height)
-        if not accurate.all():
-            # Nearly defective: in single precision LAPACK's error is the square root of a rounding error.
-            again = _solve(to_double(scaled[~accurate]), height)
-            for part, better in zip((eigenvalue, right, left, moduli), again, strict=True):
-                part[~accurate] = better.to(part.dtype)
-
-    # Part by part, because the product of a complex number and a subnormal scale is NaN.
-    parts = torch.view_as_real(eigenvalue.reshape(finite.shape)) * scale[..., 0]
-    nan = torch.nan
-    triple = Eigentriple(
-        torch.where(finite, torch.view_as_complex(parts), nan),
-        torch.where(finite[..., None], right.reshape(*finite.shape, n), nan),
-        torch.where(finite[..., None], left.reshape(*finite.shape, n), nan),
-    )
-    return triple, moduli.sort(dim=-1, descending=True).values.reshape(*finite.shape, n)
-
-
-def _solve(T: Tensor, height: Height) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # T: (b, n, n)
-    """Return the leading eigenvalues, their right and left vectors, and the moduli of all eigenvalues."""
+def _iterates(T: Tensor, height: Height) -> list[_Iterates]:  # (b, n, n)
+    """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
     values = eigenvalues(T)
-    leader = height_of(values, height).argmax(dim=-1, keepdim=True)
-    eigenvalue = values.gather(-1, leader).squeeze(-1)
-    return eigenvalue, *_inverse_iteration(T.to(eigenvalue.dtype), eigenvalue), values.abs()
+    eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
+    diagonal = lu.diagonal(dim1=-2, dim2=-1)
+    diagonal[diagonal == 0] = torch.finfo(T.dtype).eps
+    x = (
+        torch.from_numpy(np.exp(1j * _angles(T.shape[-1])))
+        .to(lu.dtype)
+        .expand(eigenvalue.shape[0], -1)[..., None]
+    )
+    found = []
+    for adjoint in (False, True):
+        for _ in range(_SOLVES):
+            x = torch.linalg.lu_solve(lu, pivots, x, adjoint=adjoint)
+            x = x / x.abs().amax(dim=-2, keepdim=True)
+        x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
+        found.append(x[..., 0].numpy())
+    return [_Iterates(*each) for each in zip(values.numpy(), eigenvalue[:, 0].tolist(), *found, strict=True)]
+
+
+def _angles(n: int) -> Array:
+    """Return angles of a fixed, unstructured start, so that results do not depend on a random state."""
+    return np.arange(n, dtype=np.float64) ** 2
+
+
+# All eigenvalues ----------------------------------------------------------------------------------
 
 
 def eigenvalues(T: Tensor) -> Tensor:
@@ -401,13 +421,12 @@ def eigenvalues(T: Tensor) -> Tensor:
     For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does: 25 x 25 ones in
     float64, for instance.
     """
-    if leaves_its_device(T):
-        return eigenvalues(T.cpu()).to(T.device, non_blocking=True)
+    host = T.cpu()
     try:
-        values: Tensor = decomposed(torch.linalg.eigvals, T)
+        values: Tensor = decomposed(torch.linalg.eigvals, host)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        values = torch.from_numpy(np.linalg.eigvals(T.cpu().numpy())).to(T.device, T.dtype.to_complex())
-    return values
+        values = torch.from_numpy(np.linalg.eigvals(host.numpy())).to(T.dtype.to_complex())
+    return values.to(T.device, non_blocking=True)
 
 
 def _eig(T: Tensor) -> tuple[Tensor, ...]:
@@ -428,88 +447,9 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_double(T: Tensor) -> Array:
-    """Return a copy of T in double precision.
+    """Return a copy of T on the host, in double precision.
 
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    return T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
-
-
-def _rayleigh_quotient(
-    T: Tensor, eigenvalue: Tensor, right: Tensor, left: Tensor, height: Height
-) -> tuple[Tensor, Tensor]:
-    """Return vᴴTu/(vᴴu) in double precision where it is close to the eigenvalue, and whether it is.
-
-    The error of LAPACK's eigenvalue is eps times its condition number. The error of the quotient is the
-    product of both vectors' residuals, which in single precision is several digits better.
-    """
-    double = to_double(T)
-    u, v = right.to(torch.complex128), left.to(torch.complex128)
-    columns = u[..., None] if T.is_complex() else torch.stack([u.real, u.imag], dim=-1)
-    product = double @ columns
-    Tu = product[..., 0] if T.is_complex() else torch.complex(product[..., 0], product[..., 1])
-    vh = physical_conj(v)
-    s = (vh * u).sum(dim=-1)
-    quotient = (vh * Tu).sum(dim=-1) / s
-    if not T.is_complex():
-        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
-        real = torch.complex(quotient.real, torch.zeros_like(quotient.real))
-        quotient = torch.where(eigenvalue.imag == 0, real, quotient)
-    # For a (nearly) defective eigenvalue the quotient consists of rounding errors.
-    size = eigenvalue.abs() if height == "modulus" else 1.0
-    near = (quotient - eigenvalue).abs() <= 1e-4 * size
-    reliable = near & (s.abs() > 100 * torch.finfo(T.dtype).eps ** 0.5)
-    return torch.where(reliable, quotient.to(eigenvalue.dtype), eigenvalue), reliable
-
-
-def _inverse_iteration(T: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
-    """Return unit right and left eigenvectors of complex T (b, n, n) for the eigenvalues (b)."""
-    b, n, _ = T.shape
-    eps = torch.finfo(T.dtype).eps
-    shifted = T - eigenvalue[:, None, None] * identity_like(T)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(shifted)
-    # T - λI is nearly singular by construction. A zero pivot is replaced by a rounding error.
-    diagonal = lu.diagonal(dim1=-2, dim2=-1)
-    diagonal.copy_(torch.where(diagonal.abs() < eps, eps, diagonal))
-
-    # A fixed, unstructured start, so that results do not depend on a random state.
-    angle = torch.arange(n, dtype=torch.float64).square()
-    start = torch.polar(torch.ones_like(angle), angle).to(T.device, T.dtype).expand(b, n)
-    right, right_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=False)
-    # If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is
-    # the well-conditioned one.
-    start = torch.where(right_residual[:, None].isfinite(), right, start)
-    left, left_residual = _solve_repeatedly(T, eigenvalue, lu, pivots, start, adjoint=True)
-
-    # Long Jordan chains make the triangular solves overflow, and for very non-normal T the second solve can
-    # undo the first one. These few matrices get their vectors from the full decomposition.
-    tolerance = 100 * n * eps
-    failed = ~((right_residual <= tolerance) & (left_residual <= tolerance))
-    if failed.any():
-        right[failed] = _full_decomposition(T[failed], eigenvalue[failed])
-        adjoint = physical_conj(T[failed].mT)
-        left[failed] = _full_decomposition(adjoint, physical_conj(eigenvalue[failed]))
-    return right, left
-
-
-def _solve_repeatedly(
-    T: Tensor, eigenvalue: Tensor, lu: Tensor, pivots: Tensor, x: Tensor, adjoint: bool
-) -> tuple[Tensor, Tensor]:
-    """Iterate x <- (T - λI)⁻¹ x, or with the adjoint; return the unit x and its residual."""
-    for _ in range(_SOLVES):
-        x = torch.linalg.lu_solve(lu, pivots, x[..., None], adjoint=adjoint)[..., 0]
-        # Divide by the largest entry first, so that the norm does not overflow.
-        x = x / x.abs().amax(dim=-1, keepdim=True)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    if adjoint:
-        T, eigenvalue = physical_conj(T.mT), physical_conj(eigenvalue)
-    defect = (T @ x[..., None])[..., 0] - eigenvalue[:, None] * x
-    return x, torch.linalg.vector_norm(defect, dim=-1)
-
-
-def _full_decomposition(T: Tensor, eigenvalue: Tensor) -> Tensor:
-    """Return the right eigenvector of T whose eigenvalue is nearest to ``eigenvalue``."""
-    values, vectors = eigenvectors(T)
-    nearest = (values - eigenvalue[:, None]).abs().argmin(dim=-1)
-    return vectors[torch.arange(len(T), device=T.device), :, nearest]
+    return T.to("cpu", kind, copy=True, memory_format=torch.contiguous_format).numpy()

@@ -42,8 +42,8 @@ from spectral_param._eigen import proof
 from spectral_param._eigen.dense import (
     Eigentriple,
     dominant_eigentriple,
-    dominant_eigentriple_and_moduli,
     leading_eigentriple,
+    leading_eigentriple_and_values,
 )
 from spectral_param._eigen.derivative import unseen_value, value_and_gradient, with_gradient
 from spectral_param._matrices import Array
@@ -117,10 +117,10 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
         found, state = _attempt(T, state, *plan)
         if found is not None:
             return found, state
-    triple, regular, moduli = dominant_eigentriple_and_moduli(T)
+    triple, regular, values = leading_eigentriple_and_values(T, "modulus")
+    moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
-    known = len(moduli) > columns and 0 < float(moduli[0]) < math.inf
-    outside = float(moduli[columns] / moduli[0]) if known else 1.0
+    outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
     # If the leading eigenvalues have moved apart since the last call, do not wait: what made attempts fail is
     # gone.
     apart = outside < state.separation**2

@@ -1,4 +1,4 @@
-"""The two ways to a leading eigentriple: the short one, and the safe one where it may be wrong."""
+"""The leading eigentriple on each of its ways: geev, inverse iteration, single precision first, in units."""
 
 import numpy as np
 import pytest
@@ -8,30 +8,51 @@ from spectral_param._eigen import dense
 from tests import matrices
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_short_and_safe_ways_agree(dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("batch", [(), (3,), (17,)])
+def test_each_way_finds_what_lapack_finds(batch, dtype) -> None:
     rng = np.random.default_rng(0)
     eps = torch.finfo(dtype).eps
-    for choice in ("modulus", "real"):
-        for n in (1, 2, 5, 24, 64):
-            T = torch.stack([torch.from_numpy(matrices.ginibre(n, rng)) for _ in range(6)]).to(dtype)
-            short, regular = dense.leading_eigentriple(T, choice)
-            safe, _ = dense._safe(T, choice)
+    for n in (1, 5, 24, 40, 100):
+        T = torch.from_numpy(rng.standard_normal((*batch, n, n)) / n**0.5).to(dtype)
+        values = np.linalg.eigvals(T.numpy().astype(complex))
+        for height, sizes in (("modulus", abs(values)), ("real", values.real)):
+            (eigenvalue, u, v), regular = dense.leading_eigentriple(T, height)
             assert regular
-            torch.testing.assert_close(short.eigenvalue, safe.eigenvalue, rtol=1e3 * eps, atol=100 * n * eps)
-            for a, b in zip(short[1:], safe[1:], strict=True):
-                parallel = (a.conj() * b).sum(dim=-1).abs()
-                torch.testing.assert_close(parallel, torch.ones_like(parallel), rtol=1e4 * n * eps, atol=0)
+            found = dense.height_of(eigenvalue, height).double().numpy()
+            np.testing.assert_allclose(found, sizes.max(axis=-1), rtol=1e3 * eps, atol=100 * n * eps)
+            A = T.to(u.dtype)
+            right = (A @ u[..., None])[..., 0] - eigenvalue[..., None] * u
+            left = (A.mH @ v[..., None])[..., 0] - eigenvalue.conj()[..., None] * v
+            assert max(right.abs().max(), left.abs().max()) <= 200 * n * eps
 
 
-def test_ill_conditioned_vectors_are_left_to_the_safe_way() -> None:
+def test_a_large_matrix_that_single_precision_does_not_prove_is_asked_in_double_precision(
+    monkeypatch,
+) -> None:
+    """Its leading eigenvalue has the condition 1000, so that single precision has three digits of it."""
+    n = 100
+    T = torch.diag(torch.linspace(0.1, 0.9, n).double())
+    T[0, 0], T[0, 1] = 1.0, 1e3
+    T[1, 1] = 0.5
+    kinds = []
+    iterates = dense._iterates
+    monkeypatch.setattr(dense, "_iterates", lambda T, h: kinds.append(T.dtype) or iterates(T, h))
+    triple = dense.dominant_eigentriple(T.float())
+    assert kinds[:2] == [torch.float32, torch.float64]
+    assert triple.eigenvalue == 1
+    exact = 1 / (1 + (1e3 / 0.5) ** 2) ** 0.5
+    assert dense.condition_reciprocal(triple.right, triple.left).item() == pytest.approx(exact, rel=1e-4)
+
+
+def test_what_is_not_simple_or_lost_is_not_regular() -> None:
     for T in (matrices.jordan(6, 1.0), torch.zeros(4, 4), torch.diag(torch.ones(3), 1), 1e-30 * torch.eye(3)):
         assert not dense.leading_eigentriple(T)[1]
 
 
 @pytest.mark.parametrize("corner", [2.18e-11, 1e-8, 1e-3, 1.0, 1e3])
 def test_a_jordan_block_has_no_derivative(corner) -> None:
-    for n in (2, 5, 40):
+    for n in (2, 5, 40, 100):
         T = 3 * torch.eye(n, dtype=torch.float64) + torch.diag(torch.full((n - 1,), corner).double(), -1)
         assert not dense.leading_eigentriple(T)[1]
         assert not dense.leading_eigentriple(T.mT.contiguous())[1]

@@ -29,9 +29,9 @@ def radius(T):
 @pytest.fixture
 def decomposed(monkeypatch):
     calls = []
-    decompose = tracking.dominant_eigentriple_and_moduli
+    decompose = tracking.leading_eigentriple_and_values
     monkeypatch.setattr(
-        tracking, "dominant_eigentriple_and_moduli", lambda T: calls.append(1) or decompose(T)
+        tracking, "leading_eigentriple_and_values", lambda *args: calls.append(1) or decompose(*args)
     )
     return calls
 

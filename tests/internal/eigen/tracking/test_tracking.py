@@ -20,8 +20,10 @@ N, STEPS = 80, 40
 @pytest.fixture
 def dense_calls(monkeypatch):
     calls = []
-    dense = tracking.dominant_eigentriple_and_moduli
-    monkeypatch.setattr(tracking, "dominant_eigentriple_and_moduli", lambda T: calls.append(1) or dense(T))
+    dense = tracking.leading_eigentriple_and_values
+    monkeypatch.setattr(
+        tracking, "leading_eigentriple_and_values", lambda *args: calls.append(1) or dense(*args)
+    )
     return calls
 
 

@@ -42,7 +42,7 @@ class Calls:
 
 
 def eigendecompositions():
-    return Calls(dense, "_short")
+    return Calls(dense, "_of_one")
 
 
 def solves():
