@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import proof, symbol
-from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
+from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
 from spectral_param._eigen.singular import Pair, leading_pair, tall
 from spectral_param._matrices import to_double
 from spectral_param._paths import Solver
@@ -84,19 +84,17 @@ class KernelFollower:
         if kernels.shape[1] > kernels.shape[2]:
             kernels = kernels.transpose(1, 2)
         if kernels.shape[1] == 1:
-            (pair, bound), indices = _of_vectors(kernels[:, 0], points)
+            norms, indices = _of_vectors(kernels[:, 0], points)
         else:
             if len(self._each) != len(kernels):
                 self._each = [_One(self.solver) for _ in kernels]
             found = [each.follow(kernel, points) for each, kernel in zip(self._each, kernels, strict=True)]
-            indices = [index for _, index in found]
-            values, vectors, bounds = zip(*((*norm.pair, norm.bound) for norm, _ in found), strict=True)
-            pair, bound = Pair(torch.stack(values), torch.stack(vectors)), torch.stack(bounds)
-        pair = Pair(pair.value.reshape(batch), pair.vector.reshape(*batch, -1))
-        return symbol.Leader(pair, bound.reshape(batch) / cosine, points[indices].reshape(*batch, 1, axes))
+            norms, indices = [norm for norm, _ in found], [index for _, index in found]
+        pair, bound = stacked(norms, batch)
+        return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
 
 
-def _of_vectors(K: Tensor, points: Tensor) -> tuple[Norm, list[int]]:  # (b, i, *Q), (P, axes)
+def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (b, i, *Q), (P, axes)
     """Return the norms of kernels with one channel on a side, and the indices of their frequencies."""
     scale = power_of_two_scale(K.flatten(1)[:, None])
     S = divided(K.flatten(1)[:, None], scale).reshape(K.shape)
@@ -106,7 +104,8 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[Norm, list[int]]:  # (b, i, 
     ]
     sigma, index = torch.cat(sizes).max(dim=-1)  # (b, P) -> (b)
     sigma = sigma.cpu() * scale[:, 0, 0].double().cpu()
-    return Norm(Pair(sigma, K.new_ones(len(K), 1).to(K.dtype.to_complex())), sigma), index.tolist()
+    one = K.new_ones(1).to(K.dtype.to_complex())
+    return [Norm(Pair(size, one), size) for size in sigma], index.tolist()
 
 
 class _Known(NamedTuple):

@@ -27,7 +27,6 @@ All random numbers come from generators seeded by the step's number.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,167 +75,140 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 class State(NamedTuple):
-    """What is kept between calls, for a batch of matrices.
+    """What is kept between calls, for one matrix.
 
     Attributes:
-        block: Leading right singular vectors, orthonormal, ``(b, n, COLUMNS)``.
+        block: Leading right singular vectors, orthonormal, ``(n, COLUMNS)``.
         step: Number of calls; the seed of the random directions.
         degree: Degree of the next polynomial; 0 if none is known that proves anything.
         is_stale: Whether it is to be applied to the block, too.
-        edges: a for each matrix; 0 if the block means nothing.
-        outside: A bound of ‖T (I - VVᴴ)‖ for each matrix and the block V; 0 if none is known.
-        second: A bound of the second largest singular value of each matrix; 0 if none is known.
+        edge: a; 0 if the block means nothing.
+        outside: A bound of ‖T (I - VVᴴ)‖ for the block V; 0 if none is known.
+        second: A bound of the second largest singular value; 0 if none is known.
     """
 
     block: Tensor
-    step: int
-    degree: int
-    is_stale: bool
-    edges: list[float]
-    outside: list[float]
-    second: list[float]
+    step: int = 0
+    degree: int = 0
+    is_stale: bool = False
+    edge: float = 0.0
+    outside: float = 0.0
+    second: float = 0.0
 
 
-def initial_state(T: Tensor) -> State:  # (b, m, n)
-    """Return a state in which nothing is known of matrices like T."""
-    block = T.new_zeros(len(T), min(COLUMNS, T.shape[-1]), T.shape[-1]).mT  # Read by columns.
-    return _lost(State(block, 0, 0, False, [], [], []), len(T))
+def initial_state(T: Tensor) -> State:  # (m, n)
+    """Return a state in which nothing is known of a matrix like T."""
+    return State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
 
 
-def _lost(state: State, count: int) -> State:
-    """Return the state without all that is known of ``count`` matrices."""
-    none = [0.0] * count
-    return state._replace(degree=0, is_stale=False, edges=none, outside=none, second=none)
-
-
-# The matrices of the last call, and their norms.
+# The matrix of the last call, and its norm.
 Last = tuple[Tensor, Norm]
 
 
-def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, State]:  # T: (b, m, n), m ≥ n
-    """Return the norms, and the state for the next call. ``last`` is given if nothing has changed since."""
+def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, State]:  # T: (m, n), m ≥ n
+    """Return the norm, and the state for the next call. ``last`` is given if nothing has changed since."""
     T = T.detach().resolve_conj()
     state = state._replace(step=state.step + 1)
-    # Products of matrices alone are faster than those of a batch of one.
-    one = len(T) == 1
-    inner, single = (state._replace(block=state.block[0]), T[0]) if one else (state, T)
-    best = None
-    norms, found = _reused(single, inner, last) if last is not None else (None, inner)
-    if norms is None:
-        norms, best, found = _attempt(single, found)
-    block = state.block if found.block is inner.block else found.block[None] if one else found.block
-    if norms is None:
-        norms, block = _without_gap(T, block, best)
-    return norms, found._replace(block=block)
+    norm, best = None, None
+    if last is not None:
+        norm, state = _reused(T, state, last)
+    if norm is None:
+        norm, best, state = _attempt(T, state)
+    if norm is None:
+        norm, block = _without_gap(T, state.block, best)
+        state = state._replace(block=block)
+    return norm, state
 
 
-def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, list[_Ritz]] | None, State]:
+def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz] | None, State]:
     """Follow the block from the last T to this one.
 
     Returns:
-        The norms, None if they could not be proven; the best Ritz vectors and their values; and the state.
+        The norm, None if it could not be proven; the best Ritz vectors and their values; and the state.
     """
     generator = torch.Generator().manual_seed(state.step)
-    V, degree, is_stale, edges = state.block, state.degree, state.is_stale, state.edges
-    lost = _lost(state, len(edges))
+    V, degree, is_stale, edge = state.block, state.degree, state.is_stale, state.edge
+    lost = State(state.block, state.step)
     start, found = V, None
-    if not all(edges):
-        V, edges = _cold(T, _normal(V, V.shape[-1], generator))
+    if not edge:
+        V, edge = _cold(T, _normal(V, V.shape[-1], generator))
         degree, is_stale = 0, False
-        if not all(map(_is_ordinary, edges)):
+        if not _is_ordinary(edge):
             return None, None, lost
     for _ in range(ROUNDS):
         Z = _normal(V, proof.VECTORS, generator)
-        S = _chebyshev(T, _beside(start, Z) if is_stale else Z, _scaled(map(math.sqrt, edges), T), degree)
+        S = _chebyshev(T, _beside(start, Z) if is_stale else Z, math.sqrt(edge), degree)
         if is_stale:
-            V, S = _orthonormal(S[..., : V.shape[-1]]), S[..., V.shape[-1] :]
-        found = _ritz(T, V, S, edges)
+            V, S = _orthonormal(S[:, : V.shape[-1]]), S[:, V.shape[-1] :]
+        found = _ritz(T, V, S, edge)
         if found is None:
             return None, None, lost
-        audits = [_audit(ritz, a, degree, T) for ritz, a in zip(found, edges, strict=True)]
-        worn = max(_worn(audit.upper, ritz.theta[0], T) for audit, ritz in zip(audits, found, strict=True))
+        audit = _audit(found, edge, degree, T)
+        worn = _worn(audit.upper, found.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
-        factors = [1.0 if is_stale or worn > WORN else 0.0] * len(found)
+        factor = 1.0 if is_stale or worn > WORN else 0.0
         if is_stale and worn <= 1:
-            factors = [proof.chebyshev(r.theta[0] / a, degree) for r, a in zip(found, edges, strict=True)]
-        edges = [audit.edge for audit in audits]
-        plans = [_plan(*each, T) for each in zip(found, edges, factors, strict=True)]
-        degree = max(degree for degree, _ in plans)
-        is_stale = worn > WORN or any(is_stale for _, is_stale in plans)
+            factor = proof.chebyshev(found.theta[0] / edge, degree)
+        edge = audit.edge
+        degree, is_stale = _plan(found, edge, factor, T)
+        is_stale = is_stale or worn > WORN
         if worn <= 1:
-            kept = state._replace(
-                block=V,
-                degree=min(degree, DEGREES),
-                is_stale=is_stale,
-                edges=edges,
-                outside=[audit.outside for audit in audits],
-                second=[audit.second for audit in audits],
-            )
-            return _of_block(T, V, found, [audit.upper for audit in audits]), None, kept
+            degree = min(degree, DEGREES)
+            kept = State(V, state.step, degree, is_stale, edge, audit.outside, audit.second)
+            return _of_block(T, V, found, audit.upper), None, kept
         if degree > DEGREES:
             break
         start, is_stale = _refreshed(V, found, S), True
     assert found is not None
-    best = V, found
-    return None, best, _lost(state, len(edges))._replace(block=V, edges=edges)
+    return None, (V, found), State(V, state.step, edge=edge)
 
 
 def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
-    """Return the norms by what the last step knew, or None, and the state."""
+    """Return the norm by what the last step knew, or None, and the state."""
     before, (pair, _) = last
     # The factor covers the rounding errors of the norm.
-    moves = torch.linalg.vector_norm(T - before.reshape(T.shape), dim=(-2, -1)).reshape(-1).tolist()
-    outside, second = (
-        [old and old + 1.001 * move for old, move in zip(bounds, moves, strict=True)]
-        for bounds in (state.outside, state.second)
-    )
+    move = 1.001 * float(torch.linalg.matrix_norm(T - before))
+    outside, second = (old and old + move for old in (state.outside, state.second))
     state = state._replace(outside=outside, second=second)
-    sizes = pair.value.reshape(-1).tolist()
-    V = state.block
+    V, sigma, a = state.block, float(pair.value), state.edge
     # Where the block is the whole space, its Ritz pairs are exact.
-    is_part = V.shape[-1] < T.shape[-1]
-    if is_part and all(0 < b < sigma for b, sigma in zip(second, sizes, strict=True)):
-        norms = _by_powers(T, pair.vector, second)
-        if norms is not None:
-            return norms, state
+    if V.shape[-1] < T.shape[-1] and 0 < second < sigma:
+        norm = _by_powers(T, pair.vector, second)
+        if norm is not None:
+            return norm, state
     if state.is_stale:
         return None, state
     state = state._replace(is_stale=True)
-    for b, sigma, a in zip(outside, sizes, state.edges, strict=True):
-        if not 0 < b**2 < sigma**2 - 0.1 * (sigma**2 - a):
-            return None, state
-    found = _ritz(T, V, None, state.edges)
+    if not 0 < outside**2 < sigma**2 - 0.1 * (sigma**2 - a):
+        return None, state
+    found = _ritz(T, V, None, a)
     if found is None:
         return None, state
-    upper, second = [], []
-    for (theta, _, defect, *_), b in zip(found, outside, strict=True):
-        upper.append(proof.block_bound(theta, defect, b**2))
-        second.append(_second(theta, defect, b**2))
-    tops = _tops(found)
-    worn = max(map(_worn, upper, tops, [T] * len(tops)))
-    state = state._replace(second=second, is_stale=worn > WORN)
+    theta, _, defect, *_ = found
+    upper = proof.block_bound(theta, defect, outside**2)
+    worn = _worn(upper, theta[0], T)
+    state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
     return (_of_block(T, V, found, upper) if worn <= 1 else None), state
 
 
-def _by_powers(T: Tensor, v: Tensor, second: list[float]) -> Norm | None:
-    """Return the norms by power steps from v and bounds of the second largest singular values, or None."""
-    v = v.reshape(*T.shape[:-2], -1)
+def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
+    """Return the norm by power steps from v and a bound of the second largest singular value, or None."""
     before = math.inf
     for left in reversed(range(POWERS)):
-        u = _image(T, v)
-        z = _image(T.mH, u)
+        u = T @ v
+        z = T.mH @ u
         length = _length(v)
         theta = (_length(u) / length) ** 2
         r = z - theta.to(T.dtype) * v
         numbers = torch.stack([theta, (_length(r) / length) ** 2, _narrowness(u)])
-        squares, defects, narrow = numbers.reshape(3, -1).tolist()
-        if not all(map(_is_ordinary, squares)):
+        square, defect, narrow = numbers.tolist()
+        if not _is_ordinary(square):
             break
-        upper = list(map(proof.temple_bound, squares, defects, [b**2 for b in second]))
-        worn = max(map(_worn, upper, squares, [T] * len(squares)))
+        upper = proof.temple_bound(square, defect, second**2)
+        worn = _worn(upper, square, T)
         leader = z / _length(z).to(T.dtype)
         if worn <= 1:
-            return _norms(leader.reshape(len(second), -1), *_exact(T, v, squares, narrow, squares, upper))
+            return _norm(leader, *_exact(T, v, square, narrow, square, upper))
         v = leader
         if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
             break
@@ -244,14 +216,9 @@ def _by_powers(T: Tensor, v: Tensor, second: list[float]) -> Norm | None:
     return None
 
 
-def _image(T: Tensor, v: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m)
-    return T @ v if T.ndim == 2 else (T @ v[..., None])[..., 0]
-
-
-def _length(x: Tensor) -> Tensor:  # (..., n) -> (..., 1)
-    """Return the norm of vectors, summed in double precision."""
-    double = torch.complex128 if x.is_complex() else torch.float64
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=double)
+def _length(x: Tensor) -> Tensor:
+    """Return the norm of a vector, summed in double precision."""
+    return torch.linalg.vector_norm(x, dtype=torch.complex128 if x.is_complex() else torch.float64)
 
 
 def _second(theta: list[float], defect: Array, b: float) -> float:
@@ -261,7 +228,7 @@ def _second(theta: list[float], defect: Array, b: float) -> float:
 
 
 class _Ritz(NamedTuple):
-    """The Ritz pairs of one G in a block, largest first, and p(G) Z in and out of it, on the host."""
+    """The Ritz pairs of G in a block, largest first, and p(G) Z in and out of it, on the host."""
 
     theta: list[float]  # k
     q: Array  # The Ritz vectors in the basis of V, (k, k)
@@ -350,59 +317,56 @@ def _plan(ritz: _Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     return math.ceil(min(degree, DEGREES + 1)), is_stale
 
 
-def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, list[_Ritz]] | None) -> tuple[Norm, Tensor]:
-    """Return the norms by Cholesky or LAPACK, and the block with the vectors found."""
+def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, _Ritz] | None) -> tuple[Norm, Tensor]:
+    """Return the norm by Cholesky or LAPACK, and the block with the vector found."""
     if best is not None:
         G = to_double(T)
-        upper = [top * (1 + 2 * tolerance(T.dtype)) for top in _tops(best[1])]
-        s = torch.tensor(upper, dtype=torch.float64, device="cpu").to(T.device)
-        if bool(proof.is_below(G.mH @ G, s).all()):
-            return _norms(_leading(*best), _tops(best[1]), upper), block
+        top = best[1].theta[0]
+        upper = top * (1 + 2 * tolerance(T.dtype))
+        if bool(proof.is_below(G.mH @ G, torch.full((), upper, dtype=torch.float64, device=T.device))):
+            return _norm(_turned(*best, 1)[:, 0], top, upper), block
     pair = leading_pair(T)
     v = torch.where(pair.vector.isfinite(), pair.vector, 0)
-    return Norm(pair, pair.value), _orthonormal(_beside(v[..., None], block[..., :-1]))
+    return Norm(pair, pair.value), _orthonormal(_beside(v[:, None], block[:, :-1]))
 
 
-def _of_block(T: Tensor, V: Tensor, found: list[_Ritz], upper: list[float]) -> Norm:
-    """Return the norms for the leading Ritz vectors, and bounds of σ² beside the Ritz values.
+def _of_block(T: Tensor, V: Tensor, found: _Ritz, upper: float) -> Norm:
+    """Return the norm for the leading Ritz vector, and a bound of σ² beside the Ritz value.
 
-    V is orthonormal up to some rounding errors, by which values and bounds may be too small. A vector's own
+    V is orthonormal up to some rounding errors, by which value and bound may be too small. The vector's own
     quotient, of lengths in double precision, does not have them.
     """
-    v = _leading(V, found)
-    x = v.reshape(*T.shape[:-2], -1)
-    u = _image(T, x)
-    squares, narrow = torch.stack([(_length(u) / _length(x)) ** 2, _narrowness(u)]).reshape(2, -1).tolist()
-    return _norms(v, *_exact(T, x, squares, narrow, _tops(found), upper))
+    v = _turned(V, found, 1)[:, 0]
+    u = T @ v
+    square, narrow = torch.stack([(_length(u) / _length(v)) ** 2, _narrowness(u)]).tolist()
+    return _norm(v, *_exact(T, v, square, narrow, found.theta[0], upper))
 
 
-def _narrowness(u: Tensor) -> Tensor:  # (..., m) -> (..., 1)
+def _narrowness(u: Tensor) -> Tensor:
     """Return the inverse of the number of entries that most of a vector is in."""
-    fourth = torch.linalg.vector_norm(u, 4, dim=-1, keepdim=True)
-    return ((fourth / torch.linalg.vector_norm(u, dim=-1, keepdim=True)) ** 4).double()
+    return ((torch.linalg.vector_norm(u, 4) / torch.linalg.vector_norm(u)) ** 4).double()
 
 
 def _exact(
-    T: Tensor, v: Tensor, squares: list[float], narrow: list[float], tops: list[float], upper: list[float]
-) -> tuple[list[float], list[float]]:
-    """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bounds that stand beside values ``tops``.
+    T: Tensor, v: Tensor, square: float, narrow: float, top: float, upper: float
+) -> tuple[float, float]:
+    """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound that stands beside the value ``top``.
 
     An entry of Tv that is large from one product on is rounded in each of the n additions after it. These
-    errors cancel in ``squares``, a sum over many entries, but not where few are large: there it is computed
+    errors cancel in ``square``, a sum over many entries, but not where few are large: there it is computed
     in double precision.
     """
-    is_exact = max(narrow) * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
+    is_exact = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
     if is_exact:
         v = to_double(v)
-        squares = ((_length(_image(to_double(T), v)) / _length(v)) ** 2).reshape(-1).tolist()
+        square = float((_length(to_double(T) @ v) / _length(v)) ** 2)
     # The quotient of a vector that is not exact may raise a bound, but not lower it.
-    least = 0.0 if is_exact else 1.0
-    return squares, [b * max(least, new / old) for b, new, old in zip(upper, squares, tops, strict=True)]
+    return square, upper * max(0.0 if is_exact else 1.0, square / top)
 
 
-def _norms(v: Tensor, tops: list[float], upper: list[float]) -> Norm:
-    """Return the norms for vectors, values of σ², and bounds of σ²."""
-    roots = [list(map(math.sqrt, squares)) for squares in (tops, map(max, tops, upper))]
+def _norm(v: Tensor, top: float, upper: float) -> Norm:
+    """Return the norm for a vector, a value of σ², and a bound of σ²."""
+    roots = [math.sqrt(top), math.sqrt(max(top, upper))]
     sigma, bound = torch.tensor(roots, dtype=torch.float64, device="cpu").unbind()
     return Norm(Pair(sigma, v), bound)
 
@@ -412,16 +376,14 @@ def _times(A: Tensor, X: Tensor) -> Tensor:
     return A @ X if A.stride(-1) == 1 else (X.mH @ A.mH).mH
 
 
-def _times_less(A: Tensor, X: Tensor, factor: Any, Y: Tensor) -> Tensor:
+def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
     """Return factor A X - Y, in one call."""
-    if A.ndim == 3:
-        return torch.baddbmm(Y, A, factor * X, beta=-1)
     if A.stride(-1) == 1:
         return torch.addmm(Y, A, X, beta=-1, alpha=factor)
     return torch.addmm(Y.mH, X.mH, A.mH, beta=-1, alpha=factor).mH
 
 
-def _chebyshev(T: Tensor, X: Tensor, s: Any, degree: int) -> Tensor:
+def _chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
     """Return T_j(2G/s² - 1) X, which is T_2j(T/s) X by the products of T and Tᴴ in turn."""
     Y = None
     for _ in range(degree):
@@ -430,12 +392,12 @@ def _chebyshev(T: Tensor, X: Tensor, s: Any, degree: int) -> Tensor:
     return X.resolve_conj()
 
 
-def _cold(T: Tensor, V: Tensor) -> tuple[Tensor, list[float]]:
-    """Return a block for a T that nothing is known of, and bounds of the largest eigenvalues in its space."""
+def _cold(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
+    """Return a block for a T that nothing is known of, and a bound of the largest eigenvalue in its space."""
     for _ in range(COLD_SWEEPS):
         V = _orthonormal(V)
         V = _times(T.mH, _times(T, V))
-    return _orthonormal(V), torch.linalg.matrix_norm(V).reshape(-1).tolist()
+    return _orthonormal(V), float(torch.linalg.matrix_norm(V))
 
 
 def _is_ordinary(square: float) -> bool:
@@ -449,79 +411,55 @@ def _orthonormal(V: Tensor) -> Tensor:
 
 def _normal(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return random vectors."""
-    return proof.random_rows((*like.shape[:-2], count, like.shape[-2]), like, generator).mT
+    return proof.random_rows((count, like.shape[-2]), like, generator).mT
 
 
-def _scaled(factors: Iterable[float], T: Tensor) -> Any:
-    """Return numbers as a factor of the blocks of T: one as a float, which is faster."""
-    if T.ndim == 2:
-        return next(iter(factors))
-    on_host = torch.tensor(list(factors), dtype=T.real.dtype, device="cpu")
-    return on_host.to(T.device, non_blocking=True)[:, None, None]
-
-
-def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edges: list[float]) -> list[_Ritz] | None:
+def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> _Ritz | None:
     """Return the Ritz pairs of G in the space of V, and what S = p(G) Z, if given, has in it and outside.
 
-    None where a matrix is zero, not finite, or of extreme size.
+    None where T is zero, not finite, or of extreme size.
     """
-    # Powers of two, near the norms of G, so that squares neither overflow nor underflow.
-    units = [2.0 ** round(math.log2(a)) for a in edges]
-    image = _times(T.mH, _times(T, V) * _scaled((1 / unit for unit in units), T))
+    # A power of two, near the norm of G, so that squares neither overflow nor underflow.
+    unit = 2.0 ** round(math.log2(edge))
+    image = _times(T.mH, _times(T, V) * (1 / unit))
     k = V.shape[-1]
     three = _beside(V, image) if S is None else _beside(V, image, S)
     B = V.mH @ three  # VᴴV, H, and S along V
-    size = B.shape[-1]
     # E, and S outside, as rows: in one call.
-    minus = torch.baddbmm if V.ndim == 3 else torch.addmm
-    rest = minus(three.mT[..., k:, :], B[..., k:].mT, V.mT, alpha=-1)
-    parts = [x.reshape(len(units), -1) for x in (B, rest.conj() @ rest.mT)]
-    numbers = to_double(torch.cat(parts, dim=-1)).cpu().numpy()
+    rest = torch.addmm(three.mT[k:, :], B[:, k:].mT, V.mT, alpha=-1)
+    parts = torch.cat([B.flatten(), (rest.conj() @ rest.mT).flatten()])
+    numbers = to_double(parts).cpu().numpy()
     if not np.isfinite(numbers).all():
         return None
-    found = []
-    for row, unit in zip(numbers, units, strict=True):
-        small, grams = row[: k * size].reshape(k, size), row[k * size :].reshape(size - k, size - k)
-        H = small[:, k : 2 * k]
-        theta, q = np.linalg.eigh((H + H.conj().T) / 2)
-        q = q[:, ::-1]
-        if not _is_ordinary(float(theta[-1]) * unit):
-            return None
-        found.append(
-            _Ritz(
-                (unit * theta[::-1]).tolist(),
-                q,
-                q.conj().T @ (unit**2 * grams[:k, :k]) @ q,
-                q.conj().T @ small[:, 2 * k :],
-                grams[k:, k:],
-            )
-        )
-    return found
-
-
-def _tops(found: list[_Ritz]) -> list[float]:
-    return [ritz.theta[0] for ritz in found]
+    small, grams = numbers[: B.numel()].reshape(k, -1), numbers[B.numel() :].reshape(len(rest), -1)
+    H = small[:, k : 2 * k]
+    theta, q = np.linalg.eigh((H + H.conj().T) / 2)
+    q = q[:, ::-1]
+    if not _is_ordinary(float(theta[-1]) * unit):
+        return None
+    return _Ritz(
+        (unit * theta[::-1]).tolist(),
+        q,
+        q.conj().T @ (unit**2 * grams[:k, :k]) @ q,
+        q.conj().T @ small[:, 2 * k :],
+        grams[k:, k:],
+    )
 
 
 def _beside(*blocks: Tensor) -> Tensor:
     return torch.cat([X.mT for X in blocks], dim=-2).mT
 
 
-def _turned(V: Tensor, found: list[_Ritz], count: int) -> Tensor:
+def _turned(V: Tensor, found: _Ritz, count: int) -> Tensor:
     """Return the first Ritz vectors."""
-    q = np.stack([ritz.q[:, :count] for ritz in found]) if V.ndim == 3 else found[0].q[:, :count].copy()
-    return V @ torch.from_numpy(q).to(V.device, V.dtype, non_blocking=True)
+    q = torch.from_numpy(found.q[:, :count].copy())
+    return V @ q.to(V.device, V.dtype, non_blocking=True)
 
 
-def _leading(V: Tensor, found: list[_Ritz]) -> Tensor:
-    """Return the leading Ritz vectors, (b, n)."""
-    return _turned(V, found, 1).reshape(len(found), -1)
-
-
-def _refreshed(V: Tensor, found: list[_Ritz], S: Tensor) -> Tensor:
+def _refreshed(V: Tensor, found: _Ritz, S: Tensor) -> Tensor:
     """Return the Ritz vectors, the last ones replaced by some vectors of S, from outside."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
-    return _beside(_turned(V, found, V.shape[-1] - count), S[..., :count])
+    return _beside(_turned(V, found, V.shape[-1] - count), S[:, :count])
 
 
 class NormFollower:
@@ -536,14 +474,14 @@ class NormFollower:
     def __init__(self, solver: _paths.Solver) -> None:
         self.solver: _paths.Solver = solver
         self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_NORM)
-        self._known: tuple[State, Last] | None = None
+        self._known: list[tuple[State, Last]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NormFollower, (self.solver,)
 
     def forget(self) -> None:
         """Forget the last matrices, as for others that have nothing to do with them."""
-        self._known = None
+        self._known = []
 
     def follow(self, T: Tensor) -> Norm:
         """Return the norm of each matrix.
@@ -555,14 +493,23 @@ class NormFollower:
         if T.shape[-1] < self.least_size:
             pair = leading_pair(T)
             return Norm(pair, pair.value)
-        matrices, shape = T.reshape(-1, *T.shape[-2:]), T.shape[:-2]
-        state, last = self._known or (None, None)
-        if state is None or last is None or _kind(last[0]) != _kind(matrices):
-            state, last = initial_state(matrices), None
-        found, state = follow(matrices, state, last)
-        self._known = state, (matrices, found)
-        (sigma, v), bound = found
-        return Norm(Pair(sigma.reshape(shape), v.reshape(*shape, -1)), bound.reshape(shape))
+        matrices = T.reshape(-1, *T.shape[-2:])
+        if len(self._known) != len(matrices) or _kind(self._known[0][1][0]) != _kind(matrices[0]):
+            found = [follow(matrix, initial_state(matrix)) for matrix in matrices]
+        else:
+            found = [follow(matrix, *known) for matrix, known in zip(matrices, self._known, strict=True)]
+        self._known = [(state, (matrix, norm)) for matrix, (norm, state) in zip(matrices, found, strict=True)]
+        if T.ndim == 2:
+            return found[0][0]
+        return stacked([norm for norm, _ in found], T.shape[:-2])
+
+
+def stacked(norms: list[Norm], batch: tuple[int, ...]) -> Norm:
+    """Return the norms of matrices as those of a batch."""
+    value, vector, bound = (
+        torch.stack(part) for part in zip(*((*each.pair, each.bound) for each in norms), strict=True)
+    )
+    return Norm(Pair(value.reshape(batch), vector.reshape(*batch, -1)), bound.reshape(batch))
 
 
 def _kind(T: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
