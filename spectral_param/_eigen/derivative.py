@@ -24,6 +24,7 @@ on T, λ, u and v, so derivatives of any order are right.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -191,12 +192,16 @@ def eigentriple(
     return Eigentriple(*_Eigen.apply(T, height, known, regular))  # type: ignore[no-untyped-call]
 
 
-def unseen_value(T: Tensor, height: Height = "modulus") -> Tensor:
+def unseen_value(T: Tensor, height: Height = "modulus", handle: int = -1) -> Tensor:
     """Return |λ| or Re λ of the leading eigenvalue of a T whose values may not be looked at.
 
-    In transforms of torch.func it is differentiable in every mode and to every order.
+    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` is that of a
+    follower in ``FOLLOWERS``, which a compiled graph asks.
     """
-    return recorded_value(T, height) if is_traced(T) else height_of(eigentriple(T, height).eigenvalue, height)
+    if is_traced(T):
+        return _recorded_value(T, height, handle)
+    value: Tensor = height_of(eigentriple(T, height).eigenvalue, height)
+    return value
 
 
 # The short path: an ordinary tensor whose triple is known -----------------------------------------
@@ -285,10 +290,10 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
 # Recorded graphs ----------------------------------------------------------------------------------
 
 
-def recorded_value(T: Tensor, height: Height = "modulus") -> Tensor:
+def _recorded_value(T: Tensor, height: Height, handle: int) -> Tensor:
     """Return |λ| or Re λ for a graph that is being recorded."""
     if is_compiled():
-        return with_gradient(T, *_leading_value(T.detach(), height))
+        return _leading_value(T, height, handle)[0]
     # By operators of torch alone, because an exported program must run without this library. NaN must not
     # reach LAPACK: its QR iteration ends the process.
     finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
@@ -297,42 +302,31 @@ def recorded_value(T: Tensor, height: Height = "modulus") -> Tensor:
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# In torch.compile the operators below have real outputs, because the compiler has no kernels for the complex
-# arithmetic above.
+# What finds triples in compiled graphs: an object with ``follow``, by its handle. A graph may outlive it.
+FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def value_and_gradient(T: Tensor, triple: Eigentriple, height: Height) -> tuple[Tensor, Tensor]:
-    """Return |λ| or Re λ and its gradient with respect to T, both without a graph."""
-    value = height_of(triple.eigenvalue, height).clone()
-    return value, _value_gradient(triple, torch.ones_like(value), height, not T.is_complex())
-
-
+# The compiler has no kernels for the complex arithmetic above, so the operator's outputs are real.
 @torch.library.custom_op("spectral_param::leading_value", mutates_args=())
-def _leading_value(T: Tensor, height: str) -> tuple[Tensor, Tensor]:
+def _leading_value(T: Tensor, height: str, handle: int) -> tuple[Tensor, Tensor]:
+    """Return |λ| or Re λ, and its gradient with respect to T."""
     kind: Height = "modulus" if height == "modulus" else "real"
-    return value_and_gradient(T, dominant_eigentriple(T, kind), kind)
+    follower = FOLLOWERS.get(handle)
+    triple = dominant_eigentriple(T, kind) if follower is None else follower.follow(T).triple
+    value = height_of(triple.eigenvalue, kind).clone()
+    return value, _value_gradient(triple, torch.ones_like(value), kind, not T.is_complex())
 
 
 @_leading_value.register_fake
-def _(T: Tensor, height: str) -> tuple[Tensor, Tensor]:
+def _(T: Tensor, height: str, handle: int) -> tuple[Tensor, Tensor]:
     return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
 
 
-@torch.library.custom_op("spectral_param::with_gradient", mutates_args=())
-def _with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    return value.clone()
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
 
 
-@_with_gradient.register_fake
-def _(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    return torch.empty_like(value)
-
-
-def _with_gradient_setup(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[2])
-
-
-def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+def _backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
     if torch.is_grad_enabled():
         raise NotImplementedError(
             "spectral_radius, spectral_abscissa: expected at most one derivative in a compiled "
@@ -343,9 +337,4 @@ def _with_gradient_backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
     return g[..., None, None] * gradient, None, None
 
 
-_with_gradient.register_autograd(_with_gradient_backward, setup_context=_with_gradient_setup)
-
-
-def with_gradient(T: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    """Return ``value`` as a function of T that has this gradient and can be differentiated once."""
-    return _with_gradient(T, value.detach(), gradient.detach())
+_leading_value.register_autograd(_backward, setup_context=_setup_context)

@@ -29,7 +29,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,15 +36,14 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import is_compiled, is_on_host, is_traced
+from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import (
     Eigentriple,
-    dominant_eigentriple,
     leading_eigentriple,
     leading_eigentriple_and_values,
 )
-from spectral_param._eigen.derivative import unseen_value, value_and_gradient, with_gradient
+from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
 from spectral_param._matrices import Array
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
@@ -481,7 +479,7 @@ class Follower:
         self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_RADIUS)
         self._states: list[State | None] = []
         self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
-        _FOLLOWERS[self.handle] = self
+        FOLLOWERS[self.handle] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Follower, (self.solver,)
@@ -510,23 +508,7 @@ class Follower:
 
     def recorded(self, T: Tensor) -> Tensor:
         """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
-        if not (is_traced(T) and is_compiled() and T.shape[-1] >= self.least_size):
-            return unseen_value(T)
-        rho, gradient = _followed_radius(T.detach(), self.handle)
-        return with_gradient(T, rho, gradient)
+        return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
 
 
 _HANDLES = itertools.count()
-_FOLLOWERS: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictionary()
-
-
-@torch.library.custom_op("spectral_param::followed_radius", mutates_args=())
-def _followed_radius(T: Tensor, handle: int) -> tuple[Tensor, Tensor]:
-    follower = _FOLLOWERS.get(handle)  # A graph may outlive it.
-    triple = dominant_eigentriple(T) if follower is None else follower.follow(T).triple
-    return value_and_gradient(T, triple, "modulus")
-
-
-@_followed_radius.register_fake
-def _(T: Tensor, handle: int) -> tuple[Tensor, Tensor]:
-    return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
