@@ -229,17 +229,12 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
 
 def _exact_inverse(T: Tensor) -> Inverse:
     """Return the inverse for T of any size, in double precision; NaN for each matrix that is not finite."""
-    exact = to_double(T)
     n = T.shape[-1]
     lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     if bool(lost.any()):
-        if T.ndim == 2:
-            return Inverse(torch.full_like(exact[:n], torch.nan), None)
-        # With zeros in their place, the other matrices decide by which way the batch is inverted.
-        found = inverse(T.masked_fill(lost, 0))
-        assert isinstance(found, Inverse)
-        Z, Y = found
+        Z, Y = _exact_inverse(T.masked_fill(lost, 0))
         return Inverse(Z.masked_fill(lost, torch.nan), None if Y is None else Y.masked_fill(lost, torch.nan))
+    exact = to_double(T)
     if exact.dtype != T.dtype:
         plus = _plus_identity(exact)
         Z = 2 * torch.linalg.inv_ex(plus).inverse

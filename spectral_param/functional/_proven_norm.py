@@ -17,14 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
-from scipy.sparse.linalg import ArpackError, eigsh
 
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 
 _EPS = float(np.finfo(np.float64).eps)
-# Up to this size LAPACK computes all singular values.
-_DENSE = 512
 
 
 def norm_bound(A: Any) -> float:  # (m, n)
@@ -36,8 +33,8 @@ def norm_bound(A: Any) -> float:  # (m, n)
     A = A / unit
     n = max(A.shape)
     gram = A.T @ A if A.shape[0] >= A.shape[1] else A @ A.T
-    square = _estimate(gram)
     gram = gram.toarray() if sparse.issparse(gram) else gram
+    square = _estimate(gram)
     if square == 0:
         return 0.0
     room = (n + 3) ** 2 * _EPS
@@ -48,16 +45,9 @@ def norm_bound(A: Any) -> float:  # (m, n)
     return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)
 
 
-def _estimate(gram: Any) -> float:
+def _estimate(gram: Array) -> float:
     """Return about λ_max."""
-    if gram.shape[0] > _DENSE:
-        start = np.random.default_rng(0).standard_normal(gram.shape[0])
-        try:
-            # At the least norm many singular values are largest, and Lanczos' method does not converge.
-            return float(eigsh(gram, 1, v0=start, tol=1e-10, maxiter=100, return_eigenvectors=False)[0])
-        except ArpackError:
-            pass
-    return float(np.linalg.eigvalsh(gram.toarray() if sparse.issparse(gram) else gram)[-1].clip(min=0))
+    return float(np.linalg.eigvalsh(gram)[-1].clip(min=0))
 
 
 def _is_below(gram: Array, s: float) -> bool:
