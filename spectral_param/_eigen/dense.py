@@ -341,14 +341,15 @@ def _times(A: Array, x: Array) -> Array:
 def _both_vectors(A: Array, height: Height) -> _Iterates:
     """Return the leading eigenvalue with its vectors from LAPACK's ``geev``."""
     if A.dtype.kind == "c":
-        values, left, right, _ = _ZGEEV(A)
-        leader = int(height_of(values, height).argmax())
-        return _Iterates(values, complex(values[leader]), right[:, leader], left[:, leader])
-    real, imaginary, left, right, _ = _DGEEV(A)
-    values = real + 1j * imaginary
+        values, left, right, failed = _ZGEEV(A)
+    else:
+        real, imaginary, left, right, failed = _DGEEV(A)
+        values = real + 1j * imaginary
+    if failed:
+        raise np.linalg.LinAlgError("LAPACK's geev did not converge.")
     leader = int(height_of(values, height).argmax())
     u, v = right[:, leader], left[:, leader]
-    if imaginary[leader]:
+    if A.dtype.kind == "f" and imaginary[leader]:
         # The first of a pair, in the upper half plane. The next column has the imaginary parts.
         u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
     return _Iterates(values, complex(values[leader]), u, v)
