@@ -126,15 +126,19 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
 
 def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentriple, bool, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
-    n = T.shape[-1]
-    matrices = in_double(T.detach()).reshape(-1, n, n)
-    scales = [_scaled_down(A) for A in matrices]
-    first: list[_Iterates | None] = [None] * len(matrices)
-    if len(matrices) > _paths.ONE_BY_ONE or (n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE):
-        first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
-    # One by one, so that the result of a matrix does not depend on the others in the batch.
-    found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
-    triple, regular, values = found[0]
+    n, entries = T.shape[-1], in_double(T.detach())
+    is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
+    if T.ndim == 2 and not is_large:
+        triple, regular, values = _of_one(entries, _scaled_down(entries), None, height, T.dtype)
+    else:
+        matrices = entries.reshape(-1, n, n)
+        scales = [_scaled_down(A) for A in matrices]
+        first: list[_Iterates | None] = [None] * len(matrices)
+        if is_large or len(matrices) > _paths.ONE_BY_ONE:
+            first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
+        # One by one, so that the result of a matrix does not depend on the others in the batch.
+        found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
+        triple, regular, values = found[0]
     if T.ndim > 2:
         stacked = (torch.stack(part) for part in zip(*(triple for triple, *_ in found), strict=True))
         triple = Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in stacked))
