@@ -28,6 +28,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param import _paths
+from spectral_param._context import full_precision
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
@@ -124,6 +125,7 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
     return triple, regular
 
 
+@full_precision
 def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentriple, bool, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n, entries = T.shape[-1], in_double(T.detach())

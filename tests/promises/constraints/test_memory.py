@@ -390,7 +390,7 @@ def test_the_gradient_belongs_to_the_numbers_of_the_read(kind, dtype) -> None:
     expected = gradient(module.weight)
     late = module.weight
     getattr(constraint, name).mul_(2.0)
-    if kind in ("radius", "norm", "Lyapunov"):
+    if kind in ("radius", "tracking", "norm", "Lyapunov"):
         torch.testing.assert_close(gradient(late), expected)
     else:  # The graph of the read is gone, and another one would be that of the present numbers.
         with pytest.raises(RuntimeError, match=r"expected.*got"):
