@@ -28,7 +28,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import full_precision
+from spectral_param._context import is_on_host, precise
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
@@ -40,6 +40,8 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
+# The condition of λ from which on it counts as defective, or double precision loses digits, by the eps of T.
+_MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
 # How many units are tried for a proof.
@@ -125,7 +127,6 @@ def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentri
     return triple, regular
 
 
-@full_precision
 def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentriple, bool, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n, entries = T.shape[-1], in_double(T.detach())
@@ -140,20 +141,16 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentrip
             first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
         found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
-        triple, regular, values = found[0]
-    if T.ndim > 2:
         stacked = (torch.stack(part) for part in zip(*(triple for triple, *_ in found), strict=True))
         triple = Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in stacked))
         regular = all(regular for _, regular, _ in found)
-        values = np.stack([values for *_, values in found])
-    return moved(triple, T.device), regular, values
+        values = np.stack([values for *_, values in found]).reshape(*T.shape[:-2], n)
+    return triple if is_on_host(T) else moved(triple, T.device), regular, values
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
     """Return the triple on a device, in one copy, for which the host does not wait."""
     eigenvalue, u, v = triple
-    if u.device == device:
-        return triple
     n = u.shape[-1]
     packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
     parts = packed.split([1, n, n], dim=-1)
@@ -208,7 +205,7 @@ def _of_one(
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        found = _judged(A, first, height, eps)
+        found = None if first is None else _judged(A, first, height, eps)
         if found is None or not found.is_proven:
             found = _in_double(A, height, eps)
         if not found.is_proven:
@@ -235,20 +232,17 @@ def _in_double(A: Array, height: Height, eps: float) -> _Solution:
         iterates = (
             _iterates(torch.from_numpy(A[None]), height)[0] if is_large else _inverse_iterates(A, height)
         )
-        found = _judged(A, iterates, height, eps)
         # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
         # can undo the first one.
-        if found is not None and found.is_accurate:
-            return found
-    found = _judged(A, _both_vectors(A, height), height, eps)
-    assert found is not None
-    return found
+        if iterates is not None:
+            found = _judged(A, iterates, height, eps)
+            if found.is_accurate:
+                return found
+    return _judged(A, _both_vectors(A, height), height, eps)
 
 
-def _judged(A: Array, found: _Iterates | None, height: Height, eps: float) -> _Solution | None:
+def _judged(A: Array, found: _Iterates, height: Height, eps: float) -> _Solution:
     """Return what is known of a solution, which may be in single precision; A is not."""
-    if found is None:
-        return None
     values, eigenvalue, u, unit = found
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -268,7 +262,7 @@ def _judged(A: Array, found: _Iterates | None, height: Height, eps: float) -> _S
     is_accurate = defect <= rounding * condition and right_defect <= rounding
     is_proven = (
         is_accurate
-        and condition < _most(eps)
+        and condition < _MOST[eps]
         # LAPACK may split a defective eigenvalue by more than a condition shows.
         and (condition < 1e3 or _distance(values, eigenvalue) > eps**0.5)
         # The error of λ is at most the residual of v.
@@ -276,11 +270,6 @@ def _judged(A: Array, found: _Iterates | None, height: Height, eps: float) -> _S
         and modulus > 2 * len(u) * eps
     )
     return _Solution(values, eigenvalue, u, v / condition if is_proven else unit, is_accurate, is_proven)
-
-
-def _most(eps: float) -> float:
-    """Return the condition of λ from which on it counts as defective, or double precision loses digits."""
-    return min(0.1 / eps**0.5, 0.01 / _EPS**0.5)
 
 
 def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
@@ -293,7 +282,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
-    limit = _most(eps)
+    limit = _MOST[eps]
     for turn in range(_BALANCES):
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
@@ -340,7 +329,8 @@ def _times(A: Array, x: Array) -> Array:
     if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
         return A.dot(x)
     columns = torch.from_numpy(x.view(A.dtype).reshape(len(A), -1))
-    product: Array = (torch.from_numpy(A) @ columns).numpy().view(x.dtype)[:, 0]
+    with precise(columns):
+        product: Array = (torch.from_numpy(A) @ columns).numpy().view(x.dtype)[:, 0]
     return product
 
 
