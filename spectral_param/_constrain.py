@@ -266,11 +266,6 @@ def let_reset_renew(owner: nn.Module) -> None:
     for name in RESETS:
         if hasattr(kind, name) and name not in vars(kind):
             setattr(kind, name, _renewing(getattr(kind.__bases__[0], name)))
-    if isinstance(owner, nn.RNNBase):
-        # It reads its weights again if one is another tensor than in the last pass, as a constrained one is
-        # each time, and looks no further than the first such one. So the first pass of a copy would read less
-        # often than the next one, which activation checkpointing takes for an error.
-        kind._update_flat_weights = nn.RNNBase._init_flat_weights
 
 
 def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], None]:

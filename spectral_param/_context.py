@@ -150,13 +150,18 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on the device of a tensor."""
-    device = like.device.type
+    return _autocast_off(like.device.type)
+
+
+def _autocast_off(device: str) -> contextlib.AbstractContextManager[object]:
     # Where autocast does not exist, as on the meta device, it cannot be switched off. torch 2.6 does not
     # compile is_autocast_available.
-    if torch.compiler.is_compiling():
+    if device == "cpu":
+        exists = True
+    elif torch.compiler.is_compiling():
         exists = device != "meta"
     else:
-        exists = device == "cpu" or is_autocast_available(device)
+        exists = is_autocast_available(device)
     if exists and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return _NOTHING
@@ -189,19 +194,20 @@ def precise(like: Tensor) -> contextlib.AbstractContextManager[object]:
     In torch.compile the products follow ``torch.set_float32_matmul_precision``, because a graph cannot change
     that setting.
     """
-    override = _OVERRIDES.get(like.device.type)
+    device = like.device.type
+    override = _OVERRIDES.get(device)
     if (
         override is None
         or torch.compiler.is_compiling()
         or (override.users == 0 and override.read() in (override.value, "none"))
     ):
-        return autocast_off(like)
-    return _both_off(override, like)
+        return _autocast_off(device)
+    return _both_off(override, device)
 
 
 @contextlib.contextmanager
-def _both_off(override: _Override, like: Tensor) -> Iterator[None]:
-    with override(), autocast_off(like):
+def _both_off(override: _Override, device: str) -> Iterator[None]:
+    with override(), _autocast_off(device):
         yield
 
 

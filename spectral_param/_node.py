@@ -23,8 +23,10 @@ class Map(NamedTuple):
     """See :func:`node`."""
 
     value: Tensor
-    pull_back: PullBack | None  # None: to the last input, whose value is the same.
+    pull_back: PullBack
     reference: Callable[..., Tensor]
+    # Whether nobody else may write to the inputs. The node keeps them then, whatever autograd frees.
+    is_private: bool = False
 
 
 class _Node(torch.autograd.Function):
@@ -37,7 +39,9 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, the: Map, *inputs: Tensor) -> Tensor:
         ctx.pull_back, ctx.reference = the.pull_back, the.reference
-        ctx.save_for_backward(*inputs)
+        ctx.kept = inputs if the.is_private else None
+        if not the.is_private:
+            ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         return the.value
 
@@ -47,11 +51,10 @@ class _Node(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         needed = ctx.needs_input_grad[1:]
         recorded = torch.is_grad_enabled() or is_wrapped(G)  # By vmap, which maps torch's operations alone.
-        if ctx.pull_back is None and not recorded:
-            return *(None,) * len(needed), G
         with precise(G):
             if recorded:
-                return None, *differentiated(ctx.reference, ctx.saved_tensors, [G], needed)
+                inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept
+                return None, *differentiated(ctx.reference, inputs, [G], needed)
             return None, *ctx.pull_back(G, needed)
 
 
@@ -70,6 +73,12 @@ def node(value: Tensor, pull_back: PullBack, reference: Callable[..., Tensor], *
         inputs: What the value is differentiated by.
     """
     return attach(Map(value, pull_back, reference), *inputs)
+
+
+def keep(value: Tensor, inputs: tuple[Tensor, ...], reference: Callable[..., Tensor]) -> None:
+    """Tell the node of a value that its inputs are private, and its reference, after it was made."""
+    the: Any = value.grad_fn
+    the.kept, the.reference = inputs, reference
 
 
 def differentiated(

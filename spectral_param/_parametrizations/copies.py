@@ -14,7 +14,6 @@ from torch.nn.utils import parametrize
 # Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
 # has them in its own class, see spectral_param._constrain.
 RESETS = ("reset_parameters", "_reset_parameters")
-METHODS = (*RESETS, "_update_flat_weights")
 
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
@@ -69,6 +68,6 @@ def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
             ]
             if names:
                 give_class(module, shared.__bases__[0], names)
-                for name in METHODS:
+                for name in RESETS:
                     if name in vars(shared):
                         setattr(module.__class__, name, vars(shared)[name])

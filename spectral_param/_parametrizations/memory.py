@@ -6,8 +6,8 @@ A constraint is evaluated once after each change of what its weight depends on:
 - the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
   attribute counts as changed if it is set. What may be edited in place must be a buffer.
 
-Gradients of later reads are summed, and pulled back to the originals once: a loop over time may read the
-weight in each step. The first read, the only one of most networks, does without that sum.
+Gradients of all reads are summed, and pulled back to the originals once: a loop over time may read the weight
+in each step. A read is a copy of the weight of one node, which sums them.
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
@@ -17,6 +17,7 @@ The state is copied before :meth:`Parametrization.find` reads it, for the same r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import operator
 import weakref
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_on_host
-from spectral_param._node import Map, PullBack, attach, differentiated
+from spectral_param._node import Map, PullBack, attach, differentiated, keep
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -54,13 +55,6 @@ class State(NamedTuple):
     buffers: list[Tensor]
 
 
-class _Graph:
-    """The graph of an evaluation, for as long as a read is to be pulled back through it."""
-
-    def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
-        self.weight, self.copies = weight, copies
-
-
 class _Read(NamedTuple):
     """One evaluation: all that it depended on, and what it gave."""
 
@@ -69,25 +63,27 @@ class _Read(NamedTuple):
     state: State  # With copies of its values.
     found: Any  # The result of :meth:`Parametrization.find`.
     weight: Tensor  # Without the graph.
-    needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the next two know of no other.
+    needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the pull-back knows of no other.
     pull_back: PullBack | None  # If the weight is one node.
-    graph: weakref.ref[_Graph] | None  # If not. Reads, and what later ones share, keep it until backward.
 
 
-class _Later:
-    """What later reads of one evaluation share. They keep it alive, through their nodes.
+class _Graph:
+    """The graph of an evaluation that is more than one node."""
 
-    Attributes:
-        read: The evaluation. Another thread may have made a newer one.
-        originals: Not copies: what the gradients are for.
-        needed: Which of them need one.
-        weight: The node to which each read hands its gradient on. Nobody else has it.
-    """
+    def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
+        self.ends: tuple[Tensor, tuple[Tensor, ...]] | None = (weight, copies)
+        self.is_used = False
 
-    read: _Read
-    originals: tuple[Tensor, ...]
+
+@dataclasses.dataclass(eq=False)
+class _Shared:
+    """What reads of one evaluation share: the node at which their gradients are summed."""
+
+    read: _Read  # Another thread may have made a newer one.
+    originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
     needed: tuple[bool, ...]
-    weight: Tensor
+    weight: Tensor  # Of the node. Reads are copies.
+    graph: _Graph | None  # What the node pulls back through, if the weight was computed by more than one.
 
 
 class Memory:
@@ -95,7 +91,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        self.later: weakref.ref[_Later] | None = None
+        # Only the graphs of reads keep it: a hook on an original may know the model, and so this memory.
+        self.shared: Callable[[], _Shared | None] = _nothing
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
@@ -109,48 +106,33 @@ class Memory:
 
         ``context`` is that of :func:`spectral_param._context.plain`.
         """
-        last = self.last
+        last, shared = self.last, self.shared()
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
-        is_later = last is not None and last.marks == marks and _is_current(last, constraint, originals)
-        if last is not None and is_later:
-            graph = None if last.graph is None else last.graph()
-        else:
-            W, last, graph = _evaluated(constraint, originals, marks, context)
+        if last is None or last.marks != marks or not _is_current(last, constraint, originals):
+            if shared is not None and shared.graph is not None and shared.graph.is_used:
+                shared.graph.ends = None  # A loss that the user still has would keep it.
+            W, last, shared = _evaluated(constraint, originals, marks, context)
             self.last = last
             if last is None:
                 self.outputs[id(W)] = W
                 return W
-        W = last.weight.clone(memory_format=torch.contiguous_format)
+            self.shared = _nothing if shared is None else weakref.ref(shared)
         needed = tuple(map(_requires_grad, originals))
         if torch.is_grad_enabled() and any(needed):
-            reference = functools.partial(_evaluated_again, constraint, last)
-            # Only of leaves: after another parametrization, or in meta-learning, they are new at each read.
-            # And hooks on saved tensors would see one more of a later read than of the first one.
-            shares = is_later and all(map(_is_leaf, originals)) and _top_hooks(False) is None
-            later = self.later() if shares and self.later is not None else None
-            if later is not None and (
-                later.read is not last
-                or later.needed != needed
-                or not all(map(_is, later.originals, originals))
+            if (
+                shared is None
+                or shared.read is not last
+                or shared.needed != needed
+                or not all(map(_is, shared.originals, originals))
             ):
-                later = None
-            if later is None:
-                pull_back = last.pull_back
-                if pull_back is None or needed != last.needed:
-                    held = [graph if needed == last.needed else None]
-                    pull_back = functools.partial(_through, held, reference, last.originals)
-                value = last.weight.view_as(last.weight) if shares else W
-                value = attach(Map(value, pull_back, reference), *originals)
-                if shares:
-                    later = _Later()
-                    later.read, later.originals, later.needed, later.weight = last, originals, needed, value
-                    self.later = weakref.ref(later)
-                else:
-                    W = value
-            if later is not None:
-                reference = functools.partial(_evaluated_again, constraint, last, keeps=later)
-                W = attach(Map(W, None, reference), *originals, later.weight)
+                shared = _shared_again(constraint, last, originals, needed)
+                self.shared = weakref.ref(shared)
+            W = shared.weight.clone(memory_format=torch.contiguous_format)
+            of_read: Any = W.grad_fn
+            of_read.metadata[_Shared] = shared
+        else:
+            W = last.weight.clone(memory_format=torch.contiguous_format)
         self.outputs[id(W)] = W
         return W
 
@@ -167,7 +149,12 @@ class Memory:
 
 
 _is = operator.is_
-_requires_grad, _is_leaf = operator.attrgetter("requires_grad"), operator.attrgetter("is_leaf")
+_requires_grad, _grad_fn = operator.attrgetter("requires_grad"), operator.attrgetter("grad_fn")
+_first = operator.itemgetter(0)
+
+
+def _nothing() -> None:
+    """Return None, as a weak reference to what is gone."""
 
 
 def _mark(t: Tensor) -> _Mark:
@@ -208,12 +195,12 @@ def _evaluated(
     originals: tuple[Tensor, ...],
     marks: tuple[_Mark, ...],
     context: AbstractContextManager[object],
-) -> tuple[Tensor, _Read | None, _Graph | None]:
+) -> tuple[Tensor, _Read | None, _Shared | None]:
     """Evaluate the constraint.
 
     Returns:
-        The weight; the read, or None if the weight depends on more than can be seen; and the graph, if one is
-        wanted.
+        The weight; the read, or None if the weight depends on more than can be seen; and what reads share, if
+        a gradient is wanted.
     """
     with _undisturbed(context):
         # Clones with a graph: gradients are pulled back to them, and through them if nothing is remembered.
@@ -225,13 +212,11 @@ def _evaluated(
                 seen = tuple(map(torch.detach, exact))
                 break
         state = state_of(constraint)
-        buffers = [] if state is None else state.buffers
-        if state is not None and buffers:
-            state = state._replace(buffers=[buffer.detach().clone() for buffer in buffers])
+        copied = [] if state is None else list(map(torch.clone, map(torch.detach, state.buffers)))
         found = constraint.find(*seen)
-        if state is not None and buffers:
+        if state is not None:
             # What find has written to a buffer, as a latch, is no edit for a later backward pass.
-            state = state._replace(marks=list(map(_mark, buffers)))
+            state = State(state.structure, list(map(_mark, state.buffers)), copied)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
@@ -244,11 +229,32 @@ def _evaluated(
     if state is None:
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
-    pull_back = _pull_back_of(W, copies)
-    graph = _Graph(W, copies) if pull_back is None and W.requires_grad else None
-    weak = None if graph is None else weakref.ref(graph)
     needed = tuple(map(_requires_grad, copies))
-    return W, _Read(marks, values, state, found, kept, needed, pull_back, weak), graph
+    read = _Read(marks, values, state, found, kept, needed, _pull_back_of(W, copies))
+    if not W.requires_grad:
+        return W, read, None
+    reference = functools.partial(_evaluated_again, constraint, read)
+    graph = None
+    if read.pull_back is None:
+        graph = _Graph(W, copies)
+        pull_back = functools.partial(_through, graph, reference, values)
+        W = attach(Map(kept.view_as(kept), pull_back, reference, is_private=True), *copies)
+    elif W is not copies[0]:
+        keep(W, copies, reference)
+    return W, read, _Shared(read, originals, needed, W, graph)
+
+
+def _shared_again(
+    constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
+) -> _Shared:
+    """Return what reads share when that of the evaluation is gone, or is for other originals."""
+    reference = functools.partial(_evaluated_again, constraint, last)
+    pull_back = last.pull_back
+    if pull_back is None or needed != last.needed:
+        pull_back = functools.partial(_through, None, reference, last.originals)
+    copies = tuple(map(torch.clone, originals))
+    W = attach(Map(last.weight.view_as(last.weight), pull_back, reference, is_private=True), *copies)
+    return _Shared(last, originals, needed, W, None)
 
 
 def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextManager[object]:
@@ -278,11 +284,8 @@ def _pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:
         return _unchanged
     found: Any = value.grad_fn
     pull_back: PullBack | None = getattr(found, "pull_back", None)
-    if pull_back is None or len(found.next_functions) != len(inputs):
+    if pull_back is None or list(map(_grad_fn, inputs)) != list(map(_first, found.next_functions)):
         return None
-    for (before, _), t in zip(found.next_functions, inputs, strict=True):
-        if before is not t.grad_fn:
-            return None
     return pull_back
 
 
@@ -295,25 +298,25 @@ def _as_it_is(t: Tensor) -> Tensor:
 
 
 def _through(
-    held: list[_Graph | None],
+    graph: _Graph | None,
     reference: Callable[..., Tensor],
     values: tuple[Tensor, ...],
     G: Tensor,
     needed: tuple[bool, ...],
 ) -> Sequence[Tensor | None]:
-    """Pull a gradient back through the graph, if it is still held, and else through that of the reference."""
-    graph, held[0] = held[0], None  # As autograd, which frees what it has gone through.
-    if graph is None:
+    """Pull a gradient back through a graph, or through that of the reference where it is gone."""
+    ends = None if graph is None else graph.ends
+    if graph is None or ends is None:
         return differentiated(reference, values, [G], needed)
-    wanted = [t for t, is_needed in zip(graph.copies, needed, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(graph.weight, wanted, G, retain_graph=True, allow_unused=True))
+    graph.is_used = True
+    W, copies = ends
+    wanted = [t for t, is_needed in zip(copies, needed, strict=True) if is_needed]
+    found = iter(torch.autograd.grad(W, wanted, G, retain_graph=True, allow_unused=True))
     return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
-def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor, keeps: _Later | None = None) -> Tensor:
+def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
     """Return the weight of a read once more, with the graph, and what was found then.
-
-    ``keeps`` is what the node of a later read keeps alive.
 
     Raises:
         RuntimeError: If an attribute or a buffer has been changed since.
@@ -325,7 +328,7 @@ def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor, keeps: _L
             "pass, got others: one has been changed since. Change it after backward(), or read the weight "
             "again after the change."
         )
-    W: Tensor = constraint._evaluate(*originals[: len(last.originals)], found=last.found)
+    W: Tensor = constraint._evaluate(*originals, found=last.found)
     return W
 
 

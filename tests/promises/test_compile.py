@@ -240,3 +240,24 @@ def test_recurrence_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(rnn(x)[0], expected)
         torch.testing.assert_close(rnn(x.bfloat16())[0], expected, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")  # Dynamo's own.
+@pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="not in torch 2.6")
+@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SchurForm])
+def test_compiled_autograd_of_several_reads(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6, dtype=torch.float64), "weight", make())
+    trained = [p for p in layer.parameters() if p.requires_grad]
+    for p in trained:
+        p.data.add_(0.01)
+    x = torch.randn(2, 6, dtype=torch.float64)
+
+    def loss():
+        return (layer(x) + layer(2 * x) + layer(3 * x)).square().sum()
+
+    expected = torch.autograd.grad(loss(), trained)
+    torch.compiler.reset()
+    value = loss()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda: value.backward(), backend="eager")()
+    torch.testing.assert_close([p.grad for p in trained], list(expected))

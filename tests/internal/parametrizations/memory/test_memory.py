@@ -103,25 +103,31 @@ def test_a_read_costs_the_same_however_many_weights_are_in_use() -> None:
 
 
 @pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
-def test_the_graph_is_shared_by_reads_and_freed_by_the_last_backward_pass(make) -> None:
-    """As autograd itself frees it, although the user still has the loss."""
+def test_a_graph_that_was_gone_through_ends_with_the_next_evaluation(make) -> None:
+    """Although the user still has the loss, as in most loops."""
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
+    memory = layer.parametrizations.weight[0]._memory
+    losses, graphs = [], []
+    for _ in range(3):
+        for original in layer.parametrizations.weight.parameters(recurse=False):
+            original.data.add_(0.01)
+        losses.append(layer.weight.sum() + layer.weight[0].sum())
+        graphs.append(memory.shared().graph)
+        if len(losses) == 2:
+            losses[0].backward()
+    assert [graph.ends is None for graph in graphs] == [False, False, False]
+    losses[2].backward()
     for original in layer.parametrizations.weight.parameters(recurse=False):
         original.data.add_(0.01)
-    losses = [layer.weight.sum(), layer.weight.sum()]
-    memory = layer.parametrizations.weight[0]._memory
-    for loss in losses:
-        assert memory.last.graph() is not None
-        loss.backward()
-    assert memory.last.graph() is None
+    layer.weight  # noqa: B018
+    assert [graph.ends is None for graph in graphs] == [False, False, True]
 
 
 @pytest.mark.parametrize("make", [sp.SpectralNorm, sp.SpectralRadiusNorm])
 def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make(100.0, mode="at_most"))
     W = layer.weight
-    memory = layer.parametrizations.weight[0]._memory
-    assert memory.last.graph is None
+    assert layer.parametrizations.weight[0]._memory.shared().graph is None
     G = torch.randn_like(W)
     W.backward(G)
     assert torch.equal(layer.parametrizations.weight.original.grad, G)
@@ -129,8 +135,9 @@ def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
 
 def test_a_wide_weight_is_one_node() -> None:
     layer = sp.constrain(torch.nn.Linear(9, 6), "weight", sp.SpectralNorm(0.1))
-    assert layer.weight.requires_grad
-    assert layer.parametrizations.weight[0]._memory.last.graph is None
+    W = layer.weight
+    assert W.requires_grad
+    assert layer.parametrizations.weight[0]._memory.shared().graph is None
 
 
 def test_what_another_thread_read_before_a_change_is_not_shared_after_it(monkeypatch) -> None:
