@@ -29,7 +29,7 @@ def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = {names[i]: value for i, value in enumerate(args[: len(names)])} | kwargs
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
         for name, value in given.items():
             if isinstance(value, np.ndarray):
                 return wrapped(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})

@@ -196,8 +196,13 @@ def _tiny(H: Tensor) -> float:
 def solved(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
     # From the right: half the time of the left with MKL, in single precision from n = 32 on.
-    half = torch.linalg.solve_triangular(L.mH, B.mH, upper=True, left=False)
-    return torch.linalg.solve_triangular(L, half, upper=False, left=False).mH
+    return solved_right(B.mH, L).mH
+
+
+def solved_right(B: Tensor, L: Tensor) -> Tensor:
+    """Return B(LLᴴ)⁻¹."""
+    half = torch.linalg.solve_triangular(L.mH, B, upper=True, left=False)
+    return torch.linalg.solve_triangular(L, half, upper=False, left=False)
 
 
 def _known(X: Tensor, radius: float | Tensor) -> Tensor:
@@ -208,11 +213,12 @@ def _known(X: Tensor, radius: float | Tensor) -> Tensor:
         divisors = _divisors(X)
         for divisor in divisors:
             S = S / divisor
-    Q = K @ S
-    H = plus(Q.mH @ Q, S.mH, S, alpha=0.25)
-    H.diagonal(dim1=-2, dim2=-1).mul_(1 + _enlargement(H)).add_(_tiny(H))
+    Q, adjoint = K @ S, S.mH
+    H = plus(Q.mH @ Q, adjoint, S, alpha=0.25)
+    diagonal = H.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(diagonal, alpha=_enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    V = solved(L, Q.mH @ S)
+    V = solved_right(adjoint @ Q, L)  # Vᴴ: solves are from the right.
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g_K, g_S = _backward(radius * G, K, S, Q, L, V)
@@ -220,15 +226,16 @@ def _known(X: Tensor, radius: float | Tensor) -> Tensor:
             g_S = g_S / divisor
         return (torch.cat([g_K, g_S], dim=-2),)
 
-    return node(radius * V, pull_back, functools.partial(_reference, radius=radius), X)
+    return node(radius * V.mH, pull_back, functools.partial(_reference, radius=radius), X)
 
 
 def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of K and of S, as it was divided, by the formulas at the top."""
-    T = solved(L, G)
-    half = T @ V.mH
+    """Return the gradients of K and of S, as it was divided, by the formulas at the top, for Vᴴ."""
+    adjoint = solved_right(G.mH, L)
+    T = adjoint.mH
+    half = T @ V
     N = half + half.mH
-    g_Q = plus(S @ T.mH, Q, N, alpha=-1.0)
+    g_Q = plus(S @ adjoint, Q, N, alpha=-1.0)
     g_S = plus(plus(Q @ T, K.mH, g_Q), S, N, alpha=-0.25)
     return g_Q @ S.mH, g_S
 

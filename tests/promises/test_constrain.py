@@ -788,7 +788,6 @@ def test_a_read_in_inference_mode_leaves_no_graph() -> None:
     torch.testing.assert_close(copy.deepcopy(layer).weight, W)
 
 
-@pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 evaluates each read with a graph")
 def test_all_links_of_a_chain_are_evaluated_once(monkeypatch) -> None:
     chain = [sp.SignPattern(torch.ones(4, 4)), sp.ScaledCayley()]
     rnn = sp.constrain(torch.nn.RNN(2, 4), "weight_hh_l0", chain)
