@@ -632,7 +632,7 @@ CHOICES = (
     Fault(
         "released: the graph of a read stays after its backward pass",
         "spectral_param/_parametrizations/memory.py",
-        "shared.graph.ends = None",
+        "shared.through.graph = None",
         "pass",
         ("tests/internal/parametrizations/memory", "-k", "gone_through"),
     ),

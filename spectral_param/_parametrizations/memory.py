@@ -67,12 +67,27 @@ class _Read(NamedTuple):
     pull_back: PullBack | None  # If the weight is one node.
 
 
-class _Graph:
-    """The graph of an evaluation that is more than one node."""
+class _Through:
+    """Pull a gradient back through the graph of an evaluation, or that of its reference where it is gone."""
 
-    def __init__(self, weight: Tensor, copies: tuple[Tensor, ...]) -> None:
-        self.ends: tuple[Tensor, tuple[Tensor, ...]] | None = (weight, copies)
-        self.is_used = False
+    def __init__(
+        self,
+        reference: Callable[..., Tensor],
+        values: tuple[Tensor, ...],
+        graph: tuple[Tensor, tuple[Tensor, ...]] | None = None,
+    ) -> None:
+        self.reference, self.values = reference, values
+        self.graph, self.is_used = graph, False  # The weight, and the copies that it was computed from.
+
+    def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
+        graph = self.graph
+        if graph is None:
+            return differentiated(self.reference, self.values, [G], needed)
+        self.is_used = True
+        W, copies = graph
+        wanted = [t for t, is_needed in zip(copies, needed, strict=True) if is_needed]
+        found = iter(torch.autograd.grad(W, wanted, G, retain_graph=True, allow_unused=True))
+        return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,7 +98,7 @@ class _Shared:
     originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
     needed: tuple[bool, ...]
     weight: Tensor  # Of the node. Reads are copies.
-    graph: _Graph | None  # What the node pulls back through, if the weight was computed by more than one.
+    through: _Through | None  # How the node pulls back, if the weight was computed by more than one.
 
 
 class Memory:
@@ -110,8 +125,8 @@ class Memory:
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
-            if shared is not None and shared.graph is not None and shared.graph.is_used:
-                shared.graph.ends = None  # A loss that the user still has would keep it.
+            if shared is not None and shared.through is not None and shared.through.is_used:
+                shared.through.graph = None  # A loss that the user still has would keep it.
             W, last, shared = _evaluated(constraint, originals, marks, context)
             self.last = last
             if last is None:
@@ -234,14 +249,13 @@ def _evaluated(
     if not W.requires_grad:
         return W, read, None
     reference = functools.partial(_evaluated_again, constraint, read)
-    graph = None
+    through = None
     if read.pull_back is None:
-        graph = _Graph(W, copies)
-        pull_back = functools.partial(_through, graph, reference, values)
-        W = attach(Map(kept.view_as(kept), pull_back, reference, is_private=True), *copies)
+        through = _Through(reference, values, (W, copies))
+        W = attach(Map(kept.view_as(kept), through, reference, is_private=True), *copies)
     elif W is not copies[0]:
         keep(W, copies, reference)
-    return W, read, _Shared(read, originals, needed, W, graph)
+    return W, read, _Shared(read, originals, needed, W, through)
 
 
 def _shared_again(
@@ -251,7 +265,7 @@ def _shared_again(
     reference = functools.partial(_evaluated_again, constraint, last)
     pull_back = last.pull_back
     if pull_back is None or needed != last.needed:
-        pull_back = functools.partial(_through, None, reference, last.originals)
+        pull_back = _Through(reference, last.originals)
     copies = tuple(map(torch.clone, originals))
     W = attach(Map(last.weight.view_as(last.weight), pull_back, reference, is_private=True), *copies)
     return _Shared(last, originals, needed, W, None)
@@ -295,24 +309,6 @@ def _unchanged(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
 
 def _as_it_is(t: Tensor) -> Tensor:
     return t
-
-
-def _through(
-    graph: _Graph | None,
-    reference: Callable[..., Tensor],
-    values: tuple[Tensor, ...],
-    G: Tensor,
-    needed: tuple[bool, ...],
-) -> Sequence[Tensor | None]:
-    """Pull a gradient back through a graph, or through that of the reference where it is gone."""
-    ends = None if graph is None else graph.ends
-    if graph is None or ends is None:
-        return differentiated(reference, values, [G], needed)
-    graph.is_used = True
-    W, copies = ends
-    wanted = [t for t, is_needed in zip(copies, needed, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(W, wanted, G, retain_graph=True, allow_unused=True))
-    return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
 def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:

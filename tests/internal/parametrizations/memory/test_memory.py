@@ -112,22 +112,22 @@ def test_a_graph_that_was_gone_through_ends_with_the_next_evaluation(make) -> No
         for original in layer.parametrizations.weight.parameters(recurse=False):
             original.data.add_(0.01)
         losses.append(layer.weight.sum() + layer.weight[0].sum())
-        graphs.append(memory.shared().graph)
+        graphs.append(memory.shared().through)
         if len(losses) == 2:
             losses[0].backward()
-    assert [graph.ends is None for graph in graphs] == [False, False, False]
+    assert [each.graph is None for each in graphs] == [False, False, False]
     losses[2].backward()
     for original in layer.parametrizations.weight.parameters(recurse=False):
         original.data.add_(0.01)
     layer.weight  # noqa: B018
-    assert [graph.ends is None for graph in graphs] == [False, False, True]
+    assert [each.graph is None for each in graphs] == [False, False, True]
 
 
 @pytest.mark.parametrize("make", [sp.SpectralNorm, sp.SpectralRadiusNorm])
 def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make(100.0, mode="at_most"))
     W = layer.weight
-    assert layer.parametrizations.weight[0]._memory.shared().graph is None
+    assert layer.parametrizations.weight[0]._memory.shared().through is None
     G = torch.randn_like(W)
     W.backward(G)
     assert torch.equal(layer.parametrizations.weight.original.grad, G)
@@ -137,7 +137,7 @@ def test_a_wide_weight_is_one_node() -> None:
     layer = sp.constrain(torch.nn.Linear(9, 6), "weight", sp.SpectralNorm(0.1))
     W = layer.weight
     assert W.requires_grad
-    assert layer.parametrizations.weight[0]._memory.shared().graph is None
+    assert layer.parametrizations.weight[0]._memory.shared().through is None
 
 
 def test_what_another_thread_read_before_a_change_is_not_shared_after_it(monkeypatch) -> None:
