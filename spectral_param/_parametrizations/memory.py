@@ -60,11 +60,13 @@ class _Read(NamedTuple):
 
     marks: tuple[_Mark, ...]  # Those of the originals.
     originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
+    exact: tuple[Tensor, ...]  # The same as :meth:`Parametrization.constrain` got them.
     state: State  # With copies of its values.
-    found: Any  # The result of :meth:`Parametrization.find`.
-    weight: Tensor  # Without the graph.
+    matrices: Tensor  # The result of :meth:`Parametrization.constrain`, without its graph.
+    weight: Tensor  # The same as PyTorch holds it.
     needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the pull-back knows of no other.
-    pull_back: PullBack | None  # If the weight is one node.
+    pull_back: PullBack | None  # If the matrices are one node.
+    reference: Callable[..., Tensor]  # The matrices once more, with a graph.
 
 
 class _Through:
@@ -97,8 +99,8 @@ class _Shared:
     read: _Read  # Another thread may have made a newer one.
     originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
     needed: tuple[bool, ...]
-    weight: Tensor  # Of the node. Reads are copies.
-    through: _Through | None  # How the node pulls back, if the weight was computed by more than one.
+    weight: Tensor  # A view of the node's value, or that in another precision. Reads are copies.
+    through: _Through | None  # How the node pulls back, if the matrices were computed by more than one.
 
 
 class Memory:
@@ -229,45 +231,46 @@ def _evaluated(
         state = state_of(constraint)
         copied = [] if state is None else list(map(torch.clone, map(torch.detach, state.buffers)))
         found = constraint.find(*seen)
+        constrain: Callable[..., Tensor] = constraint.constrain
+        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+        pull_back, through, matrices = None, None, W.detach()
         if state is not None:
             # What find has written to a buffer, as a latch, is no edit for a later backward pass.
             state = State(state.structure, list(map(_mark, state.buffers)), copied)
-        constrain: Callable[..., Tensor] = constraint.constrain
-        W = constrain(*exact) if found is None else constrain(*exact, found=found)
+            reference = functools.partial(_evaluated_again, constraint, state, found)
+            pull_back = _pull_back_of(W, exact)
+            if W.requires_grad and pull_back is None:
+                through = _Through(reference, seen, (W, exact))
+                W = attach(Map(matrices.view_as(matrices), through, reference, is_private=True), *exact)
+            elif W.requires_grad and W is not exact[0]:
+                keep(W, exact, reference)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
-    kept = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
         # load_state_dict(assign=True) has put other originals in the place of the registered ones.
-        constraint._become_like(kept)
+        constraint._become_like(W)
     if state is None:
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
     needed = tuple(map(_requires_grad, copies))
-    read = _Read(marks, values, state, found, kept, needed, _pull_back_of(W, copies))
-    if not W.requires_grad:
-        return W, read, None
-    reference = functools.partial(_evaluated_again, constraint, read)
-    through = None
-    if read.pull_back is None:
-        through = _Through(reference, values, (W, copies))
-        W = attach(Map(kept.view_as(kept), through, reference, is_private=True), *copies)
-    elif W is not copies[0]:
-        keep(W, copies, reference)
-    return W, read, _Shared(read, originals, needed, W, through)
+    read = _Read(marks, values, seen, state, matrices, W.detach(), needed, pull_back, reference)
+    return W, read, _Shared(read, originals, needed, W, through) if W.requires_grad else None
 
 
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
     """Return what reads share when that of the evaluation is gone, or is for other originals."""
-    reference = functools.partial(_evaluated_again, constraint, last)
     pull_back = last.pull_back
     if pull_back is None or needed != last.needed:
-        pull_back = _Through(reference, last.originals)
-    copies = tuple(map(torch.clone, originals))
-    W = attach(Map(last.weight.view_as(last.weight), pull_back, reference, is_private=True), *copies)
+        pull_back = _Through(last.reference, last.exact)
+    exact = tuple(map(torch.clone, originals))
+    if last.exact is not last.originals:
+        exact = constraint._exact(exact)
+    W = attach(Map(last.matrices.view_as(last.matrices), pull_back, last.reference, is_private=True), *exact)
+    if constraint._layout != PLAIN or W.dtype != originals[0].dtype:
+        W = constraint._as_weight(W, originals[0].dtype)
     return _Shared(last, originals, needed, W, None)
 
 
@@ -311,20 +314,20 @@ def _as_it_is(t: Tensor) -> Tensor:
     return t
 
 
-def _evaluated_again(constraint: Any, last: _Read, *originals: Tensor) -> Tensor:
-    """Return the weight of a read once more, with the graph, and what was found then.
+def _evaluated_again(constraint: Any, before: State, found: Any, *exact: Tensor) -> Tensor:
+    """Return the matrices of a read once more, with the graph, from its state and what was found then.
 
     Raises:
         RuntimeError: If an attribute or a buffer has been changed since.
     """
-    state, before = state_of(constraint), last.state
+    state = state_of(constraint)
     if state is None or not _is_kept(state, before):
         raise RuntimeError(
             f"{type(constraint).__name__}: expected the attributes and buffers of the read in its backward "
             "pass, got others: one has been changed since. Change it after backward(), or read the weight "
             "again after the change."
         )
-    W: Tensor = constraint._evaluate(*originals, found=last.found)
+    W: Tensor = constraint.constrained(exact, found)
     return W
 
 
