@@ -67,8 +67,9 @@ _FACTOR, _INVERT = (
 _TAME = 64.0
 # What the squares of the entries of a small matrix may add up to.
 _SQUARES = 1e30
-# What a solve in double precision may have for a result in single precision.
-_TAME_IN_DOUBLE = 1e8
+# What a solve in double precision may have for a result in single precision, whose gradient has an error that
+# grows as the square of the condition.
+_TAME_IN_DOUBLE = 1e5
 
 
 class Inverse(NamedTuple):
