@@ -7,6 +7,7 @@ those of the reference.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,10 +76,30 @@ def node(value: Tensor, pull_back: PullBack, reference: Callable[..., Tensor], *
     return attach(Map(value, pull_back, reference), *inputs)
 
 
-def keep(value: Tensor, inputs: tuple[Tensor, ...], reference: Callable[..., Tensor]) -> None:
-    """Tell the node of a value that its inputs are private, and its reference, after it was made."""
-    the: Any = value.grad_fn
-    the.kept, the.reference = inputs, reference
+_grad_fn, _first = operator.attrgetter("grad_fn"), operator.itemgetter(0)
+
+
+def pull_back_of(
+    value: Tensor, inputs: tuple[Tensor, ...], reference: Callable[..., Tensor] | None = None
+) -> PullBack | None:
+    """Return how the one node between ``inputs`` and a value pulls back; None if there are more.
+
+    Where the value is the one input, as that of a bound that is not reached, a gradient stays what it is.
+    With a ``reference``, the node takes that, and its inputs are private from now on; see :class:`Map`.
+    """
+    if len(inputs) == 1 and value is inputs[0]:
+        return _unchanged
+    found: Any = value.grad_fn
+    pull_back: PullBack | None = getattr(found, "pull_back", None)
+    if pull_back is None or list(map(_grad_fn, inputs)) != list(map(_first, found.next_functions)):
+        return None
+    if reference is not None:
+        found.kept, found.reference = inputs, reference
+    return pull_back
+
+
+def _unchanged(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
+    return (G,)
 
 
 def differentiated(

@@ -477,6 +477,13 @@ GRADIENTS = (
         promise("constraints/test_memory.py", "pulled_back_once"),
     ),
     Fault(
+        "block-gradient: each block of a block matrix has the gradient of the first one",
+        "spectral_param/_parametrizations/block_triangular.py",
+        "grads += of_block(self._part(G, i, i),",
+        "grads += of_block(self._part(G, 0, 0),",
+        contract("gradients and BlockTriangular"),
+    ),
+    Fault(
         "once: what reads share has no second derivative after the first backward pass",
         "spectral_param/_node.py",
         "inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept",
@@ -485,8 +492,8 @@ GRADIENTS = (
     ),
     Fault(
         "late-hessian: the second derivative of a read is that of the numbers that hold later",
-        "spectral_param/_parametrizations/memory.py",
-        "keep(W, exact, reference)",
+        "spectral_param/_node.py",
+        "found.kept, found.reference = inputs, reference",
         "pass",
         promise("constraints/test_memory.py", "second_derivatives_after"),
     ),

@@ -301,10 +301,9 @@ class Parametrization(nn.Module):
     # Implementation -----------------------------------------------------------------------------------
 
     @full_precision
-    def _evaluate(self, *originals: Tensor, found: Any = None) -> Tensor:
+    def _evaluate(self, *originals: Tensor) -> Tensor:
         """Return the weight of originals as PyTorch holds them."""
-        W = self._as_weight(self.constrained(self._exact(originals), found), originals[0].dtype)
-        return W.contiguous()
+        return self._as_weight(self.constrain(*self._exact(originals)), originals[0].dtype).contiguous()
 
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the originals as :meth:`constrain` gets them."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param._node import node, pull_back_of
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 from spectral_param._parametrizations.foreign import Foreign, count_free, originals_for
 from spectral_param.errors import InManifoldError
@@ -93,10 +94,34 @@ class BlockTriangular(Parametrization):
         return tuple([block.find(*own) for block, own in zip(self._adapted(), owns, strict=True)])
 
     def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
-        """Return the block matrix."""
+        """Return the block matrix, as one node where each block is one."""
         owns, couplings = self._divide(originals)
-        each = zip(self._adapted(), owns, found or (None,) * len(owns), strict=True)
-        return self._assemble([block.constrained(own, known) for block, own, known in each], couplings)
+        diagonal = self._diagonal(owns, found)
+        pull_backs = [None] if found is None else list(map(pull_back_of, diagonal, owns))
+        if len(diagonal) == 1 or None in pull_backs or len({t.dtype for t in (*diagonal, *couplings)}) > 1:
+            return self._assemble(diagonal, couplings)
+        with torch.no_grad():
+            W = self._assemble(diagonal, couplings)
+
+        def pull_back(G: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
+            grads: list[Tensor | None] = []
+            for i, (of_block, own) in enumerate(zip(pull_backs, owns, strict=True)):
+                assert of_block is not None
+                grads += of_block(self._part(G, i, i), needed[len(grads) : len(grads) + len(own)])
+            return grads + list(self._couplings(G))
+
+        def reference(*originals: Tensor) -> Tensor:
+            owns, couplings = self._divide(originals)
+            return self._assemble(self._diagonal(owns, found), couplings)
+
+        return node(W, pull_back, reference, *originals)
+
+    def _diagonal(self, owns: list[tuple[Tensor, ...]], found: tuple[Any, ...] | None) -> list[Tensor]:
+        each: Any = zip(self._adapted(), owns, found or (None,) * len(owns), strict=True)
+        return [
+            block.constrain(*own) if known is None else block.constrain(*own, found=known)
+            for block, own, known in each
+        ]
 
     def _adapted(self) -> list[Parametrization | Foreign]:
         return [block if isinstance(block, Parametrization) else Foreign(block) for block in self.blocks]

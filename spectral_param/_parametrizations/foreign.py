@@ -25,9 +25,13 @@ class Foreign:
     def find(self, *originals: Tensor) -> None:
         """Return None: nothing is known about the module."""
 
-    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
+    def constrain(self, *originals: Tensor) -> Tensor:
         """Return the module's output."""
         return self.module(*originals)
+
+    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
+        """Return the same; nothing is found."""
+        return self.constrain(*originals)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
         """Return ``right_inverse(W)``.

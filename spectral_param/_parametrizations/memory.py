@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_on_host
-from spectral_param._node import Map, PullBack, attach, differentiated, keep
+from spectral_param._node import Map, PullBack, attach, differentiated, pull_back_of
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -166,8 +166,7 @@ class Memory:
 
 
 _is = operator.is_
-_requires_grad, _grad_fn = operator.attrgetter("requires_grad"), operator.attrgetter("grad_fn")
-_first = operator.itemgetter(0)
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 def _nothing() -> None:
@@ -238,12 +237,10 @@ def _evaluated(
             # What find has written to a buffer, as a latch, is no edit for a later backward pass.
             state = State(state.structure, list(map(_mark, state.buffers)), copied)
             reference = functools.partial(_evaluated_again, constraint, state, found)
-            pull_back = _pull_back_of(W, exact)
+            pull_back = pull_back_of(W, exact, reference)
             if W.requires_grad and pull_back is None:
                 through = _Through(reference, seen, (W, exact))
                 W = attach(Map(matrices.view_as(matrices), through, reference, is_private=True), *exact)
-            elif W.requires_grad and W is not exact[0]:
-                keep(W, exact, reference)
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
     like = constraint._buffers["_like"]
@@ -290,24 +287,6 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
     stack.enter_context(context)
     return stack
-
-
-def _pull_back_of(value: Tensor, inputs: tuple[Tensor, ...]) -> PullBack | None:
-    """Return how the one node between ``inputs`` and a value pulls back; None if there are more.
-
-    Where the value is the one input, as that of a bound that is not reached, a gradient stays what it is.
-    """
-    if len(inputs) == 1 and value is inputs[0]:
-        return _unchanged
-    found: Any = value.grad_fn
-    pull_back: PullBack | None = getattr(found, "pull_back", None)
-    if pull_back is None or list(map(_grad_fn, inputs)) != list(map(_first, found.next_functions)):
-        return None
-    return pull_back
-
-
-def _unchanged(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
-    return (G,)
 
 
 def _as_it_is(t: Tensor) -> Tensor:

@@ -140,6 +140,13 @@ def test_a_wide_weight_is_one_node() -> None:
     assert layer.parametrizations.weight[0]._memory.shared().through is None
 
 
+def test_the_recurrent_matrix_of_enrnn_is_one_node() -> None:
+    (cell,) = sp.nn.ENRNN(6, 4, 3).cells
+    W = cell.weight_hh
+    assert W.requires_grad
+    assert cell.parametrizations.weight_hh[0]._memory.shared().through is None
+
+
 def test_what_another_thread_read_before_a_change_is_not_shared_after_it(monkeypatch) -> None:
     """The thread has found the last read to be current, and goes on after the change."""
     torch.manual_seed(0)
