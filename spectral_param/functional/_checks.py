@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = {**dict(zip(names[: len(args)], args[: len(names)], strict=True)), **kwargs}
         for name, value in given.items():
             if isinstance(value, np.ndarray):
                 return wrapped(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
@@ -67,8 +67,8 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
 def check_choices(**arguments: tuple[Any, Any]) -> dict[str, Any]:
     """Return the values of the arguments; raise unless each is one of those that its ``Literal`` allows."""
     for name, (value, allowed) in arguments.items():
-        if value not in get_args(allowed):
-            raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value!r}.")
+        if value not in allowed.__args__:
+            raise ValueError(f"{name}: expected one of {', '.join(allowed.__args__)}, got {value!r}.")
     return {name: value for name, (value, _) in arguments.items()}
 
 
