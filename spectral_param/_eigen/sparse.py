@@ -267,7 +267,7 @@ def _proven(S: _Power, V: Array, U: Array, rng: np.random.Generator) -> float | 
     r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
     left = (rows @ inverse).conj().T
     s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
-    limit = proof.largest_bound_with_ties(theta / leader, r * s / leader**2, TOLERANCE)
+    limit = proof.largest_bound(theta / leader, r * s / leader**2, TOLERANCE, is_simple=False)[-1]
     expected, most = _expected(np.abs(theta), len(V)), PRODUCTS / S.exponent
     if expected > most:
         return None
