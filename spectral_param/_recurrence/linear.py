@@ -93,8 +93,8 @@ def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, 
     return _Response(powers, rows)
 
 
-def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
-    """Run the recurrence 2^top steps at a time; by default top is :func:`exponent`.
+def rnn_linear(cell: Cell, rows: Rows, top: int) -> Result | None:
+    """Run the recurrence 2^top steps at a time; see :func:`exponent`.
 
     Where the loop gives infinity, for instance for infinite inputs, this function may give NaN.
 
@@ -102,9 +102,7 @@ def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
         None if a power of W overflows, although the states may be finite.
     """
     U, W, b, _ = cell
-    top = exponent(cell, rows) if top is None else top
     assert isinstance(W, Tensor)
-    assert top is not None
     with precise(rows.x):
         response = _response(U, W, b, top)
         if not response.is_finite():
