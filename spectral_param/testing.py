@@ -802,28 +802,12 @@ def _with_outside(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return case.outside is not None
 
 
-def _far(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return case.holds_far
-
-
 def _with_start(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return isinstance(case.make(shape), Parametrization)
 
 
 def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return dtype in (torch.float64, torch.complex128)
-
-
-def _in_float32(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return dtype == torch.float32
-
-
-def _in_single_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return dtype in (torch.float32, torch.complex64)
-
-
-def _in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return len(shape) > 2
 
 
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
@@ -902,7 +886,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
-    _check(check_large_originals, "dtype mode", _far),
+    _check(check_large_originals, "dtype mode", lambda case, shape, dtype: case.holds_far),
     _check(check_gradients, "shape dtype mode few", _in_double_precision),
     _check(check_state_dict, "mode once"),
     _check(check_deepcopy, ""),
@@ -912,16 +896,16 @@ CHECKS: tuple[Check, ...] = (
     _check(check_cached, ""),
     _check(check_repeated_reads, "mode"),
     _check(check_averaging, "mode once"),
-    _check(check_half_and_back, "mode", _in_single_precision),
+    _check(check_half_and_back, "mode", lambda case, shape, dtype: dtype.to_real() == torch.float32),
     _check(check_write_during_a_read, "mode once", _with_start),
     _check(check_gradient_of_the_read, "mode once"),
     _check(check_torch_func, "shape gates"),
     _check(check_compile, "once"),
     _check(check_export, "once"),
     _check(check_autocast, ""),
-    _check(check_bfloat16, "gates", _in_float32),
+    _check(check_bfloat16, "gates", lambda case, shape, dtype: dtype == torch.float32),
     _check(check_nan, "dtype mode"),
-    _check(check_nan_in_a_batch, "shape dtype mode", _in_a_batch),
+    _check(check_nan_in_a_batch, "shape dtype mode", lambda case, shape, dtype: len(shape) > 2),
     _check(check_bad_input, ""),
     _check(check_random_state, ""),
 )

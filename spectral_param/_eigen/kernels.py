@@ -155,15 +155,10 @@ def _moves(D: Tensor, points: Tensor) -> Tensor:
     axes = points.shape[-1]
     rows = D.flatten(-axes).flatten(0, 1).mT
     inner = to_double(rows @ rows.mH).cpu().to(torch.complex128)
-    wave = torch.exp(-1j * (points @ _taps(D, axes).mT))  # (P, Q)
+    wave = torch.exp(-1j * (points @ symbol.taps(D, axes).mT))  # (P, Q)
     square = ((wave @ inner) * wave.conj()).sum(dim=-1).real
     error = _SUMMED * len(inner) * float(inner.diagonal().real.sum())
     return 1.001 * (square.clamp(min=0) + error).sqrt()
-
-
-def _taps(K: Tensor, axes: int) -> Tensor:
-    """Return the positions q of the taps, (Q, axes)."""
-    return symbol.product([torch.arange(q, dtype=torch.float64) for q in K.shape[-axes:]])
 
 
 class _Search:
@@ -314,7 +309,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
 
     Of r and -r there is one, and C_0 is halved.
     """
-    n, taps = K.shape[0], _taps(K, axes)
+    n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)

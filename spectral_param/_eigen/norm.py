@@ -141,19 +141,19 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz]
         found = _ritz(T, V, S, edge)
         if found is None:
             return None, None, lost
-        audit = _audit(found, edge, degree, T)
-        worn = _worn(audit.upper, found.theta[0], T)
+        outside, second, upper, next_edge = _audit(found, edge, degree, T)
+        worn = _worn(upper, found.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
         factor = 1.0 if is_stale or worn > WORN else 0.0
         if is_stale and worn <= 1:
             factor = proof.chebyshev(found.theta[0] / edge, degree)
-        edge = audit.edge
+        edge = next_edge
         degree, is_stale = _plan(found, edge, factor, T)
         is_stale = is_stale or worn > WORN
         if worn <= 1:
             degree = min(degree, DEGREES)
-            kept = State(V, state.step, degree, is_stale, edge, audit.outside, audit.second)
-            return _of_block(T, V, found, audit.upper), None, kept
+            kept = State(V, state.step, degree, is_stale, edge, outside, second)
+            return _of_block(T, V, found, upper), None, kept
         if degree > DEGREES:
             break
         start, is_stale = _refreshed(V, found, S), True
@@ -239,28 +239,13 @@ class _Ritz(NamedTuple):
         return self.outside + along.conj().T @ along
 
 
-class _Audit(NamedTuple):
-    """What p(G) Z shows.
-
-    Attributes:
-        outside: The root of b of (2).
-        second: The bound of :func:`_second`.
-        upper: The bound of (3).
-        edge: a for the next polynomial.
-    """
-
-    outside: float
-    second: float
-    upper: float
-    edge: float
-
-
 def _worn(upper: float, top: float, T: Tensor) -> float:
     """Return the distance of a bound from θ₁ relative to the allowed one."""
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
-def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
+def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, float, float]:
+    """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
     # Many Ritz vectors left out make the rest small, but only those that have converged can be used in (3):
@@ -282,7 +267,7 @@ def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
     if not edge < math.inf:
         edge = 0.0
     edge = min(max(edge, theta[min(CUT, len(theta) - 1)], LOWEST * top), top)
-    return _Audit(math.sqrt(b), second, upper, edge)
+    return math.sqrt(b), second, upper, edge
 
 
 def _size(n: int) -> float:

@@ -347,9 +347,7 @@ def _rayleigh_ritz(compression: proof.Compression, rounding: float, dtype: torch
     values, vectors = values.astype(complex), vectors.astype(complex)
     left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
     order = np.argsort(-np.abs(values), kind="stable")
-    first = order[0]
-    if not dtype.is_complex and values[first].imag < 0:
-        first = np.abs(values - values[first].conj()).argmin()
+    first = order[0]  # Of a pair the one in the upper half plane: LAPACK puts that first.
     nearest = np.abs(left_values - values[first].conj()).argmin()
     y, z = vectors[:, first], left_vectors[:, nearest]
     s = np.vdot(z, compression.overlap @ y)
