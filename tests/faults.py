@@ -1776,8 +1776,8 @@ DIAGONAL = (
     Fault(
         "pull: the gradient of the barrier has the rows alone",
         "spectral_param/functional/_diagonal_scaling.py",
-        "_found(2 * (left - right), n",
-        "_found(2 * left, n",
+        "_joined(2 * (left - right), n",
+        "_joined(2 * left, n",
         promise("functional/test_scaled_norm.py"),
     ),
     Fault(
