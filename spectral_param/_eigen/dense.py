@@ -255,14 +255,14 @@ def _judged(A: Array, found: _Solution, height: Height, eps: float) -> _Solution
         u, unit = (_unit(x.astype(np.complex128)) for x in (u, unit))
     s = np.vdot(unit, u)
     v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
-    condition = norm_of(v)  # of λ, since ‖u‖ = 1
+    condition = _norm(v)  # of λ, since ‖u‖ = 1
     Au = _times(A, u)
     if not is_double:
         # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
         quotient = np.vdot(v, Au)
         eigenvalue = complex(quotient if eigenvalue.imag or A.dtype.kind == "c" else quotient.real)
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
-    defect, right_defect = norm_of(_times(A.T, y) - number * y), norm_of(Au - number * u)
+    defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(Au - number * u)
     modulus = abs(eigenvalue) if height == "modulus" else 1.0
     is_accurate = defect <= rounding * condition and right_defect <= rounding
     is_proven = (
@@ -313,7 +313,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
 def _unit(x: Array) -> Array:
     """Return x / ‖x‖; NaN where entries have overflowed."""
     x = x / np.abs(x).max()
-    return x / norm_of(x)
+    return x / _norm(x)
 
 
 def _distance(values: Array, eigenvalue: complex) -> float:
@@ -321,8 +321,7 @@ def _distance(values: Array, eigenvalue: complex) -> float:
     return float(np.sort(np.abs(values - eigenvalue))[1:].min(initial=math.inf))
 
 
-def norm_of(x: Array) -> float:
-    """Return the norm of a vector, or the Frobenius norm of a matrix."""
+def _norm(x: Array) -> float:
     return math.sqrt(np.vdot(x, x).real)
 
 
@@ -383,7 +382,7 @@ def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
             if not 0 < largest < math.inf:
                 return None
             x /= largest
-        x /= norm_of(x)
+        x /= _norm(x)
         found.append(x)
     return _Solution(values, eigenvalue, found[0], found[1])
 

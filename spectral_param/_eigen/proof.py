@@ -101,7 +101,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._eigen.dense import in_double, norm_of
+from spectral_param._eigen.dense import in_double
 from spectral_param._matrices import Array
 
 # p and τ of (1); and for sparse matrices p and c.
@@ -201,7 +201,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     bound, exponent = math.frexp(bound)
     power: Any = in_double(T)
     multiply: Any = np.dot
-    norm: Any = norm_of
+    norm: Any = _frobenius
     if len(power) > _paths.NUMPY_PRODUCT:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
@@ -215,6 +215,10 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
             bound *= bound
             power = multiply(power, power)
     return False
+
+
+def _frobenius(x: Array) -> float:
+    return math.sqrt(np.vdot(x, x).real)
 
 
 # Blocks of any matrix: names as in the derivation at the top --------------------------------------
