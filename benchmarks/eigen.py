@@ -76,7 +76,7 @@ def followed(leaves: list[Tensor]) -> Iterator[Tensor]:
     state = None
     for T in leaves:
         T.grad = None
-        triple, state = tracking.track(T, state)
+        (triple, _), state = tracking.track(T, state)
         rho = known_value(T, triple)
         rho.backward()
         yield rho.detach()
@@ -229,7 +229,7 @@ def against_dense(matrices: list[Tensor], label: str) -> Case:
     def tracked() -> list[float]:
         state, radii = None, []
         for T in matrices:
-            triple, state = tracking.track(T, state)
+            (triple, _), state = tracking.track(T, state)
             radii.append(triple.eigenvalue.abs().item())
         return radii
 

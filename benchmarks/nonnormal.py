@@ -173,10 +173,10 @@ def count(names: list[str], seeds: range, n: int) -> dict[str, int]:
             state, before = None, None
             for matrix in run(name, seed, n):
                 T = torch.from_numpy(matrix).to(dtype)
-                triple, state = tracking.track(T, state)
+                (triple, regular), state = tracking.track(T, state)
                 rho = triple.eigenvalue.abs().item()
                 found["steps"] += 1
-                found["followed"] += state.regular
+                found["followed"] += regular
                 found["leader changed"] += before is not None and abs(rho / before - 1) > 0.02
                 found["wrong"] += is_wrong(T, rho)
                 before = rho

@@ -29,7 +29,7 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
 
 
 def divided(T: Tensor, scale: Tensor) -> Tensor:
-    """Return T/scale, complex entries part by part: their division by a subnormal number gives NaN."""
+    """Return T/scale, complex entries part by part: PyTorch divides them by |scale|², which underflows."""
     if not T.is_complex():
         return T / scale
     parts = torch.view_as_real(T.resolve_conj())

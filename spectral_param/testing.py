@@ -32,6 +32,7 @@ what is run, a :class:`Trial` each: the :data:`CHECKS` that apply, with shapes a
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import itertools
 import warnings
@@ -153,10 +154,10 @@ class Case:
 
     def __post_init__(self) -> None:
         # After dataclasses.replace(case, make=...), too, the defaults are those of the new function.
-        if self.member is None or isinstance(self.member, _Registered):
-            object.__setattr__(self, "member", _Registered(self))
-        if self.violation is None or isinstance(self.violation, _Refused):
-            object.__setattr__(self, "violation", _Refused(self))
+        for name, default in (("member", _registered), ("violation", _refused)):
+            given = getattr(self, name)
+            if given is None or getattr(given, "func", None) is default:
+                object.__setattr__(self, name, functools.partial(default, self))
         names = {str(check) for check in CHECKS}
         unknown = sorted(self.expected_failed_checks.keys() - names)
         if unknown:
@@ -175,29 +176,19 @@ class Case:
         return 1 if shape in self.rectangles else shape[-2] // shape[-1]
 
 
-@dataclass(frozen=True)
-class _Registered:
-    """A member of the set: what registration makes of a random weight."""
-
-    case: Case
-
-    def __call__(self, shape: Shape, dtype: torch.dtype) -> Tensor:
-        return holder(self.case, torch.randn(shape, dtype=dtype)).weight.detach().clone()
+def _registered(case: Case, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Return a member of the set: what registration makes of a random weight."""
+    return holder(case, torch.randn(shape, dtype=dtype)).weight.detach().clone()
 
 
-@dataclass(frozen=True)
-class _Refused:
-    """0 for a weight that can be assigned, infinity for one that is refused."""
-
-    case: Case
-
-    def __call__(self, W: Tensor) -> Tensor:
-        module = holder(self.case, torch.randn_like(W))
-        try:
-            module.weight = W.detach().clone()  # type: ignore[assignment]
-        except InManifoldError:
-            return torch.tensor(torch.inf)
-        return torch.tensor(0.0)
+def _refused(case: Case, W: Tensor) -> Tensor:
+    """Return 0 for a weight that can be assigned, infinity for one that is refused."""
+    module = holder(case, torch.randn_like(W))
+    try:
+        module.weight = W.detach().clone()  # type: ignore[assignment]
+    except InManifoldError:
+        return torch.tensor(torch.inf)
+    return torch.tensor(0.0)
 
 
 class Holder(nn.Module):
@@ -260,6 +251,11 @@ def _largest(X: Tensor) -> float:
 def _assert_close(actual: Tensor, expected: Tensor, atol: float, what: str) -> None:
     error = _largest(actual - expected)
     assert error <= atol, f"{what}: expected agreement to {atol:.1e}, got {error:.1e}"
+
+
+def _assert_all_close(actual: Iterable[Tensor], expected: Iterable[Tensor], atol: float, what: str) -> None:
+    for each, other in zip(actual, expected, strict=True):
+        _assert_close(each, other, atol, what)
 
 
 def _varied(W: Tensor, G: Tensor) -> Tensor:
@@ -486,8 +482,7 @@ def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         first, second = module.weight, module.weight
         assert first is second, "expected one tensor inside parametrize.cached()"
         cached = torch.autograd.grad(_varied(first, G) + _varied(second, G), originals(module))
-    for a, b in zip(plain, cached, strict=True):
-        _assert_close(b, a, 10 * tolerance(dtype, shape[-1]), "gradient inside cached()")
+    _assert_all_close(cached, plain, 10 * tolerance(dtype, shape[-1]), "gradient inside cached()")
 
 
 def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -520,15 +515,14 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     leaves = [t.clone().requires_grad_() for t in tensors]
     eager = torch.autograd.grad(loss(*leaves), leaves)
     _assert_not_zero(eager, shape)
-    for a, b in zip(functional, eager, strict=True):
-        _assert_close(a, b, 100 * tolerance(dtype, shape[-1]), "torch.func.grad")
+    atol = 100 * tolerance(dtype, shape[-1])
+    _assert_all_close(functional, eager, atol, "torch.func.grad")
 
     outputs, directions = parametrization(*leaves), torch.stack([G, G.roll(1)])
     batched = torch.autograd.grad(outputs, leaves, directions, is_grads_batched=True, retain_graph=True)
     for i, direction in enumerate(directions):
         single = torch.autograd.grad(outputs, leaves, direction, retain_graph=True)
-        for a, b in zip(batched, single, strict=True):
-            _assert_close(a[i], b, 100 * tolerance(dtype, shape[-1]), "is_grads_batched")
+        _assert_all_close([a[i] for a in batched], single, atol, "is_grads_batched")
 
     stacked = tuple(torch.stack([t, 0.9 * t + 0.01]) for t in tensors)
     mapped = torch.func.vmap(parametrization)(*stacked)
@@ -551,8 +545,7 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         gradients = torch.autograd.grad(_varied(output, G), originals(module))
         _assert_not_zero(gradients, shape)
         results.append((output, *gradients))
-    for a, b in zip(*results, strict=True):
-        _assert_close(b, a, 100 * tolerance(dtype, shape[-1]), "torch.compile")
+    _assert_all_close(results[1], results[0], 100 * tolerance(dtype, shape[-1]), "torch.compile")
 
 
 def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -596,8 +589,8 @@ def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         gradient = torch.autograd.grad((W * G).abs().sum(), originals(fresh))
     assert W.dtype == dtype, f"expected {dtype} under autocast, got {W.dtype}"
     _assert_close(W, expected, tolerance(dtype, shape[-1]), "weight under autocast")
-    for a, b in zip(gradient, expected_gradient, strict=True):
-        _assert_close(a, b, 100 * tolerance(dtype, shape[-1]), "gradient under autocast")
+    atol = 100 * tolerance(dtype, shape[-1])
+    _assert_all_close(gradient, expected_gradient, atol, "gradient under autocast")
 
 
 def check_bfloat16(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -733,28 +726,10 @@ def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> N
     ):
         module = holder(case, case.member(shape, dtype))
         constraint, tensors = _list_of(module)[0], originals(module)
-        function = getattr(constraint, name)
-
-        def disturbed(
-            *args: Any,
-            function: Any = function,
-            early: bool = early,
-            what: str = what,
-            constraint: nn.Module = constraint,
-            tensors: Any = tensors,
-            **kwargs: Any,
-        ) -> Any:
-            result = None if early else function(*args, **kwargs)
-            for tensor in tensors if what == "originals" else constraint.buffers():
-                if what == "originals":
-                    tensor.data.add_(0.1 * torch.randn_like(tensor))
-                else:
-                    tensor.data.neg_()
-            return function(*args, **kwargs) if early else result
-
         for tensor in tensors:
             tensor.data.add_(0.01 * torch.randn_like(tensor))
-        setattr(constraint, name, disturbed)
+        written = tensors if what == "originals" else list(constraint.buffers())
+        setattr(constraint, name, _disturbed(getattr(constraint, name), early, written))
         with torch.no_grad():
             module.weight  # noqa: B018
         delattr(constraint, name)
@@ -764,6 +739,21 @@ def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> N
         atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, _largest(module.weight.detach()))
         expected = fresh(*(t.detach().clone() for t in tensors))
         _assert_close(module.weight.detach(), expected, atol, f"read after a write to {what} in {name}")
+
+
+def _disturbed(function: Callable[..., Any], early: bool, tensors: Sequence[Tensor]) -> Callable[..., Any]:
+    """Return ``function`` with a write to originals or buffers before or after it."""
+
+    def disturbed(*args: Any, **kwargs: Any) -> Any:
+        result = None if early else function(*args, **kwargs)
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter):
+                tensor.data.add_(0.1 * torch.randn_like(tensor))
+            else:
+                tensor.data.neg_()
+        return function(*args, **kwargs) if early else result
+
+    return disturbed
 
 
 def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -812,28 +802,12 @@ def _with_outside(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return case.outside is not None
 
 
-def _far(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return case.holds_far
-
-
 def _with_start(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return isinstance(case.make(shape), Parametrization)
 
 
 def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return dtype in (torch.float64, torch.complex128)
-
-
-def _in_float32(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return dtype == torch.float32
-
-
-def _in_single_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return dtype in (torch.float32, torch.complex64)
-
-
-def _in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
-    return len(shape) > 2
 
 
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
@@ -912,7 +886,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
-    _check(check_large_originals, "dtype mode", _far),
+    _check(check_large_originals, "dtype mode", lambda case, shape, dtype: case.holds_far),
     _check(check_gradients, "shape dtype mode few", _in_double_precision),
     _check(check_state_dict, "mode once"),
     _check(check_deepcopy, ""),
@@ -922,16 +896,16 @@ CHECKS: tuple[Check, ...] = (
     _check(check_cached, ""),
     _check(check_repeated_reads, "mode"),
     _check(check_averaging, "mode once"),
-    _check(check_half_and_back, "mode", _in_single_precision),
+    _check(check_half_and_back, "mode", lambda case, shape, dtype: dtype.to_real() == torch.float32),
     _check(check_write_during_a_read, "mode once", _with_start),
     _check(check_gradient_of_the_read, "mode once"),
     _check(check_torch_func, "shape gates"),
     _check(check_compile, "once"),
     _check(check_export, "once"),
     _check(check_autocast, ""),
-    _check(check_bfloat16, "gates", _in_float32),
+    _check(check_bfloat16, "gates", lambda case, shape, dtype: dtype == torch.float32),
     _check(check_nan, "dtype mode"),
-    _check(check_nan_in_a_batch, "shape dtype mode", _in_a_batch),
+    _check(check_nan_in_a_batch, "shape dtype mode", lambda case, shape, dtype: len(shape) > 2),
     _check(check_bad_input, ""),
     _check(check_random_state, ""),
 )

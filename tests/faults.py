@@ -1783,14 +1783,14 @@ DIAGONAL = (
     Fault(
         "pull: the gradient of the barrier has the rows alone",
         "spectral_param/functional/_diagonal_scaling.py",
-        "_found(2 * (left - right), n",
-        "_found(2 * left, n",
+        "_joined(2 * (left - right), n",
+        "_joined(2 * left, n",
         promise("functional/test_scaled_norm.py"),
     ),
     Fault(
         "room: an estimate of a norm that is too small is taken for its bound",
         "spectral_param/functional/_proven_norm.py",
-        "    while not _is_below(gram, s):",
+        "    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64)):",
         "    while False:",
         ("tests/internal/functional/proven_norm",),
     ),

@@ -20,6 +20,7 @@ Conjugates are taken with ``physical_conj``, for the reason given there.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -66,6 +67,23 @@ class Eigentriple(NamedTuple):
     eigenvalue: Tensor
     right: Tensor
     left: Tensor
+
+
+class Leader(NamedTuple):
+    """The leading eigentriples of matrices, and whether all of them are known to be regular.
+
+    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
+    """
+
+    triple: Eigentriple
+    regular: bool
+
+
+def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
+    """Return the leaders of matrices as those of a batch."""
+    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
+    triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
+    return Leader(triple, all(regular for _, regular in leaders))
 
 
 def height_of(eigenvalue: Any, height: Height) -> Any:
@@ -115,37 +133,33 @@ def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple: 
     plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
     complex128.
     """
-    return leading_eigentriple(T, height)[0]
+    return leading_eigentriple(T, height).triple
 
 
-def leading_eigentriple(T: Tensor, height: Height = "modulus") -> tuple[Eigentriple, bool]:
-    """Return :func:`dominant_eigentriple`, and whether all triples are known to be regular.
-
-    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
-    """
-    triple, regular, _ = leading_eigentriple_and_values(T, height)
-    return triple, regular
+def leading_eigentriple(T: Tensor, height: Height = "modulus") -> Leader:
+    """Return :func:`dominant_eigentriple`, and whether all triples are known to be regular."""
+    return leading_eigentriple_and_values(T, height)[0]
 
 
-def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Eigentriple, bool, Array]:
+def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n, entries = T.shape[-1], in_double(T.detach())
     is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
     if T.ndim == 2 and not is_large:
-        triple, regular, values = _of_one(entries, _scaled_down(entries), None, height, T.dtype)
+        leader, values = _of_one(entries, _scaled_down(entries), None, height, T.dtype)
     else:
         matrices = entries.reshape(-1, n, n)
         scales = [_scaled_down(A) for A in matrices]
-        first: list[_Iterates | None] = [None] * len(matrices)
+        first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
             first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
         found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
-        stacked = (torch.stack(part) for part in zip(*(triple for triple, *_ in found), strict=True))
-        triple = Eigentriple(*(part.view(T.shape[:-2] + part.shape[1:]) for part in stacked))
-        regular = all(regular for _, regular, _ in found)
-        values = np.stack([values for *_, values in found]).reshape(*T.shape[:-2], n)
-    return triple if is_on_host(T) else moved(triple, T.device), regular, values
+        leader = stacked([leader for leader, _ in found], T.shape[:-2])
+        values = np.stack([values for _, values in found]).reshape(*T.shape[:-2], n)
+    if not is_on_host(T):
+        leader = leader._replace(triple=moved(leader.triple, T.device))
+    return leader, values
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
@@ -157,24 +171,15 @@ def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
     return Eigentriple(parts[0][..., 0], parts[1], parts[2])
 
 
-class _Iterates(NamedTuple):
-    """All eigenvalues of a matrix, and the leading one with its unit vectors."""
-
-    values: Array
-    eigenvalue: complex
-    right: Array
-    left: Array
-
-
 class _Solution(NamedTuple):
-    """The same, and what is known of it."""
+    """All eigenvalues of a matrix, the leading one with its unit vectors, and what is known of it."""
 
     values: Array
     eigenvalue: complex
     right: Array
     left: Array
-    is_accurate: bool  # Whether the residuals are rounding errors.
-    is_proven: bool  # Whether λ is proven to be simple and not zero.
+    is_accurate: bool = False  # Whether the residuals are rounding errors.
+    is_proven: bool = False  # Whether λ is proven to be simple and not zero.
 
 
 def _scaled_down(A: Array) -> float:
@@ -192,8 +197,8 @@ def _scaled_down(A: Array) -> float:
 
 
 def _of_one(
-    A: Array, scale: float, first: _Iterates | None, height: Height, dtype: torch.dtype
-) -> tuple[Eigentriple, bool, Array]:
+    A: Array, scale: float, first: _Solution | None, height: Height, dtype: torch.dtype
+) -> tuple[Leader, Array]:
     """Return the triple of one matrix, whether it is regular, and all eigenvalues of A.
 
     Args:
@@ -222,7 +227,7 @@ def _of_one(
         if math.isnan(scale):
             parts = [np.full_like(x, scale) for x in parts]
     triple = Eigentriple(*map(torch.from_numpy, parts))
-    return triple, found.is_proven and is_ordinary, found.values
+    return Leader(triple, found.is_proven and is_ordinary), found.values
 
 
 def _in_double(A: Array, height: Height, eps: float) -> _Solution:
@@ -241,9 +246,9 @@ def _in_double(A: Array, height: Height, eps: float) -> _Solution:
     return _judged(A, _both_vectors(A, height), height, eps)
 
 
-def _judged(A: Array, found: _Iterates, height: Height, eps: float) -> _Solution:
+def _judged(A: Array, found: _Solution, height: Height, eps: float) -> _Solution:
     """Return what is known of a solution, which may be in single precision; A is not."""
-    values, eigenvalue, u, unit = found
+    values, eigenvalue, u, unit, *_ = found
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
     if not is_double:
@@ -334,7 +339,7 @@ def _times(A: Array, x: Array) -> Array:
     return product
 
 
-def _both_vectors(A: Array, height: Height) -> _Iterates:
+def _both_vectors(A: Array, height: Height) -> _Solution:
     """Return the leading eigenvalue with its vectors from LAPACK's ``geev``."""
     if A.dtype.kind == "c":
         values, left, right, failed = _ZGEEV(A)
@@ -348,10 +353,10 @@ def _both_vectors(A: Array, height: Height) -> _Iterates:
     if A.dtype.kind == "f" and imaginary[leader]:
         # The first of a pair, in the upper half plane. The next column has the imaginary parts.
         u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
-    return _Iterates(values, complex(values[leader]), u, v)
+    return _Solution(values, complex(values[leader]), u, v)
 
 
-def _inverse_iterates(A: Array, height: Height) -> _Iterates | None:
+def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
     """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
@@ -379,10 +384,10 @@ def _inverse_iterates(A: Array, height: Height) -> _Iterates | None:
             x /= largest
         x /= _norm(x)
         found.append(x)
-    return _Iterates(values, eigenvalue, *found)
+    return _Solution(values, eigenvalue, found[0], found[1])
 
 
-def _iterates(T: Tensor, height: Height) -> list[_Iterates]:  # (b, n, n)
+def _iterates(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
     """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
@@ -401,7 +406,7 @@ def _iterates(T: Tensor, height: Height) -> list[_Iterates]:  # (b, n, n)
             x = x / x.abs().amax(dim=-2, keepdim=True)
         x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
         found.append(x[..., 0].numpy())
-    return [_Iterates(*each) for each in zip(values.numpy(), eigenvalue[:, 0].tolist(), *found, strict=True)]
+    return [_Solution(*each) for each in zip(values.numpy(), eigenvalue[:, 0].tolist(), *found, strict=True)]
 
 
 def _angles(n: int) -> Array:

@@ -28,7 +28,7 @@ A kernel with one channel on a side, as a depthwise one, has the norms of vector
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from torch import Tensor
 from spectral_param._eigen import proof, symbol
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
 from spectral_param._eigen.singular import Pair, leading_pair, tall
+from spectral_param._eigen.tracking import Cache
 from spectral_param._matrices import to_double
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
@@ -52,23 +53,14 @@ _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 _SUMMED = 1e-5
 
 
-class KernelFollower:
+class KernelFollower(Cache):
     """The leaders of kernels that change little from read to read.
 
-    A cache, as :class:`spectral_param._eigen.tracking.Follower` is. A copy knows nothing.
-
-    Args:
-        solver: ``"dense"`` for LAPACK, with nothing kept; ``"tracking"``; or ``"auto"`` for LAPACK at the
-            leading frequency if the smaller side is below 64.
+    With ``"dense"`` nothing is kept. With ``"auto"`` LAPACK finds the norm at the leading frequency if the
+    smaller side is below 64.
     """
 
-    def __init__(self, solver: Solver) -> None:
-        self.solver: Solver = solver
-        self.least_size = NormFollower(solver).least_size
-        self._each: list[_One] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KernelFollower, (self.solver,)
+    tracked_from = NormFollower.tracked_from
 
     def follow(self, K: Tensor, axes: int) -> symbol.Leader:
         """Return the leader of each kernel.
@@ -86,9 +78,9 @@ class KernelFollower:
         if kernels.shape[1] == 1:
             norms, indices = _of_vectors(kernels[:, 0], points)
         else:
-            if len(self._each) != len(kernels):
-                self._each = [_One(self.solver) for _ in kernels]
-            found = [each.follow(kernel, points) for each, kernel in zip(self._each, kernels, strict=True)]
+            if len(self._states) != len(kernels):
+                self._states = [_One(self.solver) for _ in kernels]
+            found = [each.follow(kernel, points) for each, kernel in zip(self._states, kernels, strict=True)]
             norms, indices = [norm for norm, _ in found], [index for _, index in found]
         pair, bound = stacked(norms, batch)
         return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
@@ -163,15 +155,10 @@ def _moves(D: Tensor, points: Tensor) -> Tensor:
     axes = points.shape[-1]
     rows = D.flatten(-axes).flatten(0, 1).mT
     inner = to_double(rows @ rows.mH).cpu().to(torch.complex128)
-    wave = torch.exp(-1j * (points @ _taps(D, axes).mT))  # (P, Q)
+    wave = torch.exp(-1j * (points @ symbol.taps(D, axes).mT))  # (P, Q)
     square = ((wave @ inner) * wave.conj()).sum(dim=-1).real
     error = _SUMMED * len(inner) * float(inner.diagonal().real.sum())
     return 1.001 * (square.clamp(min=0) + error).sqrt()
-
-
-def _taps(K: Tensor, axes: int) -> Tensor:
-    """Return the positions q of the taps, (Q, axes)."""
-    return symbol.product([torch.arange(q, dtype=torch.float64) for q in K.shape[-axes:]])
 
 
 class _Search:
@@ -322,7 +309,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
 
     Of r and -r there is one, and C_0 is halved.
     """
-    n, taps = K.shape[0], _taps(K, axes)
+    n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)

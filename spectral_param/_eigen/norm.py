@@ -27,7 +27,8 @@ All random numbers come from generators seeded by the step's number.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from torch import Tensor
 from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._eigen.singular import Pair, leading_pair
+from spectral_param._eigen.tracking import Cache
 from spectral_param._matrices import Array, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
@@ -85,6 +87,7 @@ class State(NamedTuple):
         edge: a; 0 if the block means nothing.
         outside: A bound of ‖T (I - VVᴴ)‖ for the block V; 0 if none is known.
         second: A bound of the second largest singular value; 0 if none is known.
+        last: The last matrix, and its norm.
     """
 
     block: Tensor
@@ -94,30 +97,25 @@ class State(NamedTuple):
     edge: float = 0.0
     outside: float = 0.0
     second: float = 0.0
+    last: tuple[Tensor, Norm] | None = None
 
 
-def initial_state(T: Tensor) -> State:  # (m, n)
-    """Return a state in which nothing is known of a matrix like T."""
-    return State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
-
-
-# The matrix of the last call, and its norm.
-Last = tuple[Tensor, Norm]
-
-
-def follow(T: Tensor, state: State, last: Last | None = None) -> tuple[Norm, State]:  # T: (m, n), m ≥ n
-    """Return the norm, and the state for the next call. ``last`` is given if nothing has changed since."""
+def follow(T: Tensor, state: State | None) -> tuple[Norm, State]:  # T: (m, n), m ≥ n
+    """Return the norm, and the state for the next call. A state of another kind of matrix is ignored."""
     T = T.detach().resolve_conj()
+    last = None if state is None else state.last
+    if state is None or last is None or _kind(last[0]) != _kind(T):
+        last, state = None, State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
     state = state._replace(step=state.step + 1)
     norm, best = None, None
     if last is not None:
-        norm, state = _reused(T, state, last)
+        norm, state = _reused(T, state, *last)
     if norm is None:
         norm, best, state = _attempt(T, state)
     if norm is None:
         norm, block = _without_gap(T, state.block, best)
         state = state._replace(block=block)
-    return norm, state
+    return norm, state._replace(last=(T, norm))
 
 
 def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz] | None, State]:
@@ -143,19 +141,19 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz]
         found = _ritz(T, V, S, edge)
         if found is None:
             return None, None, lost
-        audit = _audit(found, edge, degree, T)
-        worn = _worn(audit.upper, found.theta[0], T)
+        outside, second, upper, next_edge = _audit(found, edge, degree, T)
+        worn = _worn(upper, found.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
         factor = 1.0 if is_stale or worn > WORN else 0.0
         if is_stale and worn <= 1:
             factor = proof.chebyshev(found.theta[0] / edge, degree)
-        edge = audit.edge
+        edge = next_edge
         degree, is_stale = _plan(found, edge, factor, T)
         is_stale = is_stale or worn > WORN
         if worn <= 1:
             degree = min(degree, DEGREES)
-            kept = State(V, state.step, degree, is_stale, edge, audit.outside, audit.second)
-            return _of_block(T, V, found, audit.upper), None, kept
+            kept = State(V, state.step, degree, is_stale, edge, outside, second)
+            return _of_block(T, V, found, upper), None, kept
         if degree > DEGREES:
             break
         start, is_stale = _refreshed(V, found, S), True
@@ -163,32 +161,31 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz]
     return None, (V, found), State(V, state.step, edge=edge)
 
 
-def _reused(T: Tensor, state: State, last: Last) -> tuple[Norm | None, State]:
+def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm | None, State]:
     """Return the norm by what the last step knew, or None, and the state."""
-    before, (pair, _) = last
     # The factor covers the rounding errors of the norm.
     move = 1.001 * float(torch.linalg.matrix_norm(T - before))
     outside, second = (old and old + move for old in (state.outside, state.second))
     state = state._replace(outside=outside, second=second)
-    V, sigma, a = state.block, float(pair.value), state.edge
+    V, sigma, a = state.block, float(norm.pair.value), state.edge
     # Where the block is the whole space, its Ritz pairs are exact.
     if V.shape[-1] < T.shape[-1] and 0 < second < sigma:
-        norm = _by_powers(T, pair.vector, second)
-        if norm is not None:
-            return norm, state
+        found = _by_powers(T, norm.pair.vector, second)
+        if found is not None:
+            return found, state
     if state.is_stale:
         return None, state
     state = state._replace(is_stale=True)
     if not 0 < outside**2 < sigma**2 - 0.1 * (sigma**2 - a):
         return None, state
-    found = _ritz(T, V, None, a)
-    if found is None:
+    ritz = _ritz(T, V, None, a)
+    if ritz is None:
         return None, state
-    theta, _, defect, *_ = found
+    theta, _, defect, *_ = ritz
     upper = proof.block_bound(theta, defect, outside**2)
     worn = _worn(upper, theta[0], T)
     state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
-    return (_of_block(T, V, found, upper) if worn <= 1 else None), state
+    return (_of_block(T, V, ritz, upper) if worn <= 1 else None), state
 
 
 def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
@@ -242,28 +239,13 @@ class _Ritz(NamedTuple):
         return self.outside + along.conj().T @ along
 
 
-class _Audit(NamedTuple):
-    """What p(G) Z shows.
-
-    Attributes:
-        outside: The root of b of (2).
-        second: The bound of :func:`_second`.
-        upper: The bound of (3).
-        edge: a for the next polynomial.
-    """
-
-    outside: float
-    second: float
-    upper: float
-    edge: float
-
-
 def _worn(upper: float, top: float, T: Tensor) -> float:
     """Return the distance of a bound from θ₁ relative to the allowed one."""
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
-def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
+def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, float, float]:
+    """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
     # Many Ritz vectors left out make the rest small, but only those that have converged can be used in (3):
@@ -285,7 +267,7 @@ def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> _Audit:
     if not edge < math.inf:
         edge = 0.0
     edge = min(max(edge, theta[min(CUT, len(theta) - 1)], LOWEST * top), top)
-    return _Audit(math.sqrt(b), second, upper, edge)
+    return math.sqrt(b), second, upper, edge
 
 
 def _size(n: int) -> float:
@@ -462,26 +444,10 @@ def _refreshed(V: Tensor, found: _Ritz, S: Tensor) -> Tensor:
     return _beside(_turned(V, found, V.shape[-1] - count), S[:, :count])
 
 
-class NormFollower:
-    """The norms of matrices that change little from read to read.
+class NormFollower(Cache):
+    """The norms of matrices that change little from read to read."""
 
-    A cache, as :class:`spectral_param._eigen.tracking.Follower` is. A copy knows nothing.
-
-    Args:
-        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking where the smaller side is at least 64.
-    """
-
-    def __init__(self, solver: _paths.Solver) -> None:
-        self.solver: _paths.Solver = solver
-        self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_NORM)
-        self._known: list[tuple[State, Last]] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NormFollower, (self.solver,)
-
-    def forget(self) -> None:
-        """Forget the last matrices, as for others that have nothing to do with them."""
-        self._known = []
+    tracked_from = _paths.TRACKED_NORM
 
     def follow(self, T: Tensor) -> Norm:
         """Return the norm of each matrix.
@@ -494,17 +460,12 @@ class NormFollower:
             pair = leading_pair(T)
             return Norm(pair, pair.value)
         matrices = T.reshape(-1, *T.shape[-2:])
-        if len(self._known) != len(matrices) or _kind(self._known[0][1][0]) != _kind(matrices[0]):
-            found = [follow(matrix, initial_state(matrix)) for matrix in matrices]
-        else:
-            found = [follow(matrix, *known) for matrix, known in zip(matrices, self._known, strict=True)]
-        self._known = [(state, (matrix, norm)) for matrix, (norm, state) in zip(matrices, found, strict=True)]
-        if T.ndim == 2:
-            return found[0][0]
-        return stacked([norm for norm, _ in found], T.shape[:-2])
+        states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
+        norms, self._states = zip(*map(follow, matrices, states), strict=True)
+        return norms[0] if T.ndim == 2 else stacked(norms, T.shape[:-2])
 
 
-def stacked(norms: list[Norm], batch: tuple[int, ...]) -> Norm:
+def stacked(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
     """Return the norms of matrices as those of a batch."""
     value, vector, bound = (
         torch.stack(part) for part in zip(*((*each.pair, each.bound) for each in norms), strict=True)

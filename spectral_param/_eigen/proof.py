@@ -230,23 +230,17 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
     return sum(first) / (1 - last) / r if last < 1 else math.inf
 
 
-def largest_bound(theta: Array, products: Array, delta: float) -> Array:
-    """Return the largest M for which (7) proves a simple θ_1, for the first 1, 2, ... of all θ."""
+def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool = True) -> Array:
+    """Return the largest M for which (7) proves ρ, for the first 1, 2, ... of all θ; or also a simple θ_1."""
+    moduli = np.abs(theta)
     with np.errstate(divide="ignore", invalid="ignore"):
-        beyond = products / (1 + delta - np.abs(theta))
-        around = products / (np.abs(theta - theta[0]) - delta)
-    around[0] = products[0] / delta
+        beyond = products / (1 + delta - moduli)
+        around = products / (np.abs(theta - theta[0]) - delta if is_simple else np.abs(1 - delta - moduli))
+    if is_simple:
+        around[0] = products[0] / delta
     sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
     clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
     return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
-
-
-def largest_bound_with_ties(theta: Array, products: Array, delta: float) -> float:
-    """Return the largest M for which (7) proves ρ, whether or not θ_1 is simple."""
-    moduli = np.abs(theta)
-    gaps = np.minimum(1 + delta - moduli, np.abs(1 - delta - moduli))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(1 / max(1e-300, (products / gaps).sum())) if gaps.min() > 0 else 0.0
 
 
 def sparse_resolvent_bound(

@@ -84,16 +84,6 @@ def leading_pair(T: Tensor) -> Pair:
     return Pair(sigma if scale is None else sigma * scale[..., 0, 0].cpu(), v)
 
 
-def _transformed_pair(T: Tensor) -> Pair:
-    """Return the same inside transforms of torch.func, by torch's operations."""
-    scale = power_of_two_scale(T)
-    S = to_double(divided(T, scale))
-    values, vectors = torch.linalg.eigh(S.mH @ S)
-    sigma = values[..., -1].clamp(min=0).sqrt() * scale[..., 0, 0]
-    # Copies: an output of an autograd Function may not be a view.
-    return Pair(sigma.to(T.real.dtype), vectors[..., -1].to(T.dtype, copy=True).contiguous())
-
-
 def recorded_norm(T: Tensor) -> Tensor:
     """Return σ, differentiable once, by torch's operators alone, for a graph that is being recorded."""
     scale = power_of_two_scale(T.detach())
@@ -149,9 +139,9 @@ class _Leading(torch.autograd.Function):
     @staticmethod
     def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
         if sigma is None or v is None:
-            return _transformed_pair(T)
+            sigma, v = leading_pair(T)
         # Autograd attaches the graph to the returned tensors, so they must be new ones.
-        return sigma.detach().clone(), v.detach().clone()
+        return sigma.detach().to(T.device, T.real.dtype, copy=True), v.detach().clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

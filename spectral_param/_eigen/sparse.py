@@ -160,21 +160,19 @@ def _by_perron(T: Any) -> float | None:
 # Ritz values and a proof --------------------------------------------------------------------------
 
 
-class _Power:
-    """A power S of T, never formed: products with a sparse T cost less than to orthogonalise a basis."""
+# Products with a power S of T, or with its adjoint.
+Times = Callable[[Array], Array]
 
-    def __init__(self, T: Any, exponent: int) -> None:
-        self.T, self.adjoint, self.exponent = T, T.conj().T.tocsr(), exponent
 
-    def times(self, x: Array) -> Array:
-        for _ in range(self.exponent):
-            x = self.T @ x
+def _power(T: Any, exponent: int) -> Times:
+    """Return the product with a power that is never formed: a sparse T costs less than a basis."""
+
+    def times(x: Array) -> Array:
+        for _ in range(exponent):
+            x = T @ x
         return x
 
-    def adjoint_times(self, x: Array) -> Array:
-        for _ in range(self.exponent):
-            x = self.adjoint @ x
-        return x
+    return times
 
 
 class _Attempt(NamedTuple):
@@ -191,27 +189,25 @@ ATTEMPTS = (_Attempt(16, 64, 7, 8), _Attempt(40, 200, 31, 8))
 
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
-    S = _Power(T, attempt.power)
+    S, adjoint = _power(T, attempt.power), _power(T.conj().T.tocsr(), attempt.power)
     rng = np.random.default_rng(attempt.power)
-    theta, X = _ritz_pairs(S.times, T, attempt, rng)
+    theta, X = _ritz_pairs(S, T, attempt, rng)
     if not len(theta) or _expected(np.abs(theta), len(X)) > PRODUCTS / attempt.power:
         return None
-    phi, Y = _ritz_pairs(S.adjoint_times, T, attempt, rng)
+    phi, Y = _ritz_pairs(adjoint, T, attempt, rng)
     pairs = _in_both(theta, phi if T.dtype.kind == "f" else phi.conj())
     if not pairs:
         return None
     right, left = (list(index) for index in zip(*pairs, strict=True))
     V, U = _basis(theta[right], X[:, right], T.dtype), _basis(phi[left], Y[:, left], T.dtype)
     try:
-        rho = _proven(S, V, U, rng)
+        rho = _proven(S, adjoint, V, U, PRODUCTS / attempt.power, rng)
     except np.linalg.LinAlgError:  # UᴴV is singular, or H is defective.
         return None
     return None if rho is None else rho ** (1 / attempt.power)
 
 
-def _ritz_pairs(
-    product: Callable[[Array], Array], T: Any, attempt: _Attempt, rng: np.random.Generator
-) -> tuple[Array, Array]:
+def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return converged Ritz values, largest first, and vectors; of a conjugate pair the upper one."""
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
@@ -254,9 +250,11 @@ def _basis(theta: Array, X: Array, dtype: Any) -> Array:
     return np.linalg.qr(X)[0]
 
 
-def _proven(S: _Power, V: Array, U: Array, rng: np.random.Generator) -> float | None:
-    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ; else None."""
-    SV, SU = S.times(V), S.adjoint_times(U)
+def _proven(
+    S: Times, adjoint: Times, V: Array, U: Array, most: float, rng: np.random.Generator
+) -> float | None:
+    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ, by ``most`` products; else None."""
+    SV, SU = S(V), adjoint(U)
     inverse = np.linalg.inv(U.conj().T @ V)
     dual = inverse @ U.conj().T
     theta, Y = np.linalg.eig(dual @ SV)
@@ -267,17 +265,15 @@ def _proven(S: _Power, V: Array, U: Array, rng: np.random.Generator) -> float | 
     r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
     left = (rows @ inverse).conj().T
     s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
-    limit = proof.largest_bound_with_ties(theta / leader, r * s / leader**2, TOLERANCE)
-    expected, most = _expected(np.abs(theta), len(V)), PRODUCTS / S.exponent
+    limit = proof.largest_bound(theta / leader, r * s / leader**2, TOLERANCE, is_simple=False)[-1]
+    expected = _expected(np.abs(theta), len(V))
     if expected > most:
         return None
     z = rng.standard_normal((len(V), proof.FEW))
-    if S.T.dtype.kind == "c":
+    if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     # Up to four times as many, for powers that grow before they decay.
-    M = proof.sparse_resolvent_bound(
-        S.times, z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10)
-    )
+    M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10))
     return leader if M * leader <= limit else None
 
 

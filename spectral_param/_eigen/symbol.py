@@ -82,11 +82,15 @@ def product(ways: list[Tensor]) -> Tensor:
     return torch.stack([x.flatten() for x in torch.meshgrid(*ways, indexing="ij")], dim=-1)
 
 
+def taps(K: Tensor, axes: int) -> Tensor:
+    """Return the positions q of the taps, float64 ``(Q, axes)``."""
+    return product([torch.arange(q, dtype=torch.float64) for q in K.shape[-axes:]])
+
+
 def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., P, axes) -> (..., P, o, i)
     """Return K̂, complex, at the frequencies."""
     axes = frequencies.shape[-1]
-    taps = product([torch.arange(q) for q in K.shape[-axes:]])
-    angle = frequencies @ taps.to(frequencies).mT  # (..., P, Q)
+    angle = frequencies @ taps(K, axes).to(frequencies.device).mT  # (..., P, Q)
     flat = K.flatten(-axes)  # (..., o, i, Q)
     if K.is_complex():
         wave = torch.complex(angle.cos(), -angle.sin()).to(flat)

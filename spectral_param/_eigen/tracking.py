@@ -29,7 +29,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,8 +41,10 @@ from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import (
     Eigentriple,
+    Leader,
     leading_eigentriple,
     leading_eigentriple_and_values,
+    stacked,
 )
 from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
 from spectral_param._matrices import Array
@@ -77,9 +80,6 @@ class State:
         effort: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
         wait: Number of calls to come without an attempt.
-        regular: Whether the last triple is known to be regular; see
-            :func:`~spectral_param._eigen.dense.leading_eigentriple`. A tracked λ is neither zero nor
-            defective.
     """
 
     right: Tensor
@@ -90,7 +90,6 @@ class State:
     effort: float = 1.0
     failures: int = 0
     wait: int = 0
-    regular: bool = False
 
 
 def initial_state(T: Tensor) -> State:
@@ -100,7 +99,7 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
+def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
     """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call.
 
     A state of another size, dtype or device is ignored; None is an initial state.
@@ -115,7 +114,7 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
         found, state = _attempt(T, state, *plan)
         if found is not None:
             return found, state
-    triple, regular, values = leading_eigentriple_and_values(T, "modulus")
+    leader, values = leading_eigentriple_and_values(T, "modulus")
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
@@ -123,7 +122,7 @@ def track(T: Tensor, state: State | None) -> tuple[Eigentriple, State]:
     # gone.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
-    return triple, dataclasses.replace(state, separation=outside, wait=wait, regular=regular)
+    return leader, dataclasses.replace(state, separation=outside, wait=wait)
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
@@ -172,8 +171,8 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eigentriple | None, State]:
-    """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Leader | None, State]:
+    """Track the blocks from the last T to this one. The leader is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
         return None, state
@@ -218,9 +217,9 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Eige
                 separation=ritz.separation,
                 effort=effort,
                 failures=0,
-                regular=_REGULAR[0] < entry < _REGULAR[1],
             )
-            return triple, followed
+            # A tracked λ is neither zero nor defective.
+            return Leader(triple, _REGULAR[0] < entry < _REGULAR[1]), followed
         if failed_audits > 1:
             break
         count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
@@ -348,9 +347,7 @@ def _rayleigh_ritz(compression: proof.Compression, rounding: float, dtype: torch
     values, vectors = values.astype(complex), vectors.astype(complex)
     left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
     order = np.argsort(-np.abs(values), kind="stable")
-    first = order[0]
-    if not dtype.is_complex and values[first].imag < 0:
-        first = np.abs(values - values[first].conj()).argmin()
+    first = order[0]  # Of a pair the one in the upper half plane: LAPACK puts that first.
     nearest = np.abs(left_values - values[first].conj()).argmin()
     y, z = vectors[:, first], left_vectors[:, nearest]
     s = np.vdot(z, compression.overlap @ y)
@@ -454,39 +451,40 @@ def _audit(
 # From read to read ---------------------------------------------------------------------------------
 
 
-class Leader(NamedTuple):
-    """The leading eigentriples of matrices, and whether all of them are regular.
+class Cache:
+    """What is kept of matrices that change little from read to read.
 
-    Regular means: λ is neither zero nor defective, and the matrix is of ordinary size.
-    """
-
-    triple: Eigentriple
-    regular: bool
-
-
-class Follower:
-    """The spectral radius ρ of matrices that change little from read to read.
-
-    A cache: each result is proven, or computed by LAPACK. So what is known from the last matrices changes a
-    result by rounding only, and none of it is saved. A copy and an unpickled follower know nothing.
+    Each result is proven, or computed by LAPACK. So what is known from the last matrices changes a result by
+    rounding only, and none of it is saved. A copy and an unpickled cache know nothing.
 
     Args:
-        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from n = 96 on.
+        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from the size of the class on.
     """
+
+    tracked_from: ClassVar[int]
 
     def __init__(self, solver: _paths.Solver) -> None:
         self.solver: _paths.Solver = solver
-        self.least_size = _paths.FOLLOWED_FROM.get(solver, _paths.TRACKED_RADIUS)
-        self._states: list[State | None] = []
-        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
-        FOLLOWERS[self.handle] = self
+        self.least_size = _paths.FOLLOWED_FROM.get(solver, self.tracked_from)
+        self._states: Sequence[Any] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Follower, (self.solver,)
+        return type(self), (self.solver,)
 
     def forget(self) -> None:
         """Forget the last matrices, as for others that have nothing to do with them."""
         self._states = []
+
+
+class Follower(Cache):
+    """The spectral radius ρ of matrices that change little from read to read."""
+
+    tracked_from = _paths.TRACKED_RADIUS
+
+    def __init__(self, solver: _paths.Solver) -> None:
+        super().__init__(solver)
+        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
+        FOLLOWERS[self.handle] = self
 
     def follow(self, T: Tensor) -> Leader:
         """Return the leader of each matrix.
@@ -495,16 +493,11 @@ class Follower:
             T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
         """
         if T.shape[-1] < self.least_size:
-            return Leader(*leading_eigentriple(T))
+            return leading_eigentriple(T)
         matrices = T.reshape(-1, *T.shape[-2:])
         states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
-        triples, found = zip(*map(track, matrices, states), strict=True)
-        self._states = list(found)
-        if T.ndim == 2:
-            return Leader(triples[0], found[0].regular)
-        parts = (torch.stack(part) for part in zip(*triples, strict=True))
-        triple = Eigentriple(*(part.reshape(T.shape[:-2] + part.shape[1:]) for part in parts))
-        return Leader(triple, all(state.regular for state in found))
+        leaders, self._states = zip(*map(track, matrices, states), strict=True)
+        return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
         """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""

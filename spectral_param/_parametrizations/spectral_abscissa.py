@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
+from spectral_param._eigen.dense import Leader, is_degenerate, leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
-from spectral_param._eigen.tracking import Leader
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
@@ -69,7 +68,7 @@ class SpectralAbscissa(Bounded):
 
     def find(self, T: Tensor) -> Leader:  # type: ignore[override]
         """Return the rightmost eigentriples."""
-        leader = Leader(*leading_eigentriple(T, "real"))
+        leader = leading_eigentriple(T, "real")
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(leader.triple.eigenvalue.real)
         if not leader.regular and not self._warned:

@@ -38,7 +38,7 @@ class _Found(NamedTuple):
     """What a read of a weight finds about T, or about T divided by its extreme size."""
 
     triple: Eigentriple
-    regular: bool  # See :class:`spectral_param._eigen.tracking.Leader`.
+    regular: bool  # See :class:`spectral_param._eigen.dense.Leader`.
     size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
 
 

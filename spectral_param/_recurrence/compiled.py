@@ -51,7 +51,7 @@ def _recurrence(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all states, the last ones, moduli and starts, as ``fused.forward`` does."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
-    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output, differentiable)
+    plan = fused.plan_for(tensors, nonlinearity, list(sizes), checkpoint_every, return_output, differentiable)
     with autocast_off(x):
         states, last, moduli, starts = fused.forward(tensors, plan)
     nothing = [weight_hh.new_empty(0) for _ in range(3)]
@@ -61,19 +61,6 @@ def _recurrence(
         nothing[1] if moduli is None else moduli,
         nothing[2] if starts is None else starts,
     )
-
-
-def _plan(
-    tensors: fused.Tensors,
-    nonlinearity: Any,
-    sizes: Sequence[int],
-    every: int | None,
-    return_output: bool,
-    differentiable: bool = True,
-) -> fused.Plan:
-    x, h0, U, W, b = tensors
-    rows = Rows(x, h0, list(sizes), every, return_output)
-    return fused.plan_for(Cell(U, W, b, nonlinearity), rows, differentiable)
 
 
 @_recurrence.register_fake
@@ -114,7 +101,7 @@ def _recurrence_backward(
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
     tensors = (x, h0, weight_ih, weight_hh, bias)
-    plan = _plan(tensors, nonlinearity, sizes, checkpoint_every, return_output)
+    plan = fused.plan_for(tensors, nonlinearity, list(sizes), checkpoint_every, return_output)
     kept = [t if t.ndim > 1 else None for t in (states, moduli, starts)]
     with autocast_off(x):
         found = fused.backward(tensors, kept, (g_states, g_last), needs, plan)
@@ -146,7 +133,7 @@ def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]
     if torch.is_grad_enabled():
-        plan = _plan(tensors, *ctx.options)
+        plan = fused.plan_for(tensors, *ctx.options)
         with autocast_off(tensors[0]):
             return (*fused.reference_backward(tensors, (g_states, g_last), needs, plan), *nothing[5:])
     found = iter(_recurrence_backward(*ctx.saved_tensors, g_states, g_last, needs, *ctx.options))

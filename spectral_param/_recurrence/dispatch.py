@@ -26,18 +26,12 @@ from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
 from spectral_param.functional._checks import check_tensor, with_arrays
 
 CheckpointEvery = int | Literal["auto"] | None
-Path = Literal["reference", "checkpointed", "fused", "linear", "operator"]
 
 
-def choose(cell: Cell, rows: Rows) -> Path:
-    """Return the path for a cell and rows.
-
-    - ``"fused"``: a named activation, W as a matrix, tensors of one dtype, and no tracer, transform
-      or forward-mode AD.
-    - ``"linear"``: as fused, without an activation, if many steps at a time are faster.
-    - ``"operator"``: the fused path inside torch.compile, as one opaque operator.
-    - ``"checkpointed"``, ``"reference"``: everything else, with and without checkpoints.
-    """
+def run(cell: Cell, rows: Rows) -> Result:
+    """Run a cell over rows, whose shapes are not checked; see :func:`rnn`."""
+    # All but the reference path take a named activation, W as a matrix, tensors of one dtype, and no tracer,
+    # transform or forward-mode AD.
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
     compiled = is_compiled()
@@ -48,29 +42,17 @@ def choose(cell: Cell, rows: Rows) -> Path:
         real = x.is_complex() and cell.nonlinearity == "modrelu"
         fits = b.dtype == (x.real.dtype if real else x.dtype)
     if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
-        eager = ordinary and not compiled
-        return "checkpointed" if eager and rows.checkpoint_every is not None else "reference"
+        with autocast_off(x):
+            if ordinary and not compiled and rows.checkpoint_every is not None:
+                return rnn_checkpointed(cell, rows)
+            output, last = rnn_reference(cell, rows)
+        return output if rows.return_output else None, last
     if compiled:
-        return "operator"
-    # The linear path looks at values, because powers of W may overflow.
-    many = cell.nonlinearity == "identity" and is_on_host(x) and linear.exponent(cell, rows) is not None
-    return "linear" if many else "fused"
-
-
-def run(cell: Cell, rows: Rows) -> Result:
-    """Run a cell over rows, whose shapes are not checked; see :func:`rnn`."""
-    path = choose(cell, rows)
-    if path == "fused":
-        return rnn_fused(cell, rows)
-    if path == "operator":
         return rnn_operator(cell, rows)
-    if path == "linear":
-        return linear.rnn_linear(cell, rows) or rnn_fused(cell, rows)
-    with autocast_off(rows.x):
-        if path == "checkpointed":
-            return rnn_checkpointed(cell, rows)
-        output, last = rnn_reference(cell, rows)
-    return output if rows.return_output else None, last
+    # Without an activation many steps at a time may be faster. Powers of W that overflow give None.
+    top = linear.exponent(cell, rows) if cell.nonlinearity == "identity" and is_on_host(x) else None
+    found = None if top is None else linear.rnn_linear(cell, rows, top)
+    return rnn_fused(cell, rows) if found is None else found
 
 
 @with_arrays

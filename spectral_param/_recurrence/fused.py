@@ -50,7 +50,8 @@ def rnn_fused(cell: Cell, rows: Rows) -> Result:
     assert isinstance(W, Tensor)
     tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    plan = plan_for(cell, rows, differentiable)
+    options = str(cell.nonlinearity), rows.sizes, rows.checkpoint_every, rows.return_output
+    plan = plan_for(tensors, *options, differentiable)
     with autocast_off(rows.x):
         if not differentiable:
             return forward(tensors, plan)[:2]
@@ -87,30 +88,39 @@ class Plan(NamedTuple):
         return [segment.following for segment in self.segments]
 
 
-def plan_for(cell: Cell, rows: Rows, differentiable: bool) -> Plan:
-    """Choose how to run a cell."""
-    W, sizes, every = cell.weight_hh, rows.sizes, rows.checkpoint_every
-    assert isinstance(W, Tensor)
-    n, on_host = W.shape[-1], is_on_host(W)
+Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
+
+
+def plan_for(
+    tensors: Tensors,
+    nonlinearity: str,
+    sizes: list[int],
+    checkpoint_every: int | None,
+    return_output: bool,
+    differentiable: bool = True,
+) -> Plan:
+    """Choose how to run a cell. The options are those of :class:`Cell` and :class:`Rows`."""
+    x, _, _, W, _ = tensors
+    n, on_host, every = W.shape[-1], is_on_host(W), checkpoint_every
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
         and on_host
         and not torch._C._len_torch_dispatch_stack()  # A mode would not see what numpy computes.
         and W.dtype in (torch.float32, torch.float64)
         and every is None
-        and (differentiable or rows.return_output)
+        and (differentiable or return_output)
     )
     if every is None:
         # On other devices one segment, because each segment launches more kernels.
         whole = in_numpy or not on_host
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
-        cast("Named", cell.nonlinearity),
-        [Segment(slice(0, rows.x.shape[0]), rows.x.shape[0], sizes, 0)]
+        cast("Named", nonlinearity),
+        [Segment(slice(0, x.shape[0]), x.shape[0], sizes, 0)]
         if every >= len(sizes)
         else segments(sizes, every),
-        "nothing" if not differentiable else "all" if rows.checkpoint_every is None else "starts",
-        rows.return_output,
+        "nothing" if not differentiable else "all" if checkpoint_every is None else "starts",
+        return_output,
         in_numpy,
     )
 
@@ -121,9 +131,6 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
     A segment has at least n/5 rows, because each segment adds a product of its states to the n x n gradient.
     """
     return max(1, max(2**20 // (n * bytes_of_one), n // 5) // batch)
-
-
-Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
 
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
@@ -198,7 +205,9 @@ def backward(
         if again is not None:
             again.run(x[segment.rows], start, segment.sizes, h, m)
         found.add(segment, x, start, h, m, *grads)
-    return found.x, found.start, found.weight_ih, found.weight_hh, found.bias
+    # Contiguous, as U.
+    g_U = None if found.weight_ih_T is None else found.weight_ih_T.mT.contiguous()
+    return found.x, found.start, g_U, found.weight_hh, found.bias
 
 
 class _Recurrence(torch.autograd.Function):
@@ -323,6 +332,7 @@ class Backward:
     Attributes:
         x: Gradient of x, or None.
         start: Gradient of the states before the earliest segment so far; in the end that of h0, if needed.
+        weight_ih_T: Transpose of the gradient of U, or None.
         weight_hh: Gradient of W, or None.
         bias: Gradient of b, or None.
     """
@@ -340,14 +350,9 @@ class Backward:
         self._delta, self._factor = x.new_empty(room), x.new_empty(room)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
         self.start: Tensor | None = None
-        self._weight_ih_T: Tensor | None = None
+        self.weight_ih_T: Tensor | None = None
         self.weight_hh: Tensor | None = None
         self.bias: Tensor | None = None
-
-    @property
-    def weight_ih(self) -> Tensor | None:
-        """Gradient of U, or None."""
-        return None if self._weight_ih_T is None else self._weight_ih_T.mT.contiguous()
 
     def add(
         self,
@@ -398,7 +403,7 @@ class Backward:
             self.weight_hh = _add_mm(self.weight_hh, delta[first:].mT, previous(h, segment.sizes).conj())
         if self._needs_U:
             # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
-            self._weight_ih_T = _add_mm(self._weight_ih_T, x[segment.rows].mH, delta)
+            self.weight_ih_T = _add_mm(self.weight_ih_T, x[segment.rows].mH, delta)
         if self.x is not None and self._weight_ih is not None:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spectral_param._context import full_precision
+from spectral_param._context import precise
 from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
@@ -41,17 +41,12 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
     # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
     if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
         return None
-    return fastest_exponent(steps, batch, m, n, rows.return_output)
-
-
-def fastest_exponent(steps: int, batch: int, features: int, n: int, return_output: bool) -> int | None:
-    """Return :func:`exponent` for sequences of equal length."""
 
     def cost(j: int) -> int:
         length, stretches = 1 << j, steps >> j
-        response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (features + 1) * n
+        response = j * DOUBLING + 2 * j * n**3 + 2 * (length * n + steps * batch) * (m + 1) * n
         carried = stretches * (STEP + 2 * batch * n * n)
-        again = 2 * SETUP + length * STEP + steps * batch * n * (n + COPY) if return_output else 0
+        again = 2 * SETUP + length * STEP + steps * batch * n * (n + COPY) if rows.return_output else 0
         return SETUP + response + carried + again
 
     one_by_one = steps * (STEP + batch * n * n)
@@ -98,30 +93,25 @@ def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, 
     return _Response(powers, rows)
 
 
-def rnn_linear(cell: Cell, rows: Rows, top: int | None = None) -> Result | None:
-    """Run the recurrence 2^top steps at a time; by default top is :func:`exponent`.
+def rnn_linear(cell: Cell, rows: Rows, top: int) -> Result | None:
+    """Run the recurrence 2^top steps at a time; see :func:`exponent`.
 
     Where the loop gives infinity, for instance for infinite inputs, this function may give NaN.
 
     Returns:
         None if a power of W overflows, although the states may be finite.
     """
-    return _rnn_linear(rows.x, cell, rows, exponent(cell, rows) if top is None else top)
-
-
-@full_precision
-def _rnn_linear(x: Tensor, cell: Cell, rows: Rows, top: int | None) -> Result | None:
     U, W, b, _ = cell
     assert isinstance(W, Tensor)
-    assert top is not None
-    response = _response(U, W, b, top)
-    if not response.is_finite():
-        return None
-    h0 = first_states(cell, rows)
-    with_ones = F.pad(x.unflatten(0, (-1, len(h0))).to(response.rows), (0, 1), value=1.0)
-    if rows.return_output:
-        return _all_states(with_ones, h0, cell, rows, response)
-    return None, _last_state(with_ones, h0.to(response.rows), response).to(h0)
+    with precise(rows.x):
+        response = _response(U, W, b, top)
+        if not response.is_finite():
+            return None
+        h0 = first_states(cell, rows)
+        with_ones = F.pad(rows.x.unflatten(0, (-1, len(h0))).to(response.rows), (0, 1), value=1.0)
+        if rows.return_output:
+            return _all_states(with_ones, h0, cell, rows, response)
+        return None, _last_state(with_ones, h0.to(response.rows), response).to(h0)
 
 
 def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:

@@ -55,11 +55,8 @@ def constant(module: nn.Module) -> float | None:
 
 
 def _linear(module: Any) -> float:
-    return _norm(module.weight)
-
-
-def _norm(W: Tensor) -> float:
-    """Return a bound of the spectral norm of a weight, from above."""
+    """Return a bound of the spectral norm of the weight, from above."""
+    W = module.weight
     _check_weight(W)
     return norm_bound(to_double(W.detach()).cpu().numpy())
 

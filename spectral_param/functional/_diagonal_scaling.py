@@ -154,13 +154,6 @@ def _balanced(W: Any, c: float) -> Array:
     return d
 
 
-class _Found(NamedTuple):
-    """A barrier at one point, with its first and second derivatives for (d, u)."""
-
-    gradient: Array  # (n + 1,)
-    hessian: Array  # (n + 1, n + 1)
-
-
 class _Norm:
     """-log det(I - e^(-u) AᵀA)."""
 
@@ -176,7 +169,8 @@ class _Norm:
         gram.flat[:: len(gram) + 1] += 1
         return _factored(A, gram)
 
-    def derivatives(self, A: Any, F: Array) -> _Found:
+    def derivatives(self, A: Any, F: Array) -> tuple[Array, Array]:
+        """Return the first and second derivatives for (d, u), ``(n + 1,)`` and ``(n + 1, n + 1)``."""
         R = _inverse(F)
         B = _product(A, R)
         L = _product(A, B.T)  # Without the I, and symmetric.
@@ -194,7 +188,7 @@ class _Norm:
         L -= B.T
         L *= 4
         L.flat[:: n + 1] -= 4 * (left + right)
-        return _found(2 * (left - right), n - right.sum(), L, mixed, squares.sum() - right.sum())
+        return _joined(2 * (left - right), n - right.sum(), L, mixed, squares.sum() - right.sum())
 
 
 class _Abscissa:
@@ -209,7 +203,7 @@ class _Abscissa:
         M.flat[:: len(M) + 1] += u
         return _factored(A, M)
 
-    def derivatives(self, A: Array, F: Array) -> _Found:
+    def derivatives(self, A: Array, F: Array) -> tuple[Array, Array]:
         G = _inverse(F)
         N = (A - A.T) / 2
         Q = _product(N, G)
@@ -220,7 +214,7 @@ class _Abscissa:
         G2 = _product(G, G)
         first = (A * G).sum(axis=1) - (A * G).sum(axis=0)
         mixed = (A * G2).sum(axis=0) - (A * G2).sum(axis=1)
-        return _found(first, -np.trace(G), H, mixed, np.trace(G2))
+        return _joined(first, -np.trace(G), H, mixed, np.trace(G2))
 
 
 def _dense(X: Any) -> Array:
@@ -244,20 +238,20 @@ def _inverse(F: Array) -> Array:
     return torch.cholesky_inverse(torch.from_numpy(F)).contiguous().numpy()
 
 
-def _found(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> _Found:
+def _joined(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> tuple[Array, Array]:
     n = len(g)
     hessian = np.empty((n + 1, n + 1))
     hessian[:n, :n] = H
     hessian[:n, n] = hessian[n, :n] = mixed
     hessian[n, n] = H_u
-    return _Found(np.append(g, g_u), hessian)
+    return np.append(g, g_u), hessian
 
 
-def _add_box(found: _Found, d: Array, c: float) -> None:
+def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
     """Add the derivatives of -Σ log(1 - d_i²/c²)."""
     room, n = c**2 - d * d, len(d)
-    found.gradient[:n] += 2 * d / room
-    found.hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
+    gradient[:n] += 2 * d / room
+    hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
@@ -276,11 +270,11 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
     value, factors, x = at(np.append(d, u), t)
     while True:
         for _ in range(_STEPS):
-            found = barrier.derivatives(*factors)
-            found.gradient[n] += t
-            _add_box(found, x[:n], c)
-            step, ahead = _newton(found)
-            decrement = -float(found.gradient @ step)
+            gradient, hessian = barrier.derivatives(*factors)
+            gradient[n] += t
+            _add_box(gradient, hessian, x[:n], c)
+            step, ahead = _newton(gradient, hessian)
+            decrement = -float(gradient @ step)
             if not decrement > 0:  # Rounding.
                 return x[:n], float(x[n])
             moved = _searched(lambda size, x=x, step=step, t=t: at(x + size * step, t), value, decrement)
@@ -311,9 +305,8 @@ def _searched(at: Any, value: float, decrement: float) -> Any:
     return None
 
 
-def _newton(found: _Found) -> tuple[Array, Array]:
-    """Return Newton's step, and the derivative of the minimum for t."""
-    gradient, H = found
+def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:
+    """Return Newton's step, and the derivative of the minimum for t. H is overwritten."""
     n = len(gradient)
     unit = np.sqrt(H.diagonal().clip(1e-300))
     H /= unit

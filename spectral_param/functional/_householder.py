@@ -45,6 +45,7 @@ from torch import Tensor
 from spectral_param._context import full_precision, is_plain, is_traced, solve
 from spectral_param._matrices import identity_like
 from spectral_param._node import matmul, node
+from spectral_param._scale import divided
 from spectral_param.functional._checks import check_lapack_matrix, with_arrays
 
 
@@ -53,12 +54,7 @@ def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
     # Scale the largest entry to 1, so that squares neither overflow nor underflow. The result does not depend
     # on the scale, so the scale may be a constant for derivatives of all orders.
     scale = vectors.detach().abs().amax(dim=-2, keepdim=True)
-    scale = torch.where(scale == 0, 1, scale)
-    if vectors.is_complex():
-        # PyTorch divides complex numbers by way of |scale|², which underflows.
-        scaled = torch.view_as_complex(torch.view_as_real(vectors) / scale[..., None])
-    else:
-        scaled = vectors / scale
+    scaled = divided(vectors, torch.where(scale == 0, 1, scale))
     squared = (scaled * scaled.conj()).real.sum(dim=-2, keepdim=True)
     return scaled / torch.where(squared == 0, 1, squared).sqrt()
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from spectral_param._eigen.proof import is_below
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 
@@ -39,7 +40,8 @@ def norm_bound(A: Any) -> float:  # (m, n)
         return 0.0
     room = (n + 3) ** 2 * _EPS
     s = square * (1 + room)
-    while not _is_below(gram, s):  # The estimate was too small.
+    # As long as the estimate was too small.
+    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64)):
         room *= 4
         s = square * (1 + room)
     return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)
@@ -48,9 +50,3 @@ def norm_bound(A: Any) -> float:  # (m, n)
 def _estimate(gram: Array) -> float:
     """Return about λ_max."""
     return float(np.linalg.eigvalsh(gram)[-1].clip(min=0))
-
-
-def _is_below(gram: Array, s: float) -> bool:
-    M = -gram
-    M.flat[:: len(M) + 1] += s
-    return not bool(torch.linalg.cholesky_ex(torch.from_numpy(M)).info)

@@ -88,6 +88,8 @@ class BlockRNNCell(ConstrainedCell):
         torch.Size([5, 10])
     """
 
+    weight_ih: nn.Parameter | None
+
     def __init__(
         self,
         input_size: int,
@@ -116,21 +118,12 @@ class BlockRNNCell(ConstrainedCell):
                 f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
                 f"Embed the input in {n} dimensions, or take 'linear'."
             )
-        if input_map == "linear":
-            self.weight_ih = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
-        else:
-            self.register_parameter("weight_ih", None)
-        if bias:
-            self.bias = nn.Parameter(torch.empty(n, device=device, dtype=dtype.to_real()))
-        else:
-            self.register_parameter("bias", None)
+        U = torch.empty(n, input_size, device=device, dtype=dtype) if input_map == "linear" else None
+        b = torch.empty(n, device=device, dtype=dtype.to_real()) if bias else None
+        self.register_parameter("weight_ih", None if U is None else nn.Parameter(U))
+        self.register_parameter("bias", None if b is None else nn.Parameter(b))
         self._reset_rest()
         self.constrain_weight_hh(blocks, coupling, init, device, dtype)
-
-    def reset_parameters(self) -> None:
-        """Initialize again: W according to ``init``, U Glorot uniform, b zero."""
-        self._reset_rest()
-        self._reset_weight_hh()
 
     def _reset_rest(self) -> None:
         if self.weight_ih is not None:

@@ -54,6 +54,7 @@ class ConstrainedCell(PicklableModule):
     input_size: int
     hidden_size: int
     weight_hh: Tensor
+    bias: nn.Parameter | None
     #: What :meth:`reset_parameters` initializes itself, though it is constrained.
     _starts_itself = ("weight_hh",)
 
@@ -74,6 +75,11 @@ class ConstrainedCell(PicklableModule):
 
     def reset_parameters(self) -> None:
         """Initialize again as in the constructor, for instance after ``to_empty``."""
+        self._reset_rest()
+        self._reset_weight_hh()
+
+    def _reset_rest(self) -> None:
+        """Initialize all parameters but ``weight_hh``."""
         raise NotImplementedError
 
     @torch.no_grad()

@@ -75,17 +75,10 @@ class GORUCell(ConstrainedCell):
         self.hidden_size = n = whole_number(hidden_size, "hidden_size")
         self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
         self.weight_gates = nn.Parameter(torch.empty(2 * n, n, device=device, dtype=dtype))
-        if bias:
-            self.bias = nn.Parameter(torch.empty(3 * n, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        b = torch.empty(3 * n, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if b is None else nn.Parameter(b))
         self._reset_rest()
         self.constrain_weight_hh([(n, orthogonal)], False, init, device, dtype)
-
-    def reset_parameters(self) -> None:
-        """Initialize again, as in the authors' code."""
-        self._reset_rest()
-        self._reset_weight_hh()
 
     def _reset_rest(self) -> None:
         for weight in (self.weight_ih, self.weight_gates):

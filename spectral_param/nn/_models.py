@@ -20,6 +20,7 @@ from spectral_param._parametrizations import (
 from spectral_param._parametrizations.schur_form import Form
 from spectral_param._parametrizations.skew_exponential import Angles
 from spectral_param._parametrizations.spectral_radius import Mode
+from spectral_param._recurrence.activation import Nonlinearity
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import chosen_dtype
 from spectral_param.functional._givens import Order
@@ -369,9 +370,7 @@ class ORNN(BlockRNN):
         reflections: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        if options.get("nonlinearity") is None:
-            is_complex = chosen_dtype(options.get("dtype")).is_complex
-            options["nonlinearity"] = "modrelu" if is_complex else nn.LeakyReLU(0.1)
+        _set_activation(options, nn.LeakyReLU(0.1))
         super().__init__(input_size, [(hidden_size, Householder(reflections))], num_layers, **options)
 
 
@@ -416,12 +415,16 @@ class SpectralRNN(BlockRNN):
         reflections: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        if options.get("nonlinearity") is None:
-            is_complex = chosen_dtype(options.get("dtype")).is_complex
-            options["nonlinearity"] = "modrelu" if is_complex else "relu"
+        _set_activation(options, "relu")
         super().__init__(
             input_size, [(hidden_size, SingularValues(margin, reflections))], num_layers, **options
         )
+
+
+def _set_activation(options: Options, real: Nonlinearity) -> None:
+    """Set the activation, by default ``real``, and modReLU for a complex dtype."""
+    if options.get("nonlinearity") is None:
+        options["nonlinearity"] = "modrelu" if chosen_dtype(options.get("dtype")).is_complex else real
 
 
 def _make_complex(options: Options, remedy: str | None) -> None:

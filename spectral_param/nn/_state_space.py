@@ -60,6 +60,7 @@ class StateSpaceCell(PicklableModule):
         (torch.Size([5, 3]), torch.Size([5, 8]))
     """
 
+    bias: nn.Parameter | None
     _starts_itself = ("weight_hh",)
 
     def __init__(
@@ -94,7 +95,6 @@ class StateSpaceCell(PicklableModule):
         self.output_size = p = whole_number(output_size, "output_size")
         self.nonlinearity, self.gain, self.radius = nonlinearity, gain, radius
         self.moduli = moduli
-        form = self._form()
         if gain is None:
             A, B, C, D = self._split(self._fresh().to(device, dtype))
             self.weight_hh, self.weight_ih = nn.Parameter(A.clone()), nn.Parameter(B.clone())
@@ -102,11 +102,9 @@ class StateSpaceCell(PicklableModule):
             constrain(self, "weight_hh", LyapunovForm(radius))
         else:
             self.weight = nn.Parameter(torch.empty(n + p, n + m, device=device, dtype=dtype))
-            constrain(self, "weight", form, init="paper")
-        if bias:
-            self.bias: Tensor | None = nn.Parameter(torch.zeros(p, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+            constrain(self, "weight", self._form(), init="paper")
+        b = torch.zeros(p, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if b is None else nn.Parameter(b))
 
     def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return A, B, C and D."""
@@ -199,10 +197,10 @@ class StateSpaceCell(PicklableModule):
 
     def _fresh(self) -> Tensor:
         """Return the weight of a new system, in double precision, of a gain below 1 if none is given."""
-        form, fresh = self._form(), nn.Module()
+        fresh = nn.Module()
         sizes = (self.state_size + self.output_size, self.state_size + self.input_size)
         fresh.weight = nn.Parameter(torch.empty(sizes, dtype=torch.float64, device="cpu"))
-        constrain(fresh, "weight", form, init="paper")
+        constrain(fresh, "weight", self._form(), init="paper")
         weight = fresh.weight
         assert isinstance(weight, Tensor)
         return weight.detach()

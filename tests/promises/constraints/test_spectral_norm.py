@@ -225,6 +225,18 @@ def test_nan_and_infinity_are_passed_on_and_leave_no_trace(shape) -> None:
         assert norm(layer.weight) <= 1 + SINGLE
 
 
+def test_nan_inside_transforms_leaves_the_other_matrices() -> None:
+    T = torch.randn(2, 4, 3)
+    T[0, 1, 2] = torch.nan
+    layer = sp.SpectralNorm()
+    W = torch.func.vmap(layer)(T)
+    assert W[0].isnan().all()
+    torch.testing.assert_close(W[1], layer(T[1]))
+    W, tangent = torch.func.jvp(layer, (T,), (torch.ones_like(T),))
+    assert not W[1].isnan().any()
+    assert not tangent[1].isnan().any()
+
+
 @pytest.mark.parametrize("n", [20, 130])
 def test_resumes_and_takes_the_weight_of_any_checkpoint(n) -> None:
     def trained(layer, steps):

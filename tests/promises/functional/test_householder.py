@@ -127,6 +127,11 @@ def test_nearly_equal_vectors() -> None:
         np.testing.assert_allclose(W, product(vectors.numpy()), atol=1e-12)
 
 
+def test_a_conjugate_view_is_taken_as_its_values_are() -> None:
+    vectors = torch.randn(4, 2, dtype=torch.complex128)
+    torch.testing.assert_close(householder(vectors.conj()), householder(vectors).conj())
+
+
 def test_nan_in_gives_nan_out() -> None:
     for bad in (torch.nan, torch.inf):
         vectors = torch.randn(4, 2)

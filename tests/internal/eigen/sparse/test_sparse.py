@@ -108,8 +108,9 @@ def subspaces(T: np.ndarray, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
 
 
 def proof(T: np.ndarray, V: np.ndarray, U: np.ndarray, power: int = 1) -> float | None:
-    S = sparse._Power(formats.csr_array(T.astype(complex)), power)
-    return sparse._proven(S, V, U, np.random.default_rng(1))
+    A = formats.csr_array(T.astype(complex))
+    S, adjoint = sparse._power(A, power), sparse._power(A.conj().T.tocsr(), power)
+    return sparse._proven(S, adjoint, V, U, sparse.PRODUCTS / power, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("power", [1, 3])

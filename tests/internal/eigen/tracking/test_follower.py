@@ -54,7 +54,7 @@ def test_a_copy_knows_nothing(kind) -> None:
     for clone in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
         assert vars(clone).keys() == vars(original).keys()
         assert clone.solver == "tracking"
-        assert not (clone._states if kind is Follower else clone._known)
+        assert not clone._states
         assert kind is NormFollower or clone.handle != original.handle
 
 
