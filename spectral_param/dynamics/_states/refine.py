@@ -24,7 +24,6 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +53,7 @@ class _Recording(NamedTuple):
 class _Point(NamedTuple):
     """A point, its error, and what its derivatives need."""
 
-    chart: Chart  # of A, with the basis I
+    chart: Chart  # of A
     C: Array
     K: Array
     B: Array
@@ -87,19 +86,19 @@ class Refinement:
 
     def refined(self, start: Start, max_iter: int) -> tuple[float, Innovations]:
         """Return f and the model after at most this many steps from the start."""
-        chart, Q = _own_basis(Chart.of(start.A, self.radius))
+        chart, Q = Chart.of(start.A, self.radius)
         point = self.point(chart, start.C @ Q, Q.T @ start.K, start.noise)
         if point is None:
             # A − KC is unstable after clipping, and A may be with a radius above 1.
-            stable = Chart.of(start.A, min(self.radius, 1.0)).A
-            chart, Q = _own_basis(Chart.of(stable, self.radius))
+            stable, Q = Chart.of(start.A, min(self.radius, 1.0))
+            chart = Chart(stable.T, self.radius)
             point = self.point(chart, start.C @ Q, np.zeros_like(start.K), start.noise)
         assert point is not None
         point = levenberg(point, max_iter, self._expand, self._at, 0, lambda _: _GAIN, _LEAST_DAMPING)
         return point.error, self._model(point)
 
     def _expand(self, point: _Point) -> Expansion[_Point]:
-        chart, Q = _own_basis(point.chart.balanced())
+        chart, Q = point.chart.balanced()
         point = point._replace(
             chart=chart,
             C=point.C @ Q,
@@ -107,16 +106,13 @@ class Refinement:
             B=Q.T @ point.B,
             first=[Q.T @ x for x in point.first],
         )
-        x = np.concatenate([chart.coordinates, point.K.ravel(), point.C.ravel()])
-        least, most = chart.bounds(2 * chart.n * self.p)
-        turns = len(chart.lower[0])
-        return point, x[turns:], (least[turns:], most[turns:]), *self._quadratic(point)
+        x = np.concatenate([chart.x, point.K.ravel(), point.C.ravel()])
+        return point, x, chart.bounds(after=2 * chart.n * self.p), *self._quadratic(point)
 
     def _at(self, point: _Point, x: Array) -> _Point | None:
         n, p = point.chart.n, self.p
         at, K, C = np.split(x, np.cumsum([len(x) - 2 * n * p, n * p]))
-        chart = point.chart.at(np.concatenate([np.zeros(len(point.chart.lower[0])), at]))
-        return self.point(chart, C.reshape(p, n), K.reshape(n, p), point.noise)
+        return self.point(point.chart.at(at), C.reshape(p, n), K.reshape(n, p), point.noise)
 
     # A point ------------------------------------------------------------------------------------------
 
@@ -190,7 +186,6 @@ class Refinement:
         n = chart.n
         white = _whitening(point.noise)
         predictor = point.A - K @ point.C
-        J_A = chart.jacobian()[:, len(chart.lower[0]) :]  # rows j·n + i
         total: Any = 0.0
         for r, e, x in zip(self.recordings, point.residuals, point.first, strict=True):
             rows = len(r.Y)
@@ -200,7 +195,7 @@ class Refinement:
             X = driven_states(predictor, x, driven)[:-1]
             FV = scipy.fft.rfft(np.hstack([X, e]), r.size, axis=0)
             moved = scipy.fft.irfft(FH[:, :, :, None] * FV[:, None, None, :], r.size, axis=0)[:rows]
-            in_A = moved[..., :n].swapaxes(2, 3).reshape(rows, p, n * n) @ J_A
+            in_A = chart.pull(moved[..., :n])
             in_K = moved[..., n:].reshape(rows, p, n * p)
             in_C = -np.einsum("kpij,il->kplj", moved[..., :n], K)
             in_C[:, np.arange(p), np.arange(p)] += X[:, None]
@@ -210,7 +205,7 @@ class Refinement:
             basis, _ = _onto((white @ H[:-1]).reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
-        number = J_A.shape[1] + 2 * n * p
+        number = len(chart.x) + 2 * n * p
         inner, mixed = total[number:-1, number:-1], total[number:-1]
         if len(inner):
             values, vectors = np.linalg.eigh(inner)
@@ -233,13 +228,6 @@ class Refinement:
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
-
-
-def _own_basis(chart: Chart) -> tuple[Chart, Array]:
-    """Return the chart of the triangular matrix in place of that of the whole one, and the basis."""
-    triangular = copy.copy(chart)
-    triangular.Q = np.eye(chart.n)
-    return triangular, chart.Q
 
 
 def _responses(predictor: Array, C: Array, number: int) -> Array:

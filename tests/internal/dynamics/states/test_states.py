@@ -37,22 +37,19 @@ def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(fe
     of = model()
     rows = [recorded(of, 40, seed)[:2] for seed in (1, 2)]
     refinement = Refinement(rows, 1.0, feedthrough, True)
-    chart = Chart.of(of.A, 1.0)
-    C, K = of.C @ chart.Q, chart.Q.T @ of.K
-    chart.Q = np.eye(3)
+    chart, Q = Chart.of(of.A, 1.0)
+    C, K = of.C @ Q, Q.T @ of.K
     # Eliminated are squares of e, whitened by a covariance that is held: its own, after some rounds.
     noise = of.noise
     for _ in range(200):
         point = refinement.point(chart, C, K, noise)
         noise = point.noise
     g, H = refinement._quadratic(point)
-    skipped = len(chart.lower[0])
-    x = np.concatenate([chart.coordinates[skipped:], K.ravel(), C.ravel()])
+    x = np.concatenate([chart.x, K.ravel(), C.ravel()])
 
     def error(moved):
         at, K, C = np.split(moved, np.cumsum([len(x) - 12, 6]))
-        there = chart.at(np.concatenate([np.zeros(skipped), at]))
-        return refinement.point(there, C.reshape(2, 3), K.reshape(3, 2), noise).error
+        return refinement.point(chart.at(at), C.reshape(2, 3), K.reshape(3, 2), noise).error
 
     step = 1e-5  # the error of a central difference is step² or eps / step, both 1e-10, times f of about 100
     found = [(error(x + step * e) - error(x - step * e)) / (2 * step) for e in np.eye(len(x))]
@@ -115,8 +112,8 @@ def test_an_unstable_filter_is_replaced_by_that_of_the_same_noise():
     refinement = Refinement([(Y, U)], 1.0, True, True)
     unstable = of.K + 3.0
     assert np.abs(np.linalg.eigvals(of.A - unstable @ of.C)).max() > 1
-    chart = Chart.of(of.A, 1.0)
-    point = refinement.point(chart, of.C @ chart.Q, chart.Q.T @ unstable, of.noise)
+    chart, Q = Chart.of(of.A, 1.0)
+    point = refinement.point(chart, of.C @ Q, Q.T @ unstable, of.noise)
     assert np.abs(np.linalg.eigvals(point.A - point.K @ point.C)).max() < 1
 
 
