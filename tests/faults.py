@@ -1076,8 +1076,8 @@ FITS = (
     Fault(
         "many-unknowns: the gradient of a large forecast lacks a term",
         "spectral_param/dynamics/_forecast/descent.py",
-        "in_E = inner @ E @ moved.T.T + inner.T @ E @ moved.T",
-        "in_E = inner @ E @ moved.T.T",
+        "in_E = inner @ E @ T.T + inner.T @ E @ T",
+        "in_E = inner @ E @ T.T",
         fault_test("forecast"),
     ),
     Fault(

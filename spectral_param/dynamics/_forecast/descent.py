@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -155,52 +156,67 @@ def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: flo
     The descent ends at a step that gains less than ``gain`` of the error.
     """
     radius = objective.radius
-    point = _point(objective, *Chart.of(A, radius), B)
+    chart, Q = Chart.of(A, radius)
+    point = _Point(objective, chart, Q, B)
     n, m = B.shape
-    turns = n * (n - 1) // 2
     if n * (n + m) > LARGEST_SOLVE:
-        point = _lbfgs(objective, point, 10 * iterations, gain)
+        point = _lbfgs(point, 10 * iterations, gain)
     else:
 
         def expand(point: _Point) -> Expansion[_Point]:
             chart, turn = point.chart.balanced()
             point = dataclasses.replace(point, chart=chart, Q=point.Q @ turn)
-            x = np.concatenate([np.zeros(turns), chart.x, np.zeros(n * m)])
-            return point, x, chart.bounds(turns, n * m), *_quadratic(objective, point)
+            return point, point.x, point.bounds, *_quadratic(point)
 
-        def at(point: _Point, x: Array) -> _Point:
-            turn, in_T, in_B = np.split(x, [turns, n * n])
-            Q = point.Q @ scipy.linalg.expm(_skew(turn, n))
-            return _point(objective, point.chart.at(in_T), Q, point.B + point.Q @ in_B.reshape(m, n).T)
-
-        point = levenberg(point, iterations, expand, at, turns, lambda error: gain * error)
+        turns = n * (n - 1) // 2
+        point = levenberg(point, iterations, expand, _Point.at, turns, lambda error: gain * error)
     # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
     return objective.least((_inside(A, radius), B), (within(point.A, radius), point.B))
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Point:
-    """A = Q T Qᵀ and B, and their error."""
+    """A = Q T Qᵀ and B. The coordinates are Ω, those of T, and Qᵀ times the change of B, by columns."""
 
+    objective: Objective
     chart: Chart  # of T
     Q: Array
     B: Array
-    error: float
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The state matrix."""
         return self.Q @ self.chart.T @ self.Q.T
 
+    @functools.cached_property
+    def error(self) -> float:
+        """The objective."""
+        return self.objective.error(self.A, self.B)
 
-def _point(objective: Objective, chart: Chart, Q: Array, B: Array) -> _Point:
-    return _Point(chart, Q, B, objective.error(Q @ chart.T @ Q.T, B))
+    @property
+    def x(self) -> Array:
+        """Its coordinates."""
+        n = len(self.Q)
+        return np.pad(self.chart.x, (n * (n - 1) // 2, self.B.size))
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """The least and largest value of each coordinate."""
+        n = len(self.Q)
+        return self.chart.bounds(n * (n - 1) // 2, self.B.size)
+
+    def at(self, x: Array) -> _Point:
+        """Return the point at these coordinates."""
+        n, m = self.B.shape
+        _, in_T, in_B = np.split(x, [n * (n - 1) // 2, n * n])
+        Q = self.Q @ scipy.linalg.expm(_rotation(x, n))
+        return _Point(self.objective, self.chart.at(in_T), Q, self.B + self.Q @ in_B.reshape(m, n).T)
 
 
-def _skew(below: Array, n: int) -> Array:
-    """Return the skew-symmetric Ω with these entries below the diagonal."""
+def _rotation(x: Array, n: int) -> Array:
+    """Return the skew-symmetric Ω of these coordinates."""
     Omega = np.zeros((n, n))
-    Omega[np.tril_indices(n, -1)] = below
+    Omega[np.tril_indices(n, -1)] = x[: n * (n - 1) // 2]
     return Omega - Omega.T
 
 
@@ -264,60 +280,56 @@ def levenberg(
     return point
 
 
-def _quadratic(objective: Objective, point: _Point) -> tuple[Array, Array]:
-    """Return gradient and Gauss-Newton matrix in the coordinates Ω, those of the chart, and QᵀB."""
+def _quadratic(point: _Point) -> tuple[Array, Array]:
+    """Return gradient and Gauss-Newton matrix in the coordinates."""
     chart, n = point.chart, len(point.Q)
 
     def pulled(M: Array) -> Array:  # from derivatives by [T B], (..., n(n + m))
         G = M[..., : n * n].reshape(*M.shape[:-1], n, n).swapaxes(-1, -2)
-        turned = G @ chart.T.T - chart.T.T @ G  # T moves by ΩT − TΩ.
-        in_Omega = (turned - turned.swapaxes(-1, -2))[(..., *np.tril_indices(n, -1))]
-        return np.concatenate([in_Omega, chart.pull(G), M[..., n * n :]], axis=-1)
+        in_Omega = G @ chart.T.T - chart.T.T @ G  # T moves by ΩT − TΩ.
+        return np.concatenate([_below(in_Omega), chart.pull(G), M[..., n * n :]], axis=-1)
 
-    g, H = objective.quadratic(point.Q, chart.T, point.Q.T @ point.B)
+    g, H = point.objective.quadratic(point.Q, chart.T, point.Q.T @ point.B)
     return pulled(g), pulled(pulled(H).T)
 
 
-def _lbfgs(objective: Objective, point: _Point, iterations: int, gain: float) -> _Point:
-    """Return the point after L-BFGS-B in the coordinates of the first chart."""
-    if not np.isfinite(point.error) or point.error == 0:
-        return point
-    chart, Q, first = point.chart, point.Q, point.error
-    n, m = point.B.shape
-    turns = n * (n - 1) // 2
+def _below(G: Array) -> Array:
+    """Return derivatives by the entries below the diagonal of Ω, from those by Ω ``(..., n, n)``."""
+    rows, columns = np.tril_indices(G.shape[-1], -1)
+    return G[..., rows, columns] - G[..., columns, rows]
 
-    def parts(x: Array) -> tuple[Array, Chart, Array]:
-        below, in_T, in_B = np.split(x, [turns, n * n])
-        return _skew(below, n), chart.at(in_T), in_B.reshape(n, m)
+
+def _lbfgs(first: _Point, iterations: int, gain: float) -> _Point:
+    """Return the point after L-BFGS-B in the coordinates of the first one."""
+    if not np.isfinite(first.error) or first.error == 0:
+        return first
+    Q, n = first.Q, len(first.Q)
 
     def relative(x: Array) -> tuple[float, Array]:
-        Omega, moved, B = parts(x)
-        E = scipy.linalg.expm(Omega)
-        basis = Q @ E
+        point = first.at(x)
         with np.errstate(over="ignore", invalid="ignore"):
             try:
-                error, G = objective.gradient(basis @ moved.T @ basis.T, B)
+                error, G = point.objective.gradient(point.A, point.B)
             except np.linalg.LinAlgError:
                 error = np.inf
         if not np.isfinite(error):
             return 1e6, np.zeros_like(x)
         # A = Q₀ E T Eᵀ Q₀ᵀ, E = exp Ω. The adjoint of the derivative of exp at Ω is its derivative at Ωᵀ.
-        inner = Q.T @ G[:, :n] @ Q
-        in_E = inner @ E @ moved.T.T + inner.T @ E @ moved.T
-        in_Omega = scipy.linalg.expm_frechet(Omega.T, in_E, compute_expm=False)
-        below = (in_Omega - in_Omega.T)[np.tril_indices(n, -1)]
-        return error / first, np.concatenate([below, moved.pull(E.T @ inner @ E), G[:, n:].ravel()]) / first
+        E, T, inner = Q.T @ point.Q, point.chart.T, Q.T @ G[:, :n] @ Q
+        in_E = inner @ E @ T.T + inner.T @ E @ T
+        in_Omega = scipy.linalg.expm_frechet(_rotation(x, n).T, in_E, compute_expm=False)
+        in_T, in_B = point.chart.pull(E.T @ inner @ E), (Q.T @ G[:, n:]).T.ravel()
+        return error / first.error, np.concatenate([_below(in_Omega), in_T, in_B]) / first.error
 
     found = scipy.optimize.minimize(
         relative,
-        np.concatenate([np.zeros(turns), chart.x, point.B.ravel()]),
+        first.x,
         jac=True,
         method="L-BFGS-B",
-        bounds=scipy.optimize.Bounds(*chart.bounds(turns, n * m)),
+        bounds=scipy.optimize.Bounds(*first.bounds),
         options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-2 * gain},
     )
-    Omega, moved, B = parts(found.x)
-    return _point(objective, moved, Q @ scipy.linalg.expm(Omega), B)
+    return first.at(found.x)
 
 
 # Coordinates -----------------------------------------------------------------------------------------
@@ -400,8 +412,8 @@ class Chart:
         )
         in_d = in_tau * tau_d + in_c * (2 * tau * tau_d - 1) / b
         in_kappa = in_tau * tau_k + in_c * 2 * tau * tau_k / b
-        entries = gradient[(..., *self.entries)]
-        return np.concatenate([entries, in_d, in_kappa, in_b * b - in_c * c], axis=-1)
+        rows, columns = self.entries
+        return np.concatenate([gradient[..., rows, columns], in_d, in_kappa, in_b * b - in_c * c], axis=-1)
 
     def _parts(self, x: Array) -> list[Array]:
         """Return the entries, d, κ and log|b|."""
