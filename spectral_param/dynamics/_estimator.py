@@ -29,8 +29,9 @@ from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
 from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
 from spectral_param.dynamics._selection.held import Fold, folds_of
-from spectral_param.dynamics._states.fit import Options, result
+from spectral_param.dynamics._states.fit import result
 from spectral_param.dynamics._states.held import fit_states
+from spectral_param.dynamics._states.model import Options
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 

@@ -11,8 +11,9 @@ from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import folds_of
-from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order, require
-from spectral_param.dynamics._states.model import Innovations, Rows, filtered, predicted, rolled_out
+from spectral_param.dynamics._states.fit import excited, largest_order, require
+from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
+from spectral_param.dynamics._states.refine import Problem
 
 SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
 _PATIENCE = 3  # orders without a better one, after which the search ends
