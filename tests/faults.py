@@ -1083,8 +1083,8 @@ FITS = (
     Fault(
         "held-out: rows that are held out are fitted, too",
         "spectral_param/dynamics/_selection/held.py",
-        "in ((0, low, fold.kept), (low, high, fold.held), (high, len(Y), fold.kept)):",
-        "in ((0, len(Y), fold.kept), (low, high, fold.held)):",
+        "in ((begin, low, kept), (low, high, held), (high, end, kept)):",
+        "in ((begin, end, kept), (low, high, held)):",
         fault_test("held_out"),
     ),
     Fault(
@@ -1167,14 +1167,14 @@ FITS = (
     Fault(
         "short: a short recording is cut into pieces",
         "spectral_param/dynamics/_selection/held.py",
-        "if len(parts) == 1 and rows < 4 * lead:",
+        "if single and rows < 4 * lead:",
         "if False:",
         ("tests/internal/dynamics/selection", "-k", "short_recording"),
     ),
     Fault(
         "last: the last block of a recording weighs as much as each of the others",
         "spectral_param/dynamics/_selection/held.py",
-        "count - 1.0 if last_of_one else 1.0",
+        "count - 1.0 if single else 1.0",
         "1.0",
         ("tests/internal/dynamics/selection", "-k", "last_block"),
     ),
@@ -1216,8 +1216,8 @@ FITS = (
     Fault(
         "whole: of a few recordings blocks of rows are held out",
         "spectral_param/dynamics/_selection/held.py",
-        "if len(parts) >= 3 and 2 * max(lengths) <= rows:",
-        "if len(parts) >= 8 and 2 * max(lengths) <= rows:",
+        "if len(places) >= 3 and 2 * max(lengths) <= rows:",
+        "if len(places) >= 8 and 2 * max(lengths) <= rows:",
         promise("dynamics/test_choice.py", "new_one"),
     ),
     Fault(

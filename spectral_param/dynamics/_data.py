@@ -472,3 +472,12 @@ def constant_columns(M: Array) -> tuple[list[int], list[int]]:
     spread, size = np.ptp(M, axis=0), np.abs(M).max(axis=0)
     exact = spread == 0
     return np.flatnonzero(exact).tolist(), np.flatnonzero(~exact & (spread <= _TINY * size)).tolist()
+
+
+def require_variation(name: str, recordings: list[Array]) -> None:
+    """Raise a ValueError if a column is constant."""
+    if constant := constant_columns(np.vstack(recordings))[0]:
+        raise ValueError(
+            f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
+            "offset=True fits a constant."
+        )

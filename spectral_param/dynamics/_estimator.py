@@ -16,11 +16,11 @@ from spectral_param.dynamics._data import (
     Recording,
     Units,
     as_matrix,
-    constant_columns,
     names_of,
     recordings_of,
     remarks_on_columns,
     remarks_on_pairs,
+    require_variation,
     side_by_side,
 )
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
@@ -28,7 +28,7 @@ from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors, no_better, period_of
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
 from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
-from spectral_param.dynamics._selection.held import Fold, folds_of
+from spectral_param.dynamics._selection.held import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import result
 from spectral_param.dynamics._states.held import fit_states
 from spectral_param.dynamics._states.model import Options
@@ -36,7 +36,6 @@ from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
-_LEAD = 50  # default of the lead, at most a quarter of the longest recording
 
 
 class StableLinearModel(Fitted):
@@ -340,8 +339,10 @@ class StableLinearModel(Fitted):
             for Y, U in zip(rows, inputs, strict=True)
         ]
         _say(remarks_on_inputs(parts), 4)
-        if self.horizon is not None:
-            self._require_variation(rows, inputs)
+        if self.horizon is not None:  # It has units, a projection one for all states.
+            if self.rank is None:
+                require_variation("states", rows)
+            require_variation("inputs", inputs)
         lead = self._lead_of(max(map(len, rows)))
         units, choice = self._units(parts), None
         folds: list[Fold] = []
@@ -383,19 +384,10 @@ class StableLinearModel(Fitted):
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
 
-    def _require_variation(self, rows: list[Array], inputs: list[Array]) -> None:
-        """Raise a ValueError if a column is constant that needs a unit; of a projection it does not."""
-        for name, data in (("states", rows), ("inputs", inputs))[self.rank is not None :]:
-            if constant := constant_columns(np.vstack(data))[0]:
-                raise ValueError(
-                    f"{_NAME}: expected {name} that vary, got constant columns {constant}. Remove them; "
-                    "offset=True fits a constant."
-                )
-
     def _lead_of(self, longest: int) -> int:
         """Return the lead for recordings of at most so many rows; warn if they are too few."""
         if self.lead is None:
-            return min(_LEAD, max(1, longest // 4)) if self.horizon in (None, "cv") else int(self.horizon)
+            return default_lead(longest) if self.horizon in (None, "cv") else int(self.horizon)
         if longest <= self.lead:
             remark = (
                 f"the recordings have at most {longest} rows, too few to check forecasts of lead={self.lead} "

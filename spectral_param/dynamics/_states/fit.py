@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import constant_columns, side_by_side
+from spectral_param.dynamics._data import require_variation, side_by_side
 from spectral_param.dynamics._forecast.descent import spectral_radius
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._states.model import Innovations, Rows
@@ -71,11 +71,7 @@ def largest_order(recordings: list[Rows]) -> int:
 def require(recordings: list[Rows], states: int) -> None:
     """Raise a ValueError unless outputs vary, and rows and inputs suffice for so many states."""
     Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
-    if constant := constant_columns(Y)[0]:
-        raise ValueError(
-            f"{_NAME}: expected outputs that vary, got constant columns {constant}. Remove them; offset=True "
-            "fits a constant."
-        )
+    require_variation("outputs", [Y])
     most = largest_order(recordings)
     if states > most:
         raise ValueError(

@@ -10,7 +10,7 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import folds_of
+from spectral_param.dynamics._selection.held import default_lead, folds_of
 from spectral_param.dynamics._states.fit import excited, largest_order, require
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
 from spectral_param.dynamics._states.refine import Problem
@@ -20,7 +20,6 @@ _PATIENCE = 3  # orders without a better one, after which the search ends
 _CHANCE = 2.0  # of a sum of −log p: models that are equally good differ by about so much
 _MOST = 20  # states that are tried
 _SHORT = 8  # iterations of a fit of a fold
-_LEAD = 50
 
 
 def fit_states(
@@ -41,7 +40,7 @@ def fit_states(
     errors = None
     if states == "cv":
         if lead is None:
-            lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
+            lead = default_lead(max(len(Y) for Y, _ in rows))
         require(rows, 1)
         n, errors = order(rows, options, lead, verbose)
     else:
@@ -53,13 +52,7 @@ def fit_states(
 
 def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Problem, list[Rows]]]:
     """Return problems without some rows, and these rows: blocks of successive ones, or recordings."""
-    p = recordings[0][0].shape[1]
-    joined = [(np.hstack(of), np.zeros((len(of[0]) - 1, 0))) for of in recordings]
-    found = []
-    for fold in folds_of(joined, lead):
-        kept, held = ([(Z[:, :p], Z[:, p:]) for Z, _ in of] for of in (fold.kept, fold.held))
-        found.append((Problem(kept, options), held))
-    return found
+    return [(Problem(fold.kept, options), fold.held) for fold in folds_of(recordings, lead)]
 
 
 def order(
