@@ -383,6 +383,12 @@ def _affine(X: Array, Y: Array) -> bool:
     )
 
 
+def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U of all pairs of successive rows."""
+    X, Y, U = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:], U) for Y, U in parts), strict=True))
+    return X, Y, U
+
+
 # From rows to states of the model, and back -------------------------------------------------------
 
 

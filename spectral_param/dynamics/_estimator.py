@@ -17,6 +17,7 @@ from spectral_param.dynamics._data import (
     Units,
     as_matrix,
     names_of,
+    pairs_of,
     recordings_of,
     remarks_on_columns,
     remarks_on_pairs,
@@ -378,9 +379,8 @@ class StableLinearModel(Fitted):
         unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
         places, of_blocks = [fold.where for fold in folds], [unit / fold.weight**0.5 for fold in folds]
         blocks, residuals = blocks_of(models, places, of_blocks, parts, coordinates, newest, lead)
-        X, Y = (np.vstack([Y[part] for Y, _ in parts]) for part in (slice(None, -1), slice(1, None)))
-        U, deviation = np.vstack([U for _, U in parts]), np.vstack([Y for Y, _ in parts]).std(axis=0)
-        self._set(fit, coordinates, X, Y, U, deviation, choice, lags)
+        deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
+        self._set(fit, coordinates, *pairs_of(parts), deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
 
@@ -403,8 +403,7 @@ class StableLinearModel(Fitted):
     def _fit_of(self, parts: list[Part], units: Units) -> StableFit | ForecastFit:
         """Return the fit of recordings by one step or by a number of steps, in the user's units."""
         if self.horizon is None:
-            X, Y = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:]) for Y, _ in parts), strict=True))
-            return self._one_step(X, Y, np.vstack([U for _, U in parts]), self.ridge)
+            return self._one_step(*pairs_of(parts), self.ridge)
         A0 = self._towards(units)
         objective = Objective(
             self.start or "measured",
@@ -423,7 +422,7 @@ class StableLinearModel(Fitted):
         return fit_stable(
             X,
             Y,
-            inputs if inputs.shape[1] else None,
+            inputs,
             time=self.time,
             radius=self.radius,
             abscissa=self.abscissa,

@@ -73,11 +73,6 @@ def gaussian(variances: Array, coverage: float) -> Array:
     return width
 
 
-def banded(mean: Array, half: Array) -> Forecast:
-    """Return the forecast with a band of this half width."""
-    return Forecast(mean, mean - half, mean + half)
-
-
 # Forecasts of rows that were held out ------------------------------------------------------------------
 
 

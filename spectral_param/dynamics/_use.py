@@ -20,14 +20,7 @@ from spectral_param.dynamics._data import (
 )
 from spectral_param.dynamics._forecast.descent import ForecastFit
 from spectral_param.dynamics._forecast.windows import Windows, forecast
-from spectral_param.dynamics._intervals import (
-    Forecast,
-    Interval,
-    banded,
-    check_interval,
-    conformal,
-    gaussian,
-)
+from spectral_param.dynamics._intervals import Forecast, Interval, check_interval, conformal, gaussian
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
 from spectral_param.dynamics._selection.choose import Choice
@@ -114,14 +107,11 @@ class Fitted(Estimator):
         """
         self._require_fit("predict")
         window = whole_number(window, "StableLinearModel.predict: window")
-        if self.time == "continuous" and window > 1:
-            raise ValueError("StableLinearModel.predict: expected window=1 in continuous time.")
+        if window > 1 and (self.time == "continuous" or self._filter is not None):
+            where = "in continuous time" if self._filter is None else "with hidden states"
+            raise ValueError(f"StableLinearModel.predict: expected window=1 {where}, got {window}.")
         rows = self._states(X, "X", "predict", self._memory + window - 1)
         if self._filter is not None:
-            if window > 1:
-                raise ValueError(
-                    f"StableLinearModel.predict: expected window=1 with hidden states, got {window}."
-                )
             inputs = self._inputs(U, len(rows), "predict")
             found = filtered(self._filter, (rows, inputs[:-1]))[0]
             return predicted(self._filter, found[1:], inputs[1:])
@@ -203,19 +193,20 @@ class Fitted(Estimator):
                 known = C, self._noise, np.zeros(()), self._noise
             else:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
-            return banded(mean, gaussian(variances(self.A_, *known, steps), coverage))
-        if self._sizes is None:
+            half = gaussian(variances(self.A_, *known, steps), coverage)
+        elif self._sizes is None:
             raise ValueError(
                 f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
                 "recordings with lead=steps and more rows, or pass interval='gaussian'."
             )
-        lead = self._sizes.shape[1]
-        if steps > lead:
+        elif steps > (lead := self._sizes.shape[1]):
             raise ValueError(
                 f"{caller}: expected steps <= {lead}, the lead of the fit, with a coverage, got {steps}. Fit "
                 "with a longer lead, or pass interval='gaussian'."
             )
-        return banded(mean, conformal(self._sizes, steps, coverage))
+        else:
+            half = conformal(self._sizes, steps, coverage)
+        return Forecast(mean, mean - half, mean + half)
 
     def _rolled(self, rows: Array, inputs: Array) -> Array:
         """Return the states that follow these rows."""
@@ -276,7 +267,8 @@ class Fitted(Estimator):
                 # The two of a pair stand together, the positive frequency first.
                 chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
         steps = np.arange(len(forced))[:, None]
-        powers = self._multipliers()[chosen] ** steps
+        of_step = self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
+        powers = of_step[chosen] ** steps
         states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
         return self._coordinates.newest(states)
 
@@ -306,10 +298,6 @@ class Fitted(Estimator):
             return A, driven
         both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
         return both[:n, :n], driven @ both[:n, n:].T
-
-    def _multipliers(self) -> Array:
-        """Return the eigenvalues of a step of dt."""
-        return self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
 
     def _estimated(self, states: Array, driven: Array, window: int, A: Array) -> Array:
         """Return the states of each window of so many successive rows that fit the window best."""
