@@ -13,6 +13,7 @@ from spectral_param._matrices import Array
 
 Missing = Literal["raise", "split"]
 Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
+Places = list[tuple[int, int, int]]  # recording, first row and end
 
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
 _FEW = 10  # rows whose mean says little
@@ -49,9 +50,7 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
         array = np.empty(0, dtype=object)
     if array.dtype.kind == "O":
         array = _numbers(M, array, name, caller)
-    if array.dtype.kind == "b":
-        array = array.astype(np.float64)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{caller}: expected real numbers in {name}, got dtype {array.dtype}. "
             + (
@@ -86,16 +85,14 @@ def _remedy(M: Any, name: str, ndim: int) -> str:
 def _frame(M: Any, name: str, caller: str) -> Any:
     """Return the entries of a frame of pandas or polars."""
     names = [str(column) for column in M.columns]
-    polars = isinstance(M.dtypes, Sequence)
-    kinds = list(M.dtypes) if polars else list(dict(M.dtypes.items()).values())
-    strange = [column for column, kind in zip(names, kinds, strict=True) if not _is_real(kind)]
+    strange = [column for column, kind in zip(names, M.dtypes, strict=True) if not _is_real(kind)]
     if strange:
         raise ValueError(
             f"{caller}: expected real numbers in {name}, got other columns: {strange}. Convert or drop them."
         )
     return (
         np.asarray(M.to_numpy(), dtype=np.float64)
-        if polars
+        if isinstance(M.dtypes, Sequence)  # polars
         else M.to_numpy(dtype=np.float64, na_value=np.nan)
     )
 
@@ -333,7 +330,8 @@ def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, ran
         some = [repr(str(names[i])) if names is not None else str(i) for i in columns[:5]]
         return f"{', '.join(some)}{', ...' if len(columns) > 5 else ''}"
 
-    nearly = constant_columns(X)[1]
+    spread = np.ptp(X, axis=0)
+    nearly = np.flatnonzero((spread > 0) & (spread <= _TINY * np.abs(X).max(axis=0))).tolist()
     if nearly:
         remarks.append(
             f"the columns {label(nearly)} are constant but for their last digits, which are fitted as "
@@ -444,8 +442,9 @@ class Units(NamedTuple):
     mean_u: Array
 
     @classmethod
-    def of(cls, X: Array, U: Array, centred: bool, common: bool) -> Units:
+    def of(cls, recordings: list[Part], centred: bool, common: bool) -> Units:
         """Return the units of states and inputs; one for all states where they are common."""
+        X, U = (np.vstack(M) for M in zip(*recordings, strict=True))
         deviation = np.full(X.shape[1], np.sqrt(X.var(axis=0).mean())) if common else _deviation(X)
         means = (X.mean(axis=0), U.mean(axis=0)) if centred else (0 * X[0], np.zeros(U.shape[1]))
         return cls(*(np.where(sizes > 0, sizes, 1.0) for sizes in (deviation, _deviation(U))), *means)
@@ -473,16 +472,10 @@ def _deviation(M: Array) -> Array:
     return np.where(deviation > _TINY * size, deviation, size)
 
 
-def constant_columns(M: Array) -> tuple[list[int], list[int]]:
-    """Return the columns that are constant, and those that are constant but for their last digits."""
-    spread, size = np.ptp(M, axis=0), np.abs(M).max(axis=0)
-    exact = spread == 0
-    return np.flatnonzero(exact).tolist(), np.flatnonzero(~exact & (spread <= _TINY * size)).tolist()
-
-
 def require_variation(name: str, recordings: list[Array]) -> None:
     """Raise a ValueError if a column is constant."""
-    if constant := constant_columns(np.vstack(recordings))[0]:
+    constant = np.flatnonzero(np.ptp(np.vstack(recordings), axis=0) == 0).tolist()
+    if constant:
         raise ValueError(
             f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
             "offset=True fits a constant."

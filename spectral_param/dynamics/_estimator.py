@@ -377,14 +377,15 @@ class StableLinearModel(Estimator):
                 require_variation("states", rows)
             require_variation("inputs", inputs)
         lead = self._lead_of(max(map(len, rows)))
-        units, choice = self._units(parts), None
+        common, choice = self.rank is not None, None
+        units = Units.of(parts, self.offset, common)
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
             variants = [(parts, units)]
             if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
                 lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
-                variants.append((lagged, self._units(lagged)))
+                variants.append((lagged, Units.of(lagged, self.offset, common)))
             # Of the rows stacked for delays only the newest is forecast.
             found, choice, folds, of_folds = choose(
                 [of_units.parts(of, self.offset) for of, of_units in variants],
@@ -409,8 +410,7 @@ class StableLinearModel(Estimator):
                 folds = []
         newest = [Y[memory - 1 :] for Y in rows]
         unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
-        places, of_blocks = [fold.where for fold in folds], [unit / fold.weight**0.5 for fold in folds]
-        blocks, residuals = blocks_of(models, places, of_blocks, parts, coordinates, newest, lead)
+        blocks, residuals = blocks_of(folds, models, unit, parts, coordinates, newest, lead)
         deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
         self._set(fit, coordinates, *pairs_of(parts), deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
@@ -427,10 +427,6 @@ class StableLinearModel(Estimator):
             )
             _say([remark], 5)
         return int(self.lead)
-
-    def _units(self, parts: list[Part]) -> Units:
-        X, U = (np.vstack(M) for M in zip(*parts, strict=True))
-        return Units.of(X, U, centred=self.offset, common=self.rank is not None)
 
     def _fit_of(self, parts: list[Part], units: Units) -> StableFit | ForecastFit:
         """Return the fit of recordings by one step or by a number of steps, in the user's units."""

@@ -23,13 +23,13 @@ import scipy.special
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Coordinates, Part
+from spectral_param.dynamics._selection.held import Fold
 from spectral_param.functional._checks import is_finite
 
 _SEASONS = 3  # periods that a recording has to have
 _ALIKE = 0.5  # of the squares of "no change", for a period to be one
 
 Interval = Literal["conformal", "gaussian"]
-Places = list[tuple[int, int, int]]  # recording, first row and end
 
 
 class Forecast(NamedTuple):
@@ -87,9 +87,9 @@ class Block(NamedTuple):
 
 
 def blocks_of(
+    folds: list[Fold],
     models: list[tuple[Array, Array, Array]],
-    places: list[Places],
-    units: list[Array],
+    unit: Array,
     parts: list[Part],
     coordinates: Coordinates,
     rows: list[Array],
@@ -97,23 +97,24 @@ def blocks_of(
 ) -> tuple[list[Block], Array]:
     """Return forecasts of models A, B, c of measured states where they were not fitted, and all residuals.
 
-    ``rows`` has the row that each state stands for. The residuals are one array, for little memory.
+    ``unit`` is that of the errors of each column, and ``rows`` has the row that each state stands for. The
+    residuals are one array, for little memory.
     """
-    origins = sum(end - begin - 1 for where in places for _, begin, end in where)
+    origins = sum(end - begin - 1 for fold in folds for _, begin, end in fold.where)
     residuals, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
     found = []
-    for (A, B, c), where, unit in zip(models, places, units, strict=True):
+    for fold, (A, B, c) in zip(folds, models, strict=True):
         kept = [np.ones(len(Y), dtype=bool) for Y in rows]
-        for i, begin, end in where:
+        for i, begin, end in fold.where:
             kept[i][begin:end] = False
         mean = np.vstack([Y[of] for Y, of in zip(rows, kept, strict=True)]).mean(axis=0)
-        for i, begin, end in where:
+        for i, begin, end in fold.where:
             X, U = (M[begin : end - 1] for M in parts[i])
             r, driven = residuals[known : known + len(X)], U @ B.T + c
             for k in range(min(lead, len(r))):
                 X = X[: len(r) - k] @ A.T + driven[k:]
                 r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-            found.append(Block(rows[i], begin, r, mean, unit))
+            found.append(Block(rows[i], begin, r, mean, unit / fold.weight**0.5))
             known += len(r)
     return found, residuals
 

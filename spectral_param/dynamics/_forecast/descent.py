@@ -142,7 +142,7 @@ def _one_step(parts: list[Part], radius: float) -> Model:
     n, m = X.shape[1], U.shape[1]
     # Columns of length one, so that one ridge fits all.
     sizes, sizes_u = (np.where(s > 0, s, 1) for s in (np.linalg.norm(M, axis=0) for M in (X, U)))
-    fit = fit_stable(X / sizes, Y / sizes, U / sizes_u if m else None, radius=radius, ridge=1e-10)
+    fit = fit_stable(X / sizes, Y / sizes, U / sizes_u, radius=radius, ridge=1e-10)
     A = sizes[:, None] * fit.A / sizes
     return A, sizes[:, None] * fit.B / sizes_u if m else np.zeros((n, 0))
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._data import Part, Places
 from spectral_param.dynamics._forecast.descent import (
     LARGEST_SOLVE,
     RUNGS,
@@ -35,7 +35,6 @@ from spectral_param.dynamics._forecast.descent import (
     spectral_radius,
 )
 from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._intervals import Places
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import Fold, cut, folds_of, scores
 from spectral_param.dynamics._selection.shrunk import OneStep

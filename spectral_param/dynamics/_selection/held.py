@@ -11,8 +11,7 @@ import functools
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
-from spectral_param.dynamics._intervals import Places
+from spectral_param.dynamics._data import Part, Places
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 _LEAD = 50  # at most a quarter of the longest recording
@@ -24,22 +23,12 @@ _STARTS = 100  # of forecasts in a recording, about
 
 @dataclasses.dataclass
 class Fold:
-    """Rows to fit and rows to forecast, of some recordings."""
+    """Recordings to fit, and recordings to forecast."""
 
-    recordings: list[Part]
-    fitted: Places
+    kept: list[Part]
+    held: list[Part]
     where: Places  # what is held out
     weight: float
-
-    @functools.cached_property
-    def kept(self) -> list[Part]:
-        """The recordings to fit."""
-        return cut(self.recordings, self.fitted)
-
-    @functools.cached_property
-    def held(self) -> list[Part]:
-        """The recordings to forecast."""
-        return cut(self.recordings, self.where)
 
     @functools.cached_property
     def mean(self) -> Array:
@@ -107,12 +96,16 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
     """
     if places is None:
         places = [(i, 0, len(Y)) for i, (Y, _) in enumerate(recordings)]
+
+    def fold(kept: Places, held: Places, weight: float = 1.0) -> Fold:
+        return Fold(cut(recordings, kept), cut(recordings, held), held, weight)
+
     lengths = [end - begin for _, begin, end in places]
     rows, single = sum(lengths), len(places) == 1
     if len(places) >= 3 and 2 * max(lengths) <= rows:
         count = min(len(places), 4)
-        others = [[place for i, place in enumerate(places) if i % count != fold] for fold in range(count)]
-        return [Fold(recordings, others[fold], places[fold::count], 1.0) for fold in range(count)]
+        others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
+        return [fold(others[k], places[k::count]) for k in range(count)]
     if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
@@ -122,8 +115,8 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
         edges = np.linspace(0, rows, count + 1).astype(int).tolist()
         weights = [1.0] * (count - 1) + [count - 1.0 if single else 1.0]
         blocks = list(zip(edges, edges[1:], weights, strict=False))
-    folds = [Fold(recordings, *_without(places, first, last), weight) for first, last, weight in blocks]
-    return [fold for fold in folds if fold.fitted and fold.where]
+    folds = [fold(*_without(places, first, last), weight) for first, last, weight in blocks]
+    return [of for of in folds if of.kept and of.held]
 
 
 def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:

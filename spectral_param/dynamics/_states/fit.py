@@ -46,18 +46,9 @@ class StatesFit(ReachedBound):
 
 def result(model: Innovations, radius: float) -> StatesFit:
     """Return what a user sees of a fit."""
-    inputs = model.B.shape[1] > 0
-    return StatesFit(
-        model.A,
-        model.B if inputs else None,
-        model.C,
-        model.D if inputs else None,
-        model.K,
-        model.noise,
-        radius,
-        spectral_radius(model.A),
-        spectral_radius(model.predictor),
-    )
+    B, D = (model.B, model.D) if model.B.shape[1] else (None, None)
+    reached = spectral_radius(model.A), spectral_radius(model.predictor)
+    return StatesFit(model.A, B, model.C, D, model.K, model.noise, radius, *reached)
 
 
 def largest_order(recordings: list[Rows]) -> int:
