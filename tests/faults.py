@@ -1074,6 +1074,13 @@ FITS = (
         fault_test("forecast"),
     ),
     Fault(
+        "chart: the derivative by log|b| forgets that c is divided by b",
+        "spectral_param/dynamics/_forecast/descent.py",
+        "in_b * b - in_c * c]",
+        "in_b * b]",
+        ("tests/internal/dynamics/forecast", "-k", "chart"),
+    ),
+    Fault(
         "many-unknowns: the gradient of a large forecast lacks a term",
         "spectral_param/dynamics/_forecast/descent.py",
         "in_E = inner @ E @ T.T + inner.T @ E @ T",

@@ -32,7 +32,7 @@ import scipy.fft
 from spectral_param._matrices import Array
 from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg, within
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, driven_states
-from spectral_param.dynamics._states.subspace import Start, gain_of, longest_span, start_of
+from spectral_param.dynamics._states.subspace import gain_of, longest_span, start_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
@@ -84,21 +84,21 @@ class Problem:
         """
         longest = longest_span(self.recordings)
         spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
-        starts = [self.first(start_of(self.recordings, span, n, self.options)) for span in spans]
+        starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
         model = self._model(self.refined(min(starts, key=lambda point: point.error)))
         # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
         model = model._replace(A=within(model.A, self.options.radius))
         return model.scaled(self.unit, self.unit_u, self.mean)
 
-    def first(self, start: Start) -> _Point:
+    def first(self, A: Array, C: Array, K: Array, noise: Array) -> _Point:
         """Return the point of a start."""
         radius = self.options.radius
-        chart, Q = Chart.of(start.A, radius)
-        point = self.point(chart, start.C @ Q, Q.T @ start.K, start.noise)
+        chart, Q = Chart.of(A, radius)
+        point = self.point(chart, C @ Q, Q.T @ K, noise)
         if point is None:
             # A − KC is unstable after clipping, and A may be with a radius above 1.
-            stable, Q = Chart.of(start.A, min(radius, 1.0))
-            point = self.point(Chart(stable.T, radius), start.C @ Q, np.zeros_like(start.K), start.noise)
+            stable, Q = Chart.of(A, min(radius, 1.0))
+            point = self.point(Chart(stable.T, radius), C @ Q, np.zeros_like(K), noise)
         assert point is not None
         return point
 

@@ -18,7 +18,7 @@ CVA in section 4.3.3.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -32,17 +32,11 @@ _LOST = 1e-10  # a direction of the past that is smaller, relative to the larges
 _FLOOR = 1e-12  # of variances: outputs have the unit 1
 
 
-class Start(NamedTuple):
-    """What does not enter the predictions linearly, and the covariance of e."""
+def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tuple[Array, ...]:
+    """Return A, C, K and the covariance of e of this order, from pasts and futures of so many rows.
 
-    A: Array
-    C: Array
-    K: Array
-    noise: Array
-
-
-def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> Start:
-    """Return A, C, K and the covariance of e of this order, from pasts and futures of so many rows."""
+    They are what does not enter the predictions linearly.
+    """
     recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
     past = [side_by_side(np.hstack(of), span) for of in recordings]  # p_k for k = span, …, rows
     J = _variates(recordings, past, span, options.offset)[:, :n]
@@ -65,7 +59,7 @@ def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> Sta
         w = following - inside @ A.T
     noise = e.T @ e / len(e) + _FLOOR * np.eye(len(C))
     K = gain_of(A, C, w.T @ w / len(w), w.T @ e / len(w), noise)
-    return Start(A, C, np.zeros((n, len(C))) if K is None else K, noise)
+    return A, C, np.zeros((n, len(C))) if K is None else K, noise
 
 
 def _variates(recordings: list[Rows], past: list[Array], span: int, offset: bool) -> Array:
