@@ -85,14 +85,16 @@ def _remedy(M: Any, name: str, ndim: int) -> str:
 def _frame(M: Any, name: str, caller: str) -> Any:
     """Return the entries of a frame of pandas or polars."""
     names = [str(column) for column in M.columns]
-    strange = [column for column, kind in zip(names, M.dtypes, strict=True) if not _is_real(kind)]
+    polars = isinstance(M.dtypes, Sequence)
+    kinds = list(M.dtypes) if polars else list(dict(M.dtypes.items()).values())
+    strange = [column for column, kind in zip(names, kinds, strict=True) if not _is_real(kind)]
     if strange:
         raise ValueError(
             f"{caller}: expected real numbers in {name}, got other columns: {strange}. Convert or drop them."
         )
     return (
         np.asarray(M.to_numpy(), dtype=np.float64)
-        if isinstance(M.dtypes, Sequence)  # polars
+        if polars
         else M.to_numpy(dtype=np.float64, na_value=np.nan)
     )
 
@@ -378,6 +380,13 @@ def _affine(X: Array, Y: Array) -> bool:
         and (squares > 0).all()
         and (np.abs(y - slope * x).max(axis=0) <= _SAME * np.abs(y).max(axis=0)).all()
         and (slope > 0).all()
+    )
+
+
+def joined(parts: list[Part]) -> Part:
+    """Return all rows, one after another, and as many inputs: those of the last row of a recording are 0."""
+    return np.concatenate([Y for Y, _ in parts]), np.concatenate(
+        [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
     )
 
 

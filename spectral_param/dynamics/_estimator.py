@@ -509,26 +509,21 @@ class StableLinearModel(Estimator):
             self._sizes = residuals  # (origins, lead, n)
 
     def _set_spectrum(self) -> None:
+        discrete = self.time == "discrete"
         eigenvalues, vectors = np.linalg.eig(self.A_)
-        height = np.abs(eigenvalues) if self.time == "discrete" else eigenvalues.real
+        height, largest = np.abs(eigenvalues) if discrete else eigenvalues.real, np.abs(eigenvalues).max()
         # The two of a pair stand together, the positive frequency first.
-        rounded = (height / (np.abs(eigenvalues).max() or 1.0)).round(12)
+        rounded = (height / (largest or 1.0)).round(12)
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
-        self._vectors = vectors[:, order].astype(np.complex128)
-        vectors = self._vectors
-        if self.C_ is not None:
-            self.modes_ = self.C_ @ vectors
-        else:
-            self.modes_ = vectors if self.components_ is None else self.components_.T @ vectors
-        if self.time == "discrete":
-            with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
-                self.growth_rates_ = np.log(np.abs(self.eigenvalues_)) / self.dt
-            self.frequencies_ = np.angle(self.eigenvalues_) / (2 * np.pi * self.dt)
-        else:
-            self.growth_rates_ = self.eigenvalues_.real
-            self.frequencies_ = self.eigenvalues_.imag / (2 * np.pi)
-        scale = 1 / self.dt if self.time == "discrete" else np.abs(self.eigenvalues_).max(initial=0.0)
+        self._vectors = self.modes_ = vectors[:, order].astype(np.complex128)
+        onto = self.C_ if self.components_ is None else self.components_.T
+        if onto is not None:
+            self.modes_ = onto @ self._vectors
+        with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
+            rates, unit = (np.log(self.eigenvalues_), self.dt) if discrete else (self.eigenvalues_, 1.0)
+        self.growth_rates_, self.frequencies_ = rates.real / unit, rates.imag / (2 * np.pi * unit)
+        scale = 1 / self.dt if discrete else largest
         kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
         with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
             self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, Places
+from spectral_param.dynamics._data import Part, Places, joined
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 _LEAD = 50  # at most a quarter of the longest recording
@@ -45,8 +45,7 @@ class Fold:
 
         The columns ``shown`` are compared with those of the rows.
         """
-        rows = np.concatenate([Y for Y, _ in self.held])
-        inputs = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in self.held])
+        rows, inputs = joined(self.held)
         begins, left, begin = [], [], 0
         for Y, _ in self.held:
             of_part = np.arange(0, len(Y) - 1, max(1, len(Y) // _STARTS))
