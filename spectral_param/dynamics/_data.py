@@ -385,9 +385,8 @@ def _affine(X: Array, Y: Array) -> bool:
 
 def joined(parts: list[Part]) -> Part:
     """Return all rows, one after another, and as many inputs: those of the last row of a recording are 0."""
-    return np.concatenate([Y for Y, _ in parts]), np.concatenate(
-        [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
-    )
+    inputs = [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
+    return np.concatenate([Y for Y, _ in parts]), np.concatenate(inputs)
 
 
 def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:

@@ -131,16 +131,13 @@ def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]
             at = np.arange(first, first + len(r) - k)  # where the forecasts begin
             true = rows[at + k + 1]
             wrong = {"model": r[: len(at), k], "no change": true - rows[at], "mean": true - mean}
-            known = {name: at >= 0 for name in wrong}
             if period:
                 before = at + k + 1 - -(-(k + 1) // period) * period
-                wrong["one period ago"], known["one period ago"] = (
-                    true - rows[np.maximum(before, 0)],
-                    before >= 0,
-                )
+                known = before >= 0  # the last rows
+                wrong["one period ago"] = true[known] - rows[before[known]]
             for name, of in wrong.items():
-                for row, M in enumerate((of, true - mean)):
-                    squares[name][row, k] += np.square(M[known[name]] / unit).sum()
+                for row, M in enumerate((of, true[len(true) - len(of) :] - mean)):
+                    squares[name][row, k] += np.square(M / unit).sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         return {name: np.sqrt(error / total) for name, (error, total) in squares.items()}
 

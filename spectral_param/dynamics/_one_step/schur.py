@@ -137,7 +137,7 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
     """Return the best A with this Schur basis."""
     Q, offset = basis
     n = len(Q)
-    Z, L = _ql(problem.R @ Q)
+    Z, L = ql(problem.R @ Q)
     H = Q.T @ (problem.A @ problem.R.T @ Z)
     first = np.arange(offset, n - 1, 2)
     rows = first[:, None] + np.array([0, 1])
@@ -163,11 +163,6 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
     K -= T.T @ EL
     del EL
     return Solution(Q @ T @ Q.T, error, (K - K.T)[np.triu_indices(n, 1)], basis)
-
-
-def weight_in_basis(problem: Problem, basis: Basis) -> Array:
-    """Return L of this basis: R Q = Z L."""
-    return _ql(problem.R @ basis.Q)[1]
 
 
 def eigenvalue_distances(solution: Solution) -> Array:
@@ -240,7 +235,7 @@ def reordered(T: Array, Q: Array, sizes: list[int], order: list[int]) -> tuple[A
     return T, Q
 
 
-def _ql(M: Array) -> tuple[Array, Array]:
+def ql(M: Array) -> tuple[Array, Array]:
     """Return Z orthogonal and L lower triangular with Z L = M."""
     Z, R = np.linalg.qr(M[:, ::-1])
     return Z[:, ::-1], R[::-1, ::-1]

@@ -79,13 +79,11 @@ def require(recordings: list[Rows], states: int) -> None:
 
 def excited(recordings: list[Rows], most: int) -> int:
     """Return for how many states, at most so many, the inputs of successive rows are independent."""
-    n = 0
-    while n < most:
+    for n in range(most):
         stacked = [side_by_side(U, n + 2) for _, U in recordings if len(U) >= n + 2]
         if not stacked:
-            break
+            return n
         s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
         if len(s) < stacked[0].shape[1] or s[-1] <= _SAME * s[0]:
-            break
-        n += 1
-    return n
+            return n
+    return most
