@@ -242,7 +242,8 @@ def levenberg(
     """
     damping = 1e-3
     for _ in range(iterations):
-        if not np.isfinite(point.error):
+        before = point.error
+        if not np.isfinite(before):
             break
         with np.errstate(over="ignore", invalid="ignore"):
             point, x, (least, most), g, H = expand(point)
@@ -257,7 +258,6 @@ def levenberg(
         H /= size
         H /= size[:, None]
         g = g / size
-        before = point.error
         for _ in range(_TRIES):
             step, damped = np.zeros_like(x), H.copy()
             damped.flat[:: len(H) + 1] += damping
