@@ -13,6 +13,7 @@ from spectral_param._matrices import Array
 
 Missing = Literal["raise", "split"]
 Part = tuple[Array, Array]  # states (rows, n) and inputs (rows − 1, m)
+Places = list[tuple[int, int, int]]  # recording, first row and end
 
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
 _FEW = 10  # rows whose mean says little
@@ -49,9 +50,7 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
         array = np.empty(0, dtype=object)
     if array.dtype.kind == "O":
         array = _numbers(M, array, name, caller)
-    if array.dtype.kind == "b":
-        array = array.astype(np.float64)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{caller}: expected real numbers in {name}, got dtype {array.dtype}. "
             + (
@@ -333,7 +332,8 @@ def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, ran
         some = [repr(str(names[i])) if names is not None else str(i) for i in columns[:5]]
         return f"{', '.join(some)}{', ...' if len(columns) > 5 else ''}"
 
-    nearly = constant_columns(X)[1]
+    spread = np.ptp(X, axis=0)
+    nearly = np.flatnonzero((spread > 0) & (spread <= _TINY * np.abs(X).max(axis=0))).tolist()
     if nearly:
         remarks.append(
             f"the columns {label(nearly)} are constant but for their last digits, which are fitted as "
@@ -381,6 +381,18 @@ def _affine(X: Array, Y: Array) -> bool:
         and (np.abs(y - slope * x).max(axis=0) <= _SAME * np.abs(y).max(axis=0)).all()
         and (slope > 0).all()
     )
+
+
+def joined(parts: list[Part]) -> Part:
+    """Return all rows, one after another, and as many inputs: those of the last row of a recording are 0."""
+    inputs = [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
+    return np.concatenate([Y for Y, _ in parts]), np.concatenate(inputs)
+
+
+def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
+    """Return X, Y and U of all pairs of successive rows."""
+    X, Y, U = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:], U) for Y, U in parts), strict=True))
+    return X, Y, U
 
 
 # From rows to states of the model, and back -------------------------------------------------------
@@ -438,8 +450,9 @@ class Units(NamedTuple):
     mean_u: Array
 
     @classmethod
-    def of(cls, X: Array, U: Array, centred: bool, common: bool) -> Units:
+    def of(cls, recordings: list[Part], centred: bool, common: bool) -> Units:
         """Return the units of states and inputs; one for all states where they are common."""
+        X, U = (np.vstack(M) for M in zip(*recordings, strict=True))
         deviation = np.full(X.shape[1], np.sqrt(X.var(axis=0).mean())) if common else _deviation(X)
         means = (X.mean(axis=0), U.mean(axis=0)) if centred else (0 * X[0], np.zeros(U.shape[1]))
         return cls(*(np.where(sizes > 0, sizes, 1.0) for sizes in (deviation, _deviation(U))), *means)
@@ -467,8 +480,11 @@ def _deviation(M: Array) -> Array:
     return np.where(deviation > _TINY * size, deviation, size)
 
 
-def constant_columns(M: Array) -> tuple[list[int], list[int]]:
-    """Return the columns that are constant, and those that are constant but for their last digits."""
-    spread, size = np.ptp(M, axis=0), np.abs(M).max(axis=0)
-    exact = spread == 0
-    return np.flatnonzero(exact).tolist(), np.flatnonzero(~exact & (spread <= _TINY * size)).tolist()
+def require_variation(name: str, recordings: list[Array]) -> None:
+    """Raise a ValueError if a column is constant."""
+    constant = np.flatnonzero(np.ptp(np.vstack(recordings), axis=0) == 0).tolist()
+    if constant:
+        raise ValueError(
+            f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
+            "offset=True fits a constant."
+        )

@@ -23,13 +23,13 @@ import scipy.special
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Coordinates, Part
+from spectral_param.dynamics._selection.held import Fold
 from spectral_param.functional._checks import is_finite
 
 _SEASONS = 3  # periods that a recording has to have
 _ALIKE = 0.5  # of the squares of "no change", for a period to be one
 
 Interval = Literal["conformal", "gaussian"]
-Places = list[tuple[int, int, int]]  # recording, first row and end
 
 
 class Forecast(NamedTuple):
@@ -73,11 +73,6 @@ def gaussian(variances: Array, coverage: float) -> Array:
     return width
 
 
-def banded(mean: Array, half: Array) -> Forecast:
-    """Return the forecast with a band of this half width."""
-    return Forecast(mean, mean - half, mean + half)
-
-
 # Forecasts of rows that were held out ------------------------------------------------------------------
 
 
@@ -92,9 +87,9 @@ class Block(NamedTuple):
 
 
 def blocks_of(
+    folds: list[Fold],
     models: list[tuple[Array, Array, Array]],
-    places: list[Places],
-    units: list[Array],
+    unit: Array,
     parts: list[Part],
     coordinates: Coordinates,
     rows: list[Array],
@@ -102,23 +97,24 @@ def blocks_of(
 ) -> tuple[list[Block], Array]:
     """Return forecasts of models A, B, c of measured states where they were not fitted, and all residuals.
 
-    ``rows`` has the row that each state stands for. The residuals are one array, for little memory.
+    ``unit`` is that of the errors of each column, and ``rows`` has the row that each state stands for. The
+    residuals are one array, for little memory.
     """
-    origins = sum(end - begin - 1 for where in places for _, begin, end in where)
+    origins = sum(end - begin - 1 for fold in folds for _, begin, end in fold.where)
     residuals, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
     found = []
-    for (A, B, c), where, unit in zip(models, places, units, strict=True):
+    for fold, (A, B, c) in zip(folds, models, strict=True):
         kept = [np.ones(len(Y), dtype=bool) for Y in rows]
-        for i, begin, end in where:
+        for i, begin, end in fold.where:
             kept[i][begin:end] = False
         mean = np.vstack([Y[of] for Y, of in zip(rows, kept, strict=True)]).mean(axis=0)
-        for i, begin, end in where:
+        for i, begin, end in fold.where:
             X, U = (M[begin : end - 1] for M in parts[i])
             r, driven = residuals[known : known + len(X)], U @ B.T + c
             for k in range(min(lead, len(r))):
                 X = X[: len(r) - k] @ A.T + driven[k:]
                 r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-            found.append(Block(rows[i], begin, r, mean, unit))
+            found.append(Block(rows[i], begin, r, mean, unit / fold.weight**0.5))
             known += len(r)
     return found, residuals
 
@@ -135,16 +131,13 @@ def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]
             at = np.arange(first, first + len(r) - k)  # where the forecasts begin
             true = rows[at + k + 1]
             wrong = {"model": r[: len(at), k], "no change": true - rows[at], "mean": true - mean}
-            known = {name: at >= 0 for name in wrong}
             if period:
                 before = at + k + 1 - -(-(k + 1) // period) * period
-                wrong["one period ago"], known["one period ago"] = (
-                    true - rows[np.maximum(before, 0)],
-                    before >= 0,
-                )
+                known = before >= 0  # the last rows
+                wrong["one period ago"] = true[known] - rows[before[known]]
             for name, of in wrong.items():
-                for row, M in enumerate((of, true - mean)):
-                    squares[name][row, k] += np.square(M[known[name]] / unit).sum()
+                for row, M in enumerate((of, true[len(true) - len(of) :] - mean)):
+                    squares[name][row, k] += np.square(M / unit).sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         return {name: np.sqrt(error / total) for name, (error, total) in squares.items()}
 

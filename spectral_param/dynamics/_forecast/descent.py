@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -128,7 +130,10 @@ def within(A: Array, radius: float) -> Array:
 
 def _inside(A: Array, radius: float) -> Array:
     """Return A, with eigenvalues clipped that do not satisfy the bound to rounding."""
-    return A if spectral_radius(A) <= radius * (1 + 1e-12) else within(Chart.of(A, radius).A, radius)
+    if spectral_radius(A) <= radius * (1 + 1e-12):
+        return A
+    chart, Q = Chart.of(A, radius)
+    return within(Q @ chart.T @ Q.T, radius)
 
 
 def _one_step(parts: list[Part], radius: float) -> Model:
@@ -137,7 +142,7 @@ def _one_step(parts: list[Part], radius: float) -> Model:
     n, m = X.shape[1], U.shape[1]
     # Columns of length one, so that one ridge fits all.
     sizes, sizes_u = (np.where(s > 0, s, 1) for s in (np.linalg.norm(M, axis=0) for M in (X, U)))
-    fit = fit_stable(X / sizes, Y / sizes, U / sizes_u if m else None, radius=radius, ridge=1e-10)
+    fit = fit_stable(X / sizes, Y / sizes, U / sizes_u, radius=radius, ridge=1e-10)
     A = sizes[:, None] * fit.A / sizes
     return A, sizes[:, None] * fit.B / sizes_u if m else np.zeros((n, 0))
 
@@ -151,35 +156,68 @@ def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: flo
     The descent ends at a step that gains less than ``gain`` of the error.
     """
     radius = objective.radius
-    point = _point(objective, Chart.of(A, radius), B)
+    chart, Q = Chart.of(A, radius)
+    point = _Point(objective, chart, Q, B)
     n, m = B.shape
     if n * (n + m) > LARGEST_SOLVE:
-        point = _lbfgs(objective, point, 10 * iterations, gain)
+        point = _lbfgs(point, 10 * iterations, gain)
     else:
 
         def expand(point: _Point) -> Expansion[_Point]:
-            point = dataclasses.replace(point, chart=point.chart.balanced())
-            x = np.concatenate([point.chart.coordinates, np.zeros(n * m)])
-            return point, x, point.chart.bounds(n * m), *_quadratic(objective, point)
+            chart, turn = point.chart.balanced()
+            point = dataclasses.replace(point, chart=chart, Q=point.Q @ turn)
+            return point, point.x, point.bounds, *_quadratic(point)
 
-        def at(point: _Point, x: Array) -> _Point:
-            B = point.B + point.chart.Q @ x[n * n :].reshape(m, n).T
-            return _point(objective, point.chart.at(x[: n * n]), B)
-
-        point = levenberg(point, iterations, expand, at, n * (n - 1) // 2, lambda error: gain * error)
+        turns = n * (n - 1) // 2
+        point = levenberg(point, iterations, expand, _Point.at, turns, lambda error: gain * error)
     # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
-    return objective.least((_inside(A, radius), B), (within(point.chart.A, radius), point.B))
+    return objective.least((_inside(A, radius), B), (within(point.A, radius), point.B))
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Point:
-    chart: Chart
+    """A = Q T Qᵀ and B. The coordinates are Ω, those of T, and Qᵀ times the change of B, by columns."""
+
+    objective: Objective
+    chart: Chart  # of T
+    Q: Array
     B: Array
-    error: float
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The state matrix."""
+        return self.Q @ self.chart.T @ self.Q.T
+
+    @functools.cached_property
+    def error(self) -> float:
+        """The objective."""
+        return self.objective.error(self.A, self.B)
+
+    @property
+    def x(self) -> Array:
+        """Its coordinates."""
+        n = len(self.Q)
+        return np.pad(self.chart.x, (n * (n - 1) // 2, self.B.size))
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """The least and largest value of each coordinate."""
+        n = len(self.Q)
+        return self.chart.bounds(n * (n - 1) // 2, self.B.size)
+
+    def at(self, x: Array) -> _Point:
+        """Return the point at these coordinates."""
+        n, m = self.B.shape
+        _, in_T, in_B = np.split(x, [n * (n - 1) // 2, n * n])
+        Q = self.Q @ scipy.linalg.expm(_rotation(x, n))
+        return _Point(self.objective, self.chart.at(in_T), Q, self.B + self.Q @ in_B.reshape(m, n).T)
 
 
-def _point(objective: Objective, chart: Chart, B: Array) -> _Point:
-    return _Point(chart, B, objective.error(chart.A, B))
+def _rotation(x: Array, n: int) -> Array:
+    """Return the skew-symmetric Ω of these coordinates."""
+    Omega = np.zeros((n, n))
+    Omega[np.tril_indices(n, -1)] = x[: n * (n - 1) // 2]
+    return Omega - Omega.T
 
 
 P = TypeVar("P", bound=Any)  # a point with its error
@@ -204,7 +242,8 @@ def levenberg(
     """
     damping = 1e-3
     for _ in range(iterations):
-        if not np.isfinite(point.error):
+        before = point.error
+        if not np.isfinite(before):
             break
         with np.errstate(over="ignore", invalid="ignore"):
             point, x, (least, most), g, H = expand(point)
@@ -219,7 +258,6 @@ def levenberg(
         H /= size
         H /= size[:, None]
         g = g / size
-        before = point.error
         for _ in range(_TRIES):
             step, damped = np.zeros_like(x), H.copy()
             damped.flat[:: len(H) + 1] += damping
@@ -242,51 +280,56 @@ def levenberg(
     return point
 
 
-def _quadratic(objective: Objective, point: _Point) -> tuple[Array, Array]:
-    """Return gradient and Gauss-Newton matrix in the coordinates of the chart and QᵀB."""
-    chart = point.chart
-    g, H = objective.quadratic(chart.Q, chart.T, chart.Q.T @ point.B)
-    J, in_A = chart.jacobian(), slice(chart.n**2)
-    H[in_A] = J.T @ H[in_A]
-    H[:, in_A] = H[:, in_A] @ J
-    g[in_A] = J.T @ g[in_A]
-    return g, H
+def _quadratic(point: _Point) -> tuple[Array, Array]:
+    """Return gradient and Gauss-Newton matrix in the coordinates."""
+    chart, n = point.chart, len(point.Q)
+
+    def pulled(M: Array) -> Array:  # from derivatives by [T B], (..., n(n + m))
+        G = M[..., : n * n].reshape(*M.shape[:-1], n, n).swapaxes(-1, -2)
+        in_Omega = G @ chart.T.T - chart.T.T @ G  # T moves by ΩT − TΩ.
+        return np.concatenate([_below(in_Omega), chart.pull(G), M[..., n * n :]], axis=-1)
+
+    g, H = point.objective.quadratic(point.Q, chart.T, point.Q.T @ point.B)
+    return pulled(g), pulled(pulled(H).T)
 
 
-def _lbfgs(objective: Objective, point: _Point, iterations: int, gain: float) -> _Point:
-    """Return the point after L-BFGS-B in the coordinates of the first chart."""
-    if not np.isfinite(point.error) or point.error == 0:
-        return point
-    chart, first = point.chart, point.error
-    n, m = chart.n, point.B.shape[1]
+def _below(G: Array) -> Array:
+    """Return derivatives by the entries below the diagonal of Ω, from those by Ω ``(..., n, n)``."""
+    rows, columns = np.tril_indices(G.shape[-1], -1)
+    return G[..., rows, columns] - G[..., columns, rows]
+
+
+def _lbfgs(first: _Point, iterations: int, gain: float) -> _Point:
+    """Return the point after L-BFGS-B in the coordinates of the first one."""
+    if not np.isfinite(first.error) or first.error == 0:
+        return first
+    Q, n = first.Q, len(first.Q)
 
     def relative(x: Array) -> tuple[float, Array]:
-        moved, B = chart.at(x[: n * n]), x[n * n :].reshape(n, m)
+        point = first.at(x)
         with np.errstate(over="ignore", invalid="ignore"):
             try:
-                error, G = objective.gradient(moved.A, B)
+                error, G = point.objective.gradient(point.A, point.B)
             except np.linalg.LinAlgError:
                 error = np.inf
         if not np.isfinite(error):
             return 1e6, np.zeros_like(x)
-        E = scipy.linalg.expm(chart.rotation(x[: n * n]))
         # A = Q₀ E T Eᵀ Q₀ᵀ, E = exp Ω. The adjoint of the derivative of exp at Ω is its derivative at Ωᵀ.
-        inner = chart.Q.T @ G[:, :n] @ chart.Q
-        in_E = inner @ E @ moved.T.T + inner.T @ E @ moved.T
-        in_Omega = scipy.linalg.expm_frechet(chart.rotation(x[: n * n]).T, in_E, compute_expm=False)
-        skew = (in_Omega - in_Omega.T)[chart.lower]
-        blocks = moved.pull_blocks(E.T @ inner @ E)
-        return error / first, np.concatenate([skew, blocks, G[:, n:].ravel()]) / first
+        E, T, inner = Q.T @ point.Q, point.chart.T, Q.T @ G[:, :n] @ Q
+        in_E = inner @ E @ T.T + inner.T @ E @ T
+        in_Omega = scipy.linalg.expm_frechet(_rotation(x, n).T, in_E, compute_expm=False)
+        in_T, in_B = point.chart.pull(E.T @ inner @ E), (Q.T @ G[:, n:]).T.ravel()
+        return error / first.error, np.concatenate([_below(in_Omega), in_T, in_B]) / first.error
 
     found = scipy.optimize.minimize(
         relative,
-        np.concatenate([chart.coordinates, point.B.ravel()]),
+        first.x,
         jac=True,
         method="L-BFGS-B",
-        bounds=scipy.optimize.Bounds(*chart.bounds(n * m)),
+        bounds=scipy.optimize.Bounds(*first.bounds),
         options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-2 * gain},
     )
-    return _point(objective, chart.at(found.x[: n * n]), found.x[n * n :].reshape(n, m))
+    return first.at(found.x)
 
 
 # Coordinates -----------------------------------------------------------------------------------------
@@ -301,160 +344,108 @@ def _lbfgs(objective: Objective, point: _Point, iterations: int, gain: float) ->
 #
 # d is the determinant and 2τ the trace. This box is the set of all pairs of eigenvalues in the disc, real and
 # complex: a pair passes from one kind to the other inside the box. Coordinates: Ω (strictly lower,
-# Q ← Q exp Ω), T above the blocks, and d, κ, log\|b\| of each block. Derivative in the basis Q: ΩT − TΩ + ΔT.
+# Q ← Q exp Ω), which a chart of T does not have; then those of T: its other entries, and d, κ, log\|b\| of
+# each block. Derivative in the basis Q: ΩT − TΩ + ΔT.
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 
 
 class Chart:
-    """A matrix as Q, T and coordinates."""
+    """A block triangular matrix T with eigenvalues in a disc, and its coordinates x."""
 
-    def __init__(self, Q: Array, T: Array, radius: float) -> None:
-        """Take Q and T, real 1x1 blocks first, and clip the eigenvalues."""
-        self.radius, self.n = radius, len(T)
-        Q, T = Q.copy(), T.copy()
-        self.pairs = [(i, i + 1) for i in range(self.n % 2, self.n - 1, 2)]
-        self.d, self.kappa = np.zeros(len(self.pairs)), np.zeros(len(self.pairs))
-        for number, (i, j) in enumerate(self.pairs):
-            _balance(Q, T, i, j)
-            self.d[number], self.kappa[number] = _clipped(T[i : j + 1, i : j + 1], radius)
-        first = np.array([i for i, _ in self.pairs], dtype=int)
-        self.first = first
-        b = T[first, first + 1]
+    def __init__(self, T: Array, radius: float) -> None:
+        """Take T with blocks of equal diagonal entries, after one number for odd n; clip the eigenvalues."""
+        self.radius, self.n = radius, (n := len(T))
+        self.first = np.arange(n % 2, n - 1, 2)  # the rows at which blocks begin
+        entries = np.triu(np.ones((n, n), dtype=bool), 1)
+        entries[self.first, self.first + 1] = False
+        entries[0, 0] = n % 2
+        self.entries = np.nonzero(entries)  # those of T that are coordinates
+        b = T[self.first, self.first + 1]
         self.sign = np.where(b < 0, -1.0, 1.0)
-        self.log_b = np.log(np.maximum(np.abs(b), _LEAST_B * radius))
-        if self.n % 2:
-            T[0, 0] = min(max(T[0, 0], -radius), radius)
-        self.Q = Q
-        self.lower = np.tril_indices(self.n, -1)
-        block = np.zeros((self.n, self.n), dtype=bool)
-        block[first, first + 1] = True
-        self.above = np.nonzero(np.triu(np.ones((self.n, self.n), dtype=bool), 1) & ~block)
-        self.real = slice(0, self.n % 2)  # the single real eigenvalue stands first
-        self.upper = T[self.above]
-        self.single = T[0, :1][self.real].copy()
-        self.T = self._triangular()
+        d_kappa = np.array([_clipped(T[i : i + 2, i : i + 2], radius) for i in self.first]).reshape(-1, 2)
+        log_b = np.log(np.maximum(np.abs(b), _LEAST_B * radius))
+        self.x = np.clip(np.concatenate([T[self.entries], *d_kappa.T, log_b]), *self.bounds())
+        self.T = self._matrix(self.x)
 
     @classmethod
-    def of(cls, A: Array, radius: float) -> Chart:
-        """Return the chart of A; eigenvalues outside the disc are clipped."""
+    def of(cls, A: Array, radius: float) -> tuple[Chart, Array]:
+        """Return the chart of T, and Q, with A = Q T Qᵀ; eigenvalues outside the disc are clipped."""
         T, Q = scipy.linalg.schur(A)
         sizes = block_sizes(T)
-        T, Q = reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__))
-        return cls(Q, T, radius)
+        T, Q = _balanced(*reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__)))
+        return cls(T, radius), Q
 
-    def _triangular(self) -> Array:
-        T = np.zeros((self.n, self.n))
-        T[self.above] = self.upper
-        first, r = self.first, self.radius
-        tau, b = self.kappa * (r * r + self.d) / (2 * r), self.sign * np.exp(self.log_b)
-        T[first, first] = T[first + 1, first + 1] = tau
-        T[first, first + 1] = b
-        T[first + 1, first] = (tau * tau - self.d) / b
-        T[0, :1][self.real] = self.single
-        return T
+    def balanced(self) -> tuple[Chart, Array]:
+        """Return the chart of Qᵀ T Q with |b| >= |c| in each block, and Q."""
+        Q, c, b = np.eye(self.n), self.T[self.first + 1, self.first], self.T[self.first, self.first + 1]
+        if (np.abs(c) <= np.abs(b)).all():
+            return self, Q
+        T, Q = _balanced(self.T, Q)
+        return Chart(T, self.radius), Q
 
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The matrix."""
-        return self.Q @ self.T @ self.Q.T
-
-    @property
-    def coordinates(self) -> Array:
-        """All coordinates: Ω = 0, T above the blocks, the single eigenvalue, d, κ, log|b|."""
-        zero = np.zeros(len(self.lower[0]))
-        return np.concatenate([zero, self.upper, self.single, self.d, self.kappa, self.log_b])
-
-    def bounds(self, more: int = 0) -> tuple[Array, Array]:
-        """Return the least and largest value of each coordinate, and of so many that are free."""
-        r, pairs = self.radius, np.ones(len(self.pairs))
-        free = np.full(len(self.lower[0]) + len(self.upper), np.inf)
-        box = np.concatenate([r * np.ones(len(self.single)), r * r * pairs, pairs])
-        least_b = np.log(_LEAST_B * r) * pairs  # c is divided by b
-        rest = np.full(more, np.inf)
-        least = np.concatenate([-free, -box, least_b, -rest])
-        return least, np.concatenate([free, box, np.inf * pairs, rest])
-
-    def rotation(self, coordinates: Array) -> Array:
-        """Return the skew-symmetric Ω."""
-        Omega = np.zeros((self.n, self.n))
-        Omega[self.lower] = coordinates[: len(self.lower[0])]
-        return Omega - Omega.T
-
-    def at(self, coordinates: Array) -> Chart:
+    def at(self, x: Array) -> Chart:
         """Return the chart at these coordinates."""
-        moved = object.__new__(Chart)
-        moved.__dict__.update(self.__dict__)
-        sizes = [len(self.lower[0]), len(self.upper), len(self.single)] + [len(self.pairs)] * 3
-        parts = np.split(coordinates, np.cumsum(sizes)[:-1])
-        _, moved.upper, moved.single, moved.d, moved.kappa, moved.log_b = parts
-        moved.Q = self.Q @ scipy.linalg.expm(self.rotation(coordinates))
-        moved.T = moved._triangular()
+        moved = copy.copy(self)
+        moved.x, moved.T = x, self._matrix(x)
         return moved
 
-    def balanced(self) -> Chart:
-        """Return the chart of the same matrix with |b| >= |c| in each block."""
-        c, b = self.T[self.first + 1, self.first], self.T[self.first, self.first + 1]
-        return Chart(self.Q, self.T, self.radius) if (np.abs(c) > np.abs(b)).any() else self
+    def bounds(self, before: int = 0, after: int = 0) -> tuple[Array, Array]:
+        """Return the least and largest value of each coordinate, and of so many that are free around them."""
+        r, (rows, columns), pairs = self.radius, self.entries, len(self.first)
+        box = np.where(rows == columns, r, np.inf), np.repeat([r * r, 1.0, np.inf], pairs)
+        most = np.concatenate([np.full(before, np.inf), *box, np.full(after, np.inf)])
+        least, end = -most, len(most) - after
+        least[end - pairs : end] = np.log(_LEAST_B * r)  # c is divided by b
+        return least, most
 
-    def pull_blocks(self, gradient: Array) -> Array:
-        """Return the gradient in the coordinates of T of a function with this gradient in the basis Q."""
-        i, j = self.first, self.first + 1
-        in_tau, in_b, in_c = gradient[i, i] + gradient[j, j], gradient[i, j], gradient[j, i]
-        tau_d, tau_k, c_d, c_k, b, c = self._block_derivatives()
-        return np.concatenate(
-            [
-                gradient[self.above],
-                gradient[0, :1][self.real],
-                in_tau * tau_d + in_c * c_d,
-                in_tau * tau_k + in_c * c_k,
-                in_b * b - in_c * c,
-            ]
-        )
-
-    def _block_derivatives(self) -> tuple[Array, ...]:
+    def pull(self, gradient: Array) -> Array:
+        """Return derivatives by the coordinates, from those by T ``(..., n, n)``."""
         i, j, r = self.first, self.first + 1, self.radius
         tau, b, c = self.T[i, i], self.T[i, j], self.T[j, i]
-        tau_d, tau_k = self.kappa / (2 * r), (r * r + self.d) / (2 * r)
-        return tau_d, tau_k, (2 * tau * tau_d - 1) / b, 2 * tau * tau_k / b, b, c
+        _, d, kappa, _ = self._parts(self.x)
+        tau_d, tau_k = kappa / (2 * r), (r * r + d) / (2 * r)
+        in_tau, in_b, in_c = (
+            gradient[..., i, i] + gradient[..., j, j],
+            gradient[..., i, j],
+            gradient[..., j, i],
+        )
+        in_d = in_tau * tau_d + in_c * (2 * tau * tau_d - 1) / b
+        in_kappa = in_tau * tau_k + in_c * 2 * tau * tau_k / b
+        rows, columns = self.entries
+        return np.concatenate([gradient[..., rows, columns], in_d, in_kappa, in_b * b - in_c * c], axis=-1)
 
-    def jacobian(self) -> Array:
-        """Return the derivative of A in the basis Q, entry (i, j) in row j·n + i, at Ω = 0."""
-        n, T = self.n, self.T
-        rows, columns = self.lower
-        J = np.zeros((n * n, n, n))  # coordinate, then matrix
-        number = np.arange(len(rows))
-        for i, j, sign in ((rows, columns, 1.0), (columns, rows, -1.0)):
-            # e_i e_jᵀ T is row j of T in row i; T e_i e_jᵀ is column i of T in column j.
-            J[number, i, :] += sign * T[j, :]
-            J[number, :, j] -= sign * T[:, i].T
-        at = len(rows)
-        J[at + np.arange(len(self.upper)), self.above[0], self.above[1]] = 1
-        at += len(self.upper)
-        if len(self.single):
-            J[at, 0, 0] = 1
-            at += 1
-        tau_d, tau_k, c_d, c_k, b, c = self._block_derivatives()
-        i, j, pairs = self.first, self.first + 1, len(self.pairs)
-        for in_tau, in_c, in_b in ((tau_d, c_d, 0 * b), (tau_k, c_k, 0 * b), (0 * b, -c, b)):
-            index = at + np.arange(pairs)
-            J[index, i, i] = J[index, j, j] = in_tau
-            J[index, j, i], J[index, i, j] = in_c, in_b
-            at += pairs
-        return J.transpose(2, 1, 0).reshape(n * n, n * n)
+    def _parts(self, x: Array) -> list[Array]:
+        """Return the entries, d, κ and log|b|."""
+        return np.split(x, len(self.entries[0]) + len(self.first) * np.arange(3))
+
+    def _matrix(self, x: Array) -> Array:
+        i, r = self.first, self.radius
+        entries, d, kappa, log_b = self._parts(x)
+        T = np.zeros((self.n, self.n))
+        T[self.entries] = entries
+        tau, b = kappa * (r * r + d) / (2 * r), self.sign * np.exp(log_b)
+        T[i, i] = T[i + 1, i + 1] = tau
+        T[i, i + 1] = b
+        T[i + 1, i] = (tau * tau - d) / b
+        return T
 
 
-def _balance(Q: Array, T: Array, i: int, j: int) -> None:
-    """Rotate the block of T at i, j to equal diagonal entries and |b| >= |c|, in place."""
-    angle = 0.5 * np.arctan2(T[j, j] - T[i, i], T[i, j] + T[j, i])
-    for turn in (angle, np.pi / 2):
-        c, s = np.cos(turn), np.sin(turn)
-        G = np.array([[c, -s], [s, c]])
-        for M in (T, Q):
-            M[:, [i, j]] = M[:, [i, j]] @ G
-        T[[i, j]] = G.T @ T[[i, j]]
-        if abs(T[i, j]) >= abs(T[j, i]):
-            return
+def _balanced(T: Array, Q: Array) -> tuple[Array, Array]:
+    """Return T and Q with the blocks of T rotated to equal diagonal entries and |b| >= |c|."""
+    T, Q = T.copy(), Q.copy()
+    for i in range(len(T) % 2, len(T) - 1, 2):
+        j = i + 1
+        angle = 0.5 * np.arctan2(T[j, j] - T[i, i], T[i, j] + T[j, i])
+        for turn in (angle, np.pi / 2):
+            c, s = np.cos(turn), np.sin(turn)
+            G = np.array([[c, -s], [s, c]])
+            for M in (T, Q):
+                M[:, [i, j]] = M[:, [i, j]] @ G
+            T[[i, j]] = G.T @ T[[i, j]]
+            if abs(T[i, j]) >= abs(T[j, i]):
+                break
+    return T, Q
 
 
 def _clipped(block: Array, r: float) -> tuple[float, float]:

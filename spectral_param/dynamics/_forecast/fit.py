@@ -7,11 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from spectral_param.dynamics._data import (
-    Missing,
-    as_matrix,
-    recordings_of,
-)
+from spectral_param.dynamics._data import Missing, as_matrix, recordings_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._one_step.fit import bound_of
@@ -100,19 +96,16 @@ def fit_forecast(
     radius = bound_of("fit_forecast", "discrete", radius, None)
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
     A0 = np.zeros((n, n)) if towards is None else as_matrix(towards, "towards", "fit_forecast", (n, n))
-    first = None
-    if initial is not None:
-        first = as_matrix(initial[0], "initial[0]", "fit_forecast", (n, n)), np.zeros((n, 0))
-        if m:
-            first = first[0], as_matrix(initial[1], "initial[1]", "fit_forecast", (n, m))
-
     # Inputs in their own unit: B takes the size of A.
     unit, unit_u = (float(np.abs(np.vstack(M)).max(initial=0.0)) or 1.0 for M in zip(*parts, strict=True))
     scaled = [(Y / unit, U / unit_u) for Y, U in parts]
     scale = unit_u / unit
     objective = Objective(start, radius, ridge / unit**2, ridge / unit_u**2, A0)
-    if first is not None:
-        first = first[0], first[1] * scale
+    first = None
+    if initial is not None:
+        A = as_matrix(initial[0], "initial[0]", "fit_forecast", (n, n))
+        B = as_matrix(initial[1], "initial[1]", "fit_forecast", (n, m)) if m else np.zeros((n, 0))
+        first = A, B * scale
     fit = climb(scaled, horizon, objective, max_iter, first)
     return dataclasses.replace(
         fit,

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._data import Part, joined
 
 
 class Windows(NamedTuple):
@@ -58,12 +58,7 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
         first = np.append(np.arange(0, last - h, max(1, h // 2)), last - h)
         by_length.setdefault(h, []).append(begin + first)
         begin += len(Y)
-    if len(recordings) > 1:
-        Y = np.concatenate([Y for Y, _ in recordings])
-        # No window reads the inputs after the last state of its recording.
-        U = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in recordings])
-    else:
-        Y, U = recordings[0]
+    Y, U = joined(recordings)  # No window reads the inputs after the last state of its recording.
     found = []
     for h, starts in sorted(by_length.items()):
         first = np.concatenate(starts)

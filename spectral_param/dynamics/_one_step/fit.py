@@ -11,7 +11,15 @@ import torch
 
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._data import Part, Recording, as_array, checked, require_finite, side_by_side
+from spectral_param.dynamics._data import (
+    Part,
+    Recording,
+    as_array,
+    checked,
+    pairs_of,
+    require_finite,
+    side_by_side,
+)
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
@@ -337,6 +345,7 @@ def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
 
     They are the triangular factor of [X U Y], at most 2n + m rows.
     """
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    R: Any = np.linalg.qr(np.vstack([np.hstack([Y[:-1], U, Y[1:]]) for Y, U in parts]), mode="r")
+    X, Y, U = pairs_of(parts)
+    n, m = X.shape[1], U.shape[1]
+    R: Any = np.linalg.qr(np.hstack([X, U, Y]), mode="r")
     return R[:, :n], R[:, n + m :], R[:, n : n + m]

@@ -137,7 +137,7 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
     """Return the best A with this Schur basis."""
     Q, offset = basis
     n = len(Q)
-    Z, L = _ql(problem.R @ Q)
+    Z, L = ql(problem.R @ Q)
     H = Q.T @ (problem.A @ problem.R.T @ Z)
     first = np.arange(offset, n - 1, 2)
     rows = first[:, None] + np.array([0, 1])
@@ -163,11 +163,6 @@ def best_in_basis(problem: Problem, region: Region, basis: Basis, margin: float 
     K -= T.T @ EL
     del EL
     return Solution(Q @ T @ Q.T, error, (K - K.T)[np.triu_indices(n, 1)], basis)
-
-
-def weight_in_basis(problem: Problem, basis: Basis) -> Array:
-    """Return L of this basis: R Q = Z L."""
-    return _ql(problem.R @ basis.Q)[1]
 
 
 def eigenvalue_distances(solution: Solution) -> Array:
@@ -240,7 +235,7 @@ def reordered(T: Array, Q: Array, sizes: list[int], order: list[int]) -> tuple[A
     return T, Q
 
 
-def _ql(M: Array) -> tuple[Array, Array]:
+def ql(M: Array) -> tuple[Array, Array]:
     """Return Z orthogonal and L lower triangular with Z L = M."""
     Z, R = np.linalg.qr(M[:, ::-1])
     return Z[:, ::-1], R[::-1, ::-1]
@@ -408,17 +403,17 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     # F = u + v²/w, each a + b cos φ + c sin φ with φ = 2θ, for all pairs (p, q).
     Hp, Hq = (H[:, None] - e[:, None, None] * L[:, None] for e in (p, q))  # (k, pairs, 2, 2)
     S, W, N = Hq @ Hq.swapaxes(-1, -2), L @ L.swapaxes(-1, -2), Hp @ _J @ L[:, None].swapaxes(-1, -2)
-    u = np.stack([S[..., 0, 0] + S[..., 1, 1], S[..., 1, 1] - S[..., 0, 0], -2 * S[..., 0, 1]], axis=-1) / 2
-    w = np.stack([W[..., 0, 0] + W[..., 1, 1], W[..., 1, 1] - W[..., 0, 0], -2 * W[..., 0, 1]], axis=-1) / 2
-    v = (
-        np.stack(
-            [N[..., 0, 1] - N[..., 1, 0], N[..., 0, 1] + N[..., 1, 0], N[..., 1, 1] - N[..., 0, 0]], axis=-1
-        )
-        / 2
+    u, w = (
+        np.stack([M[..., 0, 0] + M[..., 1, 1], M[..., 1, 1] - M[..., 0, 0], -2 * M[..., 0, 1]], axis=-1) / 2
+        for M in (S, W)
     )
+    of_v = [N[..., 0, 1] - N[..., 1, 0], N[..., 0, 1] + N[..., 1, 0], N[..., 1, 1] - N[..., 0, 0]]
+    v = np.stack(of_v, axis=-1) / 2
     w = np.broadcast_to(w[:, None], u.shape)
 
-    value = _value(u[:, :, None], v[:, :, None], w[:, :, None], phi)
+    basis = np.stack(np.broadcast_arrays(1.0, np.cos(phi), np.sin(phi)), axis=-1)
+    at_u, at_v, at_w = ((f[:, :, None] * basis).sum(-1) for f in (u, v, w))
+    value = at_u + at_v**2 / np.maximum(at_w, _TINY)
     low = (value <= np.roll(value, 1, axis=-1)) & (value <= np.roll(value, -1, axis=-1))
     owner, pair, place = np.nonzero(low)
     phi = phi[owner, 0]
@@ -439,12 +434,6 @@ def _best_corner(L: Array, H: Array, p: Array, q: Array) -> tuple[Array, Array]:
     order = np.lexsort((value, owner))
     first = order[np.searchsorted(owner[order], np.arange(k))]
     return B[first], value[first]
-
-
-def _value(u: Array, v: Array, w: Array, phi: Array) -> Array:
-    basis = np.stack(np.broadcast_arrays(1.0, np.cos(phi), np.sin(phi)), axis=-1)
-    at_u, at_v, at_w = ((f * basis).sum(-1) for f in (u, v, w))
-    return at_u + at_v**2 / np.maximum(at_w, _TINY)
 
 
 def _stationary(u: Array, v: Array, w: Array, a: Array, x: Array, b: Array) -> Array:

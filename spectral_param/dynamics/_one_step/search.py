@@ -30,8 +30,8 @@ from spectral_param.dynamics._one_step.schur import (
     Solution,
     best_in_basis,
     eigenvalue_distances,
+    ql,
     schur_bases,
-    weight_in_basis,
 )
 
 Candidate = Callable[[float], Array]  # A for a margin
@@ -257,9 +257,8 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
         return start
     upper = np.triu_indices(len(Q), 1)
     I = np.eye(len(Q))
-    curvature = (np.square(eigenvalue_distances(start)) + 1e-2) * np.square(
-        weight_in_basis(problem, start.basis)
-    ).sum(0)[:, None]
+    _, L = ql(problem.R @ Q)
+    curvature = (np.square(eigenvalue_distances(start)) + 1e-2) * np.square(L).sum(0)[:, None]
     curvature = np.maximum(curvature[upper], _FLOOR * curvature.max())
     scale, steepest = np.sqrt(curvature / curvature.max()), 1 / curvature.max()
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
+from spectral_param.dynamics._data import Part, Places
 from spectral_param.dynamics._forecast.descent import (
     LARGEST_SOLVE,
     RUNGS,
@@ -36,7 +36,7 @@ from spectral_param.dynamics._forecast.descent import (
 )
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import Fold, folds_of, scores
+from spectral_param.dynamics._selection.held import Fold, cut, folds_of, scores
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 _RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])  # in mean squares of a state
@@ -120,8 +120,7 @@ def choose(
     some = _some(variants[0], lead)
     searches = []
     for of_all in variants:
-        parts = [(of_all[i][0][begin:], of_all[i][1][begin:]) for i, begin in some]
-        folds = folds_of(parts, lead)
+        parts, folds = cut(of_all, some), folds_of(of_all, lead, some)
         if len(folds) < 2:
             raise ValueError(
                 "StableLinearModel: expected at least 6 rows for horizon='cv', which holds rows out, got "
@@ -146,22 +145,21 @@ def choose(
         A, B = search.on_all_rows(best, one, parts)
     error = search.objective(OneStep(parts), choice).over(parts, choice.horizon).error(A, B)
     fit = ForecastFit(A, B, error, error, choice.radius, spectral_radius(A), choice.horizon, choice.start)
-    for fold in search.folds:
-        fold.where = [(some[i][0], some[i][1] + a, some[i][1] + b) for i, a, b in fold.where]
     return fit, choice, search.folds, best.models
 
 
-def _some(parts: list[Part], lead: int) -> list[tuple[int, int]]:
-    """Return the recordings, and their first rows, that are chosen from: all, or a part of long ones."""
-    rows, n, m = sum(len(Y) for Y, _ in parts), parts[0][0].shape[1], parts[0][1].shape[1]
-    enough = max(_ENOUGH, 20 * (n + m), 8 * lead)
+def _some(parts: list[Part], lead: int) -> Places:
+    """Return the rows that are chosen from: all, those of some recordings, or the last of long ones."""
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    whole = [(i, 0, len(Y)) for i, (Y, _) in enumerate(parts)]
+    rows, enough = sum(end for _, _, end in whole), max(_ENOUGH, 20 * (n + m), 8 * lead)
     if rows <= 2 * enough:
-        return [(i, 0) for i in range(len(parts))]
+        return whole
     if len(parts) >= 8:
         step = max(1, min(len(parts) // 8, rows // enough))
-        return [(i, 0) for i in range(step // 2, len(parts), step)]
+        return whole[step // 2 :: step]
     # The last rows are nearest to what will be forecast.
-    return [(i, len(Y) - max(2, len(Y) * enough // rows)) for i, (Y, _) in enumerate(parts)]
+    return [(i, end - max(2, end * enough // rows), end) for i, _, end in whole]
 
 
 def _error(candidate: _Candidate) -> float:

@@ -11,10 +11,10 @@ import functools
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
-from spectral_param.dynamics._intervals import Places
+from spectral_param.dynamics._data import Part, Places, joined
 from spectral_param.dynamics._selection.shrunk import OneStep
 
+_LEAD = 50  # at most a quarter of the longest recording
 _STARTS = 100  # of forecasts in a recording, about
 
 
@@ -27,8 +27,8 @@ class Fold:
 
     kept: list[Part]
     held: list[Part]
-    weight: float
     where: Places  # what is held out
+    weight: float
 
     @functools.cached_property
     def mean(self) -> Array:
@@ -45,8 +45,7 @@ class Fold:
 
         The columns ``shown`` are compared with those of the rows.
         """
-        rows = np.concatenate([Y for Y, _ in self.held])
-        inputs = np.concatenate([np.pad(U, ((0, 1), (0, 0))) for _, U in self.held])
+        rows, inputs = joined(self.held)
         begins, left, begin = [], [], 0
         for Y, _ in self.held:
             of_part = np.arange(0, len(Y) - 1, max(1, len(Y) // _STARTS))
@@ -77,53 +76,64 @@ class Fold:
         return error, total
 
 
-def folds_of(parts: list[Part], lead: int) -> list[Fold]:
+def cut(recordings: list[Part], places: Places) -> list[Part]:
+    """Return these rows, and their inputs, as recordings: one row less where the recordings have one less."""
+    found = []
+    for i, begin, end in places:
+        Y, U = recordings[i]
+        found.append((Y[begin:end], U[begin : end + len(U) - len(Y)]))
+    return found
+
+
+def folds_of(recordings: list[Part], lead: int, places: Places | None = None) -> list[Fold]:
     """Return the folds: whole recordings, as those that will be forecast are, or blocks of successive rows.
 
     Recordings are held out whole if there are at least three, of which none has most of the rows.
     The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
     together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
-    held out.
+    held out. With places, only these rows are in the folds.
     """
-    lengths = [len(Y) for Y, _ in parts]
-    rows = sum(lengths)
-    if len(parts) >= 3 and 2 * max(lengths) <= rows:
-        count = min(len(parts), 4)
-        return [
-            Fold(
-                [p for i, p in enumerate(parts) if i % count != fold],
-                parts[fold::count],
-                1.0,
-                [(i, 0, lengths[i]) for i in range(fold, len(parts), count)],
-            )
-            for fold in range(count)
-        ]
-    if len(parts) == 1 and rows < 4 * lead:
+    if places is None:
+        places = [(i, 0, len(Y)) for i, (Y, _) in enumerate(recordings)]
+
+    def fold(kept: Places, held: Places, weight: float = 1.0) -> Fold:
+        return Fold(cut(recordings, kept), cut(recordings, held), held, weight)
+
+    lengths = [end - begin for _, begin, end in places]
+    rows, single = sum(lengths), len(places) == 1
+    if len(places) >= 3 and 2 * max(lengths) <= rows:
+        count = min(len(places), 4)
+        others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
+        return [fold(others[k], places[k::count]) for k in range(count)]
+    if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
-        some = ((0, third, 1.0), (rows - sixth, rows, 1.0), (rows - third, rows, 1.0))
-        return [fold for fold in (_without(parts, *of) for of in some) if fold.kept and fold.held]
-    count = 4 if rows >= 4 * lead else 3
-    edges = np.linspace(0, rows, count + 1).astype(int)
-    folds = []
-    for fold in range(count):
-        last_of_one = len(parts) == 1 and fold == count - 1
-        folds.append(_without(parts, edges[fold], edges[fold + 1], count - 1.0 if last_of_one else 1.0))
-    return [fold for fold in folds if fold.kept and fold.held]
+        blocks = [(0, third, 1.0), (rows - sixth, rows, 1.0), (rows - third, rows, 1.0)]
+    else:
+        count = 4 if rows >= 4 * lead else 3
+        edges = np.linspace(0, rows, count + 1).astype(int).tolist()
+        weights = [1.0] * (count - 1) + [count - 1.0 if single else 1.0]
+        blocks = list(zip(edges, edges[1:], weights, strict=False))
+    folds = [fold(*_without(places, first, last), weight) for first, last, weight in blocks]
+    return [of for of in folds if of.kept and of.held]
 
 
-def _without(parts: list[Part], first: int, last: int, weight: float) -> Fold:
-    """Return the fold that holds out these rows of all recordings."""
-    fold = Fold([], [], weight, [])
-    for i, (Y, U) in enumerate(parts):
-        low, high = (min(max(int(edge), 0), len(Y)) for edge in (first, last))
-        for begin, end, to in ((0, low, fold.kept), (low, high, fold.held), (high, len(Y), fold.kept)):
-            if end - begin >= 2:
-                to.append((Y[begin:end], U[begin : end - 1]))
-                if to is fold.held:
-                    fold.where.append((i, begin, end))
-        first, last = first - len(Y), last - len(Y)
-    return fold
+def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:
+    """Return what is left of the places without these of their rows, and these, in pieces of two or more."""
+    kept: Places = []
+    held: Places = []
+    for i, begin, end in places:
+        low, high = (min(max(begin + edge, begin), end) for edge in (first, last))
+        for a, b, to in ((begin, low, kept), (low, high, held), (high, end, kept)):
+            if b - a >= 2:
+                to.append((i, a, b))
+        first, last = first - (end - begin), last - (end - begin)
+    return kept, held
+
+
+def default_lead(longest: int) -> int:
+    """Return the lead for recordings of at most so many rows."""
+    return min(_LEAD, max(1, longest // 4))
 
 
 def scores(error: Array, total: Array) -> Array:

@@ -73,9 +73,8 @@ class OneStep:
     def least_error(self, A0: Array, radius: float, ridge: float) -> tuple[Array, Array]:
         """Return A and B with the least error in the disc."""
         X, Y, U = with_ridge(self.X, self.Y, self.U, ridge * self.unit, A0)
-        has_inputs = U.shape[1] > 0
-        fit = fit_stable(X, Y, U if has_inputs else None, radius=radius, ridge=1e-12 * self.unit)
-        return fit.A, fit.B if has_inputs else np.zeros((self.n, 0))
+        fit = fit_stable(X, Y, U, radius=radius, ridge=1e-12 * self.unit)
+        return fit.A, fit.B if self.m else np.zeros((self.n, 0))
 
     def instruments(self, radius: float) -> tuple[Array, Array] | None:
         """Return A and B by earlier rows as instruments, clipped; None if the rows do not suffice."""

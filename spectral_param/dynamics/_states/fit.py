@@ -1,19 +1,17 @@
-"""The fit of hidden states of a given order, in the user's units, and what the data must have for it."""
+"""What a user sees of a fit of hidden states, and what the data must have for it."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import constant_columns, side_by_side
-from spectral_param.dynamics._forecast.descent import spectral_radius, within
+from spectral_param.dynamics._data import require_variation, side_by_side
+from spectral_param.dynamics._forecast.descent import spectral_radius
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._states.model import Innovations, Rows
-from spectral_param.dynamics._states.refine import Refinement
-from spectral_param.dynamics._states.subspace import Variates
+from spectral_param.dynamics._states.subspace import longest_span
 
 _NAME = "StableLinearModel"
 _SAME = 1e-9  # of the largest singular value of the inputs: a direction that is smaller is rounding
@@ -46,71 +44,11 @@ class StatesFit(ReachedBound):
     predictor_reached: float
 
 
-class Options(NamedTuple):
-    """What is fitted."""
-
-    radius: float
-    feedthrough: bool
-    offset: bool
-    max_iter: int
-
-
 def result(model: Innovations, radius: float) -> StatesFit:
     """Return what a user sees of a fit."""
-    inputs = model.B.shape[1] > 0
-    return StatesFit(
-        model.A,
-        model.B if inputs else None,
-        model.C,
-        model.D if inputs else None,
-        model.K,
-        model.noise,
-        radius,
-        spectral_radius(model.A),
-        spectral_radius(model.predictor),
-    )
-
-
-class Problem:
-    """Recordings in units of their standard deviations, and the variates of each span."""
-
-    def __init__(self, recordings: list[Rows], options: Options) -> None:
-        Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
-        mean = Y.mean(axis=0) if options.offset else np.zeros(Y.shape[1])
-        unit, unit_u = (np.where(M.std(axis=0) > 0, M.std(axis=0), 1.0) for M in (Y, U))
-        self.options, self.unit, self.unit_u, self.mean = options, unit, unit_u, mean
-        self.recordings = [((Y - mean) / unit, U / unit_u) for Y, U in recordings]
-        self.refinement = Refinement(self.recordings, options.radius, options.feedthrough, options.offset)
-        self.variates: dict[int, Variates] = {}
-
-    def fit(self, n: int) -> Innovations:
-        """Return the model of this order, from the better of two starts.
-
-        The rows of past and future of one are as few as the order needs, those of the other many, for a
-        filter that forgets slowly.
-        """
-        longest = longest_span(self.recordings)
-        starts = []
-        for span in sorted({min(n + 2, longest), min(2 * n + 10, longest)}):
-            if span not in self.variates:
-                self.variates[span] = Variates(self.recordings, span, self.options.offset)
-            start = self.variates[span].start(n, self.options.radius, self.options.feedthrough)
-            starts.append((self.refinement.refined(start, 0)[0], start))
-        start = min(starts, key=lambda found: found[0])[1]
-        model = self.refinement.refined(start, self.options.max_iter)[1]
-        # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
-        model = model._replace(A=within(model.A, self.options.radius))
-        return model.scaled(self.unit, self.unit_u, self.mean)
-
-
-def longest_span(recordings: list[Rows]) -> int:
-    """Return the most rows of a past and a future that leave more windows than unknowns."""
-    lengths = np.array([len(Y) for Y, _ in recordings])
-    p, m = (M.shape[1] for M in recordings[0])
-    span = 0
-    while np.maximum(lengths - 2 * (span + 1) + 1, 0).sum() > (span + 1) * (2 * p + 2 * m) + 1:
-        span += 1
-    return span
+    B, D = (model.B, model.D) if model.B.shape[1] else (None, None)
+    reached = spectral_radius(model.A), spectral_radius(model.predictor)
+    return StatesFit(model.A, B, model.C, D, model.K, model.noise, radius, *reached)
 
 
 def largest_order(recordings: list[Rows]) -> int:
@@ -124,11 +62,7 @@ def largest_order(recordings: list[Rows]) -> int:
 def require(recordings: list[Rows], states: int) -> None:
     """Raise a ValueError unless outputs vary, and rows and inputs suffice for so many states."""
     Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
-    if constant := constant_columns(Y)[0]:
-        raise ValueError(
-            f"{_NAME}: expected outputs that vary, got constant columns {constant}. Remove them; offset=True "
-            "fits a constant."
-        )
+    require_variation("outputs", [Y])
     most = largest_order(recordings)
     if states > most:
         raise ValueError(
@@ -145,13 +79,11 @@ def require(recordings: list[Rows], states: int) -> None:
 
 def excited(recordings: list[Rows], most: int) -> int:
     """Return for how many states, at most so many, the inputs of successive rows are independent."""
-    n = 0
-    while n < most:
+    for n in range(most):
         stacked = [side_by_side(U, n + 2) for _, U in recordings if len(U) >= n + 2]
         if not stacked:
-            break
+            return n
         s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
         if len(s) < stacked[0].shape[1] or s[-1] <= _SAME * s[0]:
-            break
-        n += 1
-    return n
+            return n
+    return most

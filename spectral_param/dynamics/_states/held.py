@@ -10,16 +10,16 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import folds_of
-from spectral_param.dynamics._states.fit import Options, Problem, excited, largest_order, require
-from spectral_param.dynamics._states.model import Innovations, Rows, filtered, predicted, rolled_out
+from spectral_param.dynamics._selection.held import Fold, default_lead, folds_of
+from spectral_param.dynamics._states.fit import excited, largest_order, require
+from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
+from spectral_param.dynamics._states.refine import Problem
 
 SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
 _PATIENCE = 3  # orders without a better one, after which the search ends
 _CHANCE = 2.0  # of a sum of −log p: models that are equally good differ by about so much
 _MOST = 20  # states that are tried
 _SHORT = 8  # iterations of a fit of a fold
-_LEAD = 50
 
 
 def fit_states(
@@ -40,7 +40,7 @@ def fit_states(
     errors = None
     if states == "cv":
         if lead is None:
-            lead = min(_LEAD, max(1, max(len(Y) for Y, _ in rows) // 4))
+            lead = default_lead(max(len(Y) for Y, _ in rows))
         require(rows, 1)
         n, errors = order(rows, options, lead, verbose)
     else:
@@ -50,15 +50,9 @@ def fit_states(
     return Problem(rows, options).fit(n), errors, blocks
 
 
-def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Problem, list[Rows]]]:
-    """Return problems without some rows, and these rows: blocks of successive ones, or recordings."""
-    p = recordings[0][0].shape[1]
-    joined = [(np.hstack(of), np.zeros((len(of[0]) - 1, 0))) for of in recordings]
-    found = []
-    for fold in folds_of(joined, lead):
-        kept, held = ([(Z[:, :p], Z[:, p:]) for Z, _ in of] for of in (fold.kept, fold.held))
-        found.append((Problem(kept, options), held))
-    return found
+def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Problem, Fold]]:
+    """Return the problem of each fold, and the fold: blocks of successive rows, or recordings."""
+    return [(Problem(fold.kept, options), fold) for fold in folds_of(recordings, lead)]
 
 
 def order(
@@ -76,9 +70,9 @@ def order(
     some = folds(recordings, quick, lead)
     most = 0
     if len(some) > 1:
-        most = min(_MOST, *(largest_order(problem.recordings) for problem, _ in some))
+        most = min(_MOST, *(largest_order(fold.kept) for _, fold in some))
         if recordings[0][1].shape[1]:
-            most = min(most, *(excited(problem.recordings, most) for problem, _ in some))
+            most = min(most, *(excited(fold.kept, most) for _, fold in some))
     if most < 1:
         raise ValueError(
             "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
@@ -88,7 +82,7 @@ def order(
     errors: dict[int, float] = {}
     with progress_of("states='cv'", most, verbose) as progress:
         for n in range(1, most + 1):
-            found = [unlikely(problem.fit(n), *rows) for problem, held in some for rows in held]
+            found = [unlikely(problem.fit(n), *rows) for problem, fold in some for rows in fold.held]
             number = sum(map(len, found))
             errors[n] = float(np.concatenate(found).mean())
             progress()
@@ -121,18 +115,17 @@ def settling(rows: int) -> int:
     return min(SETTLING, rows // 4)
 
 
-def forecasts(some: list[tuple[Problem, list[Rows]]], n: int, lead: int) -> list[Block]:
+def forecasts(some: list[tuple[Problem, Fold]], n: int, lead: int) -> list[Block]:
     """Return forecasts of held-out rows from every row once the filter has settled.
 
     Folds without rows for so many states are left out.
     """
     found = []
-    for problem, held in some:
-        if largest_order(problem.recordings) < n:
+    for problem, fold in some:
+        if largest_order(fold.kept) < n:
             continue
         model = problem.fit(n)
-        mean = problem.mean + problem.unit * np.vstack([Y for Y, _ in problem.recordings]).mean(axis=0)
-        for Y, U in held:
+        for Y, U in fold.held:
             X, _ = filtered(model, (Y, U))
             first = settling(len(Y))
             begin = np.arange(first, len(Y) - 1) + 1  # the rows that are forecast first
@@ -140,5 +133,5 @@ def forecasts(some: list[tuple[Problem, list[Rows]]], n: int, lead: int) -> list
             after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
             inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
             r = after[at] - rolled_out(model, X[begin], inputs[at], lead)
-            found.append(Block(Y, first, r.swapaxes(0, 1), mean, problem.unit))
+            found.append(Block(Y, first, r.swapaxes(0, 1), fold.mean, problem.unit))
     return found

@@ -26,6 +26,15 @@ from spectral_param._matrices import Array
 Rows = tuple[Array, Array]  # outputs (rows, p) and inputs of the same rows (rows, m)
 
 
+class Options(NamedTuple):
+    """What is fitted."""
+
+    radius: float
+    feedthrough: bool
+    offset: bool
+    max_iter: int
+
+
 class Innovations(NamedTuple):
     """A model of p outputs, m inputs and n states."""
 

@@ -24,16 +24,15 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg
-from spectral_param.dynamics._states.model import Innovations, Rows, driven_states
-from spectral_param.dynamics._states.subspace import Start, gain_of
+from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg, within
+from spectral_param.dynamics._states.model import Innovations, Options, Rows, driven_states
+from spectral_param.dynamics._states.subspace import gain_of, longest_span, start_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
@@ -41,20 +40,10 @@ _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
 _GAIN = 1e-3  # of f, a logarithm of a likelihood, where the refinement ends
 
 
-class _Recording(NamedTuple):
-    """Outputs, inputs, and the sizes and transforms of what is convolved with them."""
-
-    Y: Array
-    U: Array
-    size: int
-    FU: Array  # transform of (U, 1 with an offset)
-    FY: Array
-
-
 class _Point(NamedTuple):
     """A point, its error, and what its derivatives need."""
 
-    chart: Chart  # of A, with the basis I
+    chart: Chart  # of A
     C: Array
     K: Array
     B: Array
@@ -70,36 +59,56 @@ class _Point(NamedTuple):
         """The state matrix."""
         return self.chart.T
 
+    @property
+    def predictor(self) -> Array:
+        """A − KC."""
+        return self.A - self.K @ self.C
 
-class Refinement:
-    """Recordings in units of their outputs and inputs, and what is fitted to them."""
 
-    def __init__(self, recordings: list[Rows], radius: float, feedthrough: bool, offset: bool) -> None:
-        self.radius, self.feedthrough, self.offset = radius, feedthrough, offset
-        self.m, self.p = recordings[0][1].shape[1], recordings[0][0].shape[1]
-        self.rows = sum(len(Y) for Y, _ in recordings)
-        self.recordings = []
-        for Y, U in recordings:
-            size = scipy.fft.next_fast_len(2 * len(Y), real=True)
-            given = np.hstack([U, np.ones((len(U), int(offset)))])
-            FU, FY = (scipy.fft.rfft(M, size, axis=0) for M in (given, Y))
-            self.recordings.append(_Recording(Y, U, size, FU, FY))
+class Problem:
+    """Recordings in units of their standard deviations, and the fits to them."""
 
-    def refined(self, start: Start, max_iter: int) -> tuple[float, Innovations]:
-        """Return f and the model after at most this many steps from the start."""
-        chart, Q = _own_basis(Chart.of(start.A, self.radius))
-        point = self.point(chart, start.C @ Q, Q.T @ start.K, start.noise)
+    def __init__(self, recordings: list[Rows], options: Options) -> None:
+        Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
+        mean = Y.mean(axis=0) if options.offset else np.zeros(Y.shape[1])
+        unit, unit_u = (np.where(M.std(axis=0) > 0, M.std(axis=0), 1.0) for M in (Y, U))
+        self.options, self.unit, self.unit_u, self.mean = options, unit, unit_u, mean
+        self.recordings = [((Y - mean) / unit, U / unit_u) for Y, U in recordings]
+        self.rows, self.p, self.m = len(Y), Y.shape[1], U.shape[1]
+
+    def fit(self, n: int) -> Innovations:
+        """Return the model of this order in the user's units, from the better of two starts.
+
+        The rows of past and future of one are as few as the order needs, those of the other many, for a
+        filter that forgets slowly.
+        """
+        longest = longest_span(self.recordings)
+        spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
+        starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
+        model = self._model(self.refined(min(starts, key=lambda point: point.error)))
+        # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
+        model = model._replace(A=within(model.A, self.options.radius))
+        return model.scaled(self.unit, self.unit_u, self.mean)
+
+    def first(self, A: Array, C: Array, K: Array, noise: Array) -> _Point:
+        """Return the point of a start."""
+        radius = self.options.radius
+        chart, Q = Chart.of(A, radius)
+        point = self.point(chart, C @ Q, Q.T @ K, noise)
         if point is None:
             # A − KC is unstable after clipping, and A may be with a radius above 1.
-            stable = Chart.of(start.A, min(self.radius, 1.0)).A
-            chart, Q = _own_basis(Chart.of(stable, self.radius))
-            point = self.point(chart, start.C @ Q, np.zeros_like(start.K), start.noise)
+            stable, Q = Chart.of(A, min(radius, 1.0))
+            point = self.point(Chart(stable.T, radius), C @ Q, np.zeros_like(K), noise)
         assert point is not None
-        point = levenberg(point, max_iter, self._expand, self._at, 0, lambda _: _GAIN, _LEAST_DAMPING)
-        return point.error, self._model(point)
+        return point
+
+    def refined(self, point: _Point) -> _Point:
+        """Return the point after the descent."""
+        steps = self.options.max_iter
+        return levenberg(point, steps, self._expand, self._at, 0, lambda _: _GAIN, _LEAST_DAMPING)
 
     def _expand(self, point: _Point) -> Expansion[_Point]:
-        chart, Q = _own_basis(point.chart.balanced())
+        chart, Q = point.chart.balanced()
         point = point._replace(
             chart=chart,
             C=point.C @ Q,
@@ -107,16 +116,13 @@ class Refinement:
             B=Q.T @ point.B,
             first=[Q.T @ x for x in point.first],
         )
-        x = np.concatenate([chart.coordinates, point.K.ravel(), point.C.ravel()])
-        least, most = chart.bounds(2 * chart.n * self.p)
-        turns = len(chart.lower[0])
-        return point, x[turns:], (least[turns:], most[turns:]), *self._quadratic(point)
+        x = np.concatenate([chart.x, point.K.ravel(), point.C.ravel()])
+        return point, x, chart.bounds(after=2 * chart.n * self.p), *self._quadratic(point)
 
     def _at(self, point: _Point, x: Array) -> _Point | None:
         n, p = point.chart.n, self.p
         at, K, C = np.split(x, np.cumsum([len(x) - 2 * n * p, n * p]))
-        chart = point.chart.at(np.concatenate([np.zeros(len(point.chart.lower[0])), at]))
-        return self.point(chart, C.reshape(p, n), K.reshape(n, p), point.noise)
+        return self.point(point.chart.at(at), C.reshape(p, n), K.reshape(n, p), point.noise)
 
     # A point ------------------------------------------------------------------------------------------
 
@@ -137,15 +143,11 @@ class Refinement:
             predictor = A - K @ C
         white = _whitening(noise)
         left, right, bases = [], [], []
-        for r in self.recordings:
-            H = _responses(predictor, C, len(r.Y) + 1)  # C Ãᵏ
-            FH = _transform(H, r.size)
-            moved = scipy.fft.irfft(np.einsum("fpi,fi->fp", FH, r.FY @ K.T), r.size, axis=0)
-            target = (r.Y - moved[: len(r.Y)]) @ white.T
-            linear = self._linear(K, FH, r) @ white.T
-            start = np.swapaxes(H[:-1], 1, 2) @ white.T  # (rows, n, p)
-            basis, solve = _onto(start.swapaxes(1, 2).reshape(-1, n))
-            flat, of = target.ravel(), linear.swapaxes(1, 2).reshape(len(r.Y) * p, -1)
+        for Y, U in self.recordings:
+            H = _responses(predictor, C, len(Y))
+            target = (Y - _convolved("kpi,ki->kp", H, Y @ K.T)) @ white.T
+            basis, solve = _onto((white @ H).reshape(-1, n))
+            flat, of = target.ravel(), (white @ self._linear(K, H, U)).reshape(len(Y) * p, -1)
             left.append(of - basis @ (basis.T @ of))
             right.append(flat - basis @ (basis.T @ flat))
             bases.append((solve, flat, of))
@@ -156,31 +158,32 @@ class Refinement:
         first = [solve @ (flat - of @ solved) for solve, flat, of in bases]
         inverse = np.linalg.inv(white)
         every = e.reshape(-1, p) @ inverse.T
-        residuals = np.split(every, np.cumsum([len(r.Y) for r in self.recordings])[:-1])
+        residuals = np.split(every, np.cumsum([len(Y) for Y, _ in self.recordings])[:-1])
         noise = every.T @ every / self.rows + _FLOOR * np.eye(p)
         error = 0.5 * self.rows * float(np.linalg.slogdet(noise)[1])
         if not np.isfinite(error):
             return None
         B, rest = solved[: n * self.m].reshape(n, self.m), solved[n * self.m :]
         D, d = np.zeros((p, self.m)), np.zeros(p)
-        if self.feedthrough:
+        if self.options.feedthrough:
             D, rest = rest[: p * self.m].reshape(p, self.m), rest[p * self.m :]
-        if self.offset:
+        if self.options.offset:
             d = rest
         return _Point(chart, C, K, B, D, d, error, noise, residuals, first)
 
-    def _linear(self, K: Array, FH: Array, r: _Recording) -> Array:
-        """Return the derivatives of ŷ with respect to B, D and d, ``(rows, number, p)``."""
-        rows, n, m, p = len(r.Y), len(K), self.m, self.p
-        moved = scipy.fft.irfft(FH[:, :, :, None] * r.FU[:, None, None, :], r.size, axis=0)[:rows]
+    def _linear(self, K: Array, H: Array, U: Array) -> Array:
+        """Return the derivatives of ŷ with respect to B, D and d, ``(rows, p, number)``."""
+        rows, n, m, p = len(U), len(K), self.m, self.p
+        given = np.hstack([U, np.ones((rows, int(self.options.offset)))])
+        moved = _convolved("kpi,kj->kpij", H, given)
         parts = [moved[..., :m].reshape(rows, p, n * m)]
         through = -np.einsum("kpij,il->kplj", moved, K)
-        through[:, np.arange(p), np.arange(p)] += np.hstack([r.U, np.ones((rows, int(self.offset)))])[:, None]
-        if self.feedthrough:
+        through[:, np.arange(p), np.arange(p)] += given[:, None]
+        if self.options.feedthrough:
             parts.append(through[..., :m].reshape(rows, p, p * m))
-        if self.offset:
+        if self.options.offset:
             parts.append(through[..., m])
-        return np.concatenate(parts, axis=2).swapaxes(1, 2)
+        return np.concatenate(parts, axis=2)
 
     # Its derivatives ------------------------------------------------------------------------------------
 
@@ -189,28 +192,22 @@ class Refinement:
         chart, p, K = point.chart, self.p, point.K
         n = chart.n
         white = _whitening(point.noise)
-        predictor = point.A - K @ point.C
-        J_A = chart.jacobian()[:, len(chart.lower[0]) :]  # rows j·n + i
         total: Any = 0.0
-        for r, e, x in zip(self.recordings, point.residuals, point.first, strict=True):
-            rows = len(r.Y)
-            H = _responses(predictor, point.C, rows + 1)
-            FH = _transform(H, r.size)
-            driven = r.U @ (point.B - K @ point.D).T + (r.Y - point.d) @ K.T
-            X = driven_states(predictor, x, driven)[:-1]
-            FV = scipy.fft.rfft(np.hstack([X, e]), r.size, axis=0)
-            moved = scipy.fft.irfft(FH[:, :, :, None] * FV[:, None, None, :], r.size, axis=0)[:rows]
-            in_A = moved[..., :n].swapaxes(2, 3).reshape(rows, p, n * n) @ J_A
+        for (_, U), e, X in zip(self.recordings, point.residuals, self._states(point), strict=True):
+            rows = len(e)
+            H = _responses(point.predictor, point.C, rows)
+            moved = _convolved("kpi,kj->kpij", H, np.hstack([X, e]))
+            in_A = chart.pull(moved[..., :n])
             in_K = moved[..., n:].reshape(rows, p, n * p)
             in_C = -np.einsum("kpij,il->kplj", moved[..., :n], K)
             in_C[:, np.arange(p), np.arange(p)] += X[:, None]
-            linear = self._linear(K, FH, r).swapaxes(1, 2)
+            linear = self._linear(K, H, U)
             both = np.concatenate([in_A, in_K, in_C.reshape(rows, p, p * n), linear, -e[..., None]], axis=2)
             both = (white @ both).reshape(rows * p, -1)
-            basis, _ = _onto((white @ H[:-1]).reshape(-1, n))
+            basis, _ = _onto((white @ H).reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
-        number = J_A.shape[1] + 2 * n * p
+        number = len(chart.x) + 2 * n * p
         inner, mixed = total[number:-1, number:-1], total[number:-1]
         if len(inner):
             values, vectors = np.linalg.eigh(inner)
@@ -219,27 +216,23 @@ class Refinement:
             total = total - onto.T @ onto
         return total[:number, -1], total[:number, :number]
 
+    def _states(self, point: _Point) -> list[Array]:
+        """Return the states of each recording."""
+        B = point.B - point.K @ point.D
+        return [
+            driven_states(point.predictor, x, U @ B.T + (Y - point.d) @ point.K.T)[:-1]
+            for (Y, U), x in zip(self.recordings, point.first, strict=True)
+        ]
+
     def _model(self, point: _Point) -> Innovations:
         """Return the model, with mean and covariance of its states on these rows."""
-        predictor = point.A - point.K @ point.C
-        states = []
-        for r, x in zip(self.recordings, point.first, strict=True):
-            driven = r.U @ (point.B - point.K @ point.D).T + (r.Y - point.d) @ point.K.T
-            states.append(driven_states(predictor, x, driven)[:-1])
-        X = np.vstack(states)
+        X = np.vstack(self._states(point))
         # The degrees of freedom of the fit are taken from the errors.
         used = point.B.size + point.C.size + point.K.size + point.A.shape[0] * len(self.recordings)
-        used += self.p * (self.offset + self.feedthrough * self.m)
+        used += self.p * (self.options.offset + self.options.feedthrough * self.m)
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
-
-
-def _own_basis(chart: Chart) -> tuple[Chart, Array]:
-    """Return the chart of the triangular matrix in place of that of the whole one, and the basis."""
-    triangular = copy.copy(chart)
-    triangular.Q = np.eye(chart.n)
-    return triangular, chart.Q
 
 
 def _responses(predictor: Array, C: Array, number: int) -> Array:
@@ -253,11 +246,12 @@ def _responses(predictor: Array, C: Array, number: int) -> Array:
     return found
 
 
-def _transform(H: Array, size: int) -> Array:
-    """Return the transform of the responses one row later: a state acts from the next row on."""
-    late = np.zeros_like(H)
-    late[1:] = H[:-1]
-    return scipy.fft.rfft(late, size, axis=0)
+def _convolved(columns: str, H: Array, M: Array) -> Array:
+    """Return the convolutions of columns of H and M, one row later: a state acts from the next row on."""
+    size = scipy.fft.next_fast_len(2 * len(M), real=True)
+    FH, FM = (scipy.fft.rfft(of, size, axis=0) for of in (H, np.concatenate([0 * M[:1], M[:-1]])))
+    found: Array = scipy.fft.irfft(np.einsum(columns, FH, FM), size, axis=0)[: len(M)]
+    return found
 
 
 def _onto(M: Array) -> tuple[Array, Array]:

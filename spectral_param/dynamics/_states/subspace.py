@@ -2,7 +2,7 @@ r"""The start of a fit of hidden states: canonical variate analysis.
 
 At row k, the past p_k has the outputs and inputs of the ``span`` rows before k, the future f_k the outputs of
 the ``span`` rows from k on, and v_k their inputs. Least squares gives f ≈ β p + γ v. The states are the n
-combinations x = J p of the past that matter most for the future, weighted by the covariance of what p and v
+combinations x = Jᵀ p of the past that matter most for the future, weighted by the covariance of what p and v
 leave of it: those of the largest singular values of
 
 .. math:: Σ_{pp|v}^{-1/2} Σ_{pf|v} Σ_{ff|v}^{-1/2} .
@@ -18,7 +18,7 @@ CVA in section 4.3.3.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -26,70 +26,71 @@ import scipy.linalg
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import side_by_side
 from spectral_param.dynamics._one_step.fit import fit_stable
-from spectral_param.dynamics._states.model import Rows
+from spectral_param.dynamics._states.model import Options, Rows
 
 _LOST = 1e-10  # a direction of the past that is smaller, relative to the largest, is rounding
 _FLOOR = 1e-12  # of variances: outputs have the unit 1
 
 
-class Start(NamedTuple):
-    """What does not enter the predictions linearly, and the covariance of e."""
+def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tuple[Array, ...]:
+    """Return A, C, K and the covariance of e of this order, from pasts and futures of so many rows.
 
-    A: Array
-    C: Array
-    K: Array
-    noise: Array
+    They are what does not enter the predictions linearly.
+    """
+    recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
+    past = [side_by_side(np.hstack(of), span) for of in recordings]  # p_k for k = span, …, rows
+    J = _variates(recordings, past, span, options.offset)[:, :n]
+    states = [P @ J for P in past]
+    X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
+    Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*recordings, strict=True))
+    n = X.shape[1]  # Less than asked for where a past without noise holds fewer, as that of a sine.
+    one = np.ones((len(X), int(options.offset)))
+    given = np.hstack([X, one, U] if options.feedthrough else [X, one])
+    solved = np.linalg.lstsq(given, Y, rcond=None)[0]
+    C, e = solved[:n].T, Y - given @ solved
+    given = np.hstack([X, one, U])
+    solved = np.linalg.lstsq(given, after, rcond=None)[0]
+    A, w = solved[:n].T, after - given @ solved
+    if np.abs(np.linalg.eigvals(A)).max() > options.radius:
+        # Inputs and constant are taken out first.
+        basis = np.linalg.qr(given[:, n:])[0]
+        inside, following = (M - basis @ (basis.T @ M) for M in (X, after))
+        A = fit_stable(inside, following, radius=options.radius, ridge=1e-8 * len(X), max_iter=0).A
+        w = following - inside @ A.T
+    noise = e.T @ e / len(e) + _FLOOR * np.eye(len(C))
+    K = gain_of(A, C, w.T @ w / len(w), w.T @ e / len(w), noise)
+    return A, C, np.zeros((n, len(C))) if K is None else K, noise
 
 
-class Variates:
-    """The canonical variates of recordings, from which a start of each order is taken."""
+def _variates(recordings: list[Rows], past: list[Array], span: int, offset: bool) -> Array:
+    """Return J of all canonical variates, as columns."""
+    future, inputs = (
+        np.vstack([side_by_side(M[span:], span) for M in of]) for of in zip(*recordings, strict=True)
+    )
+    before = np.vstack([P[: len(P) - span] for P in past])
+    inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
+    R: Any = np.linalg.qr(np.hstack([inputs, before, future]), mode="r")
+    v, p = inputs.shape[1], before.shape[1]
+    U, s, Vt = np.linalg.svd(R[v : v + p, v : v + p], full_matrices=False)
+    kept = s > _LOST * s[0]
+    # Of the past, U s Vᵀ: the whitened past is p V / s.
+    onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
+    rest = R[v:, v + p :]
+    values, vectors = np.linalg.eigh(rest.T @ rest)
+    values = np.maximum(values, _LOST * values[-1])
+    left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
+    J: Array = onto @ left * np.sqrt(len(before))
+    return J
 
-    def __init__(self, recordings: list[Rows], span: int, offset: bool) -> None:
-        self.recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
-        self.span, self.offset = span, offset
-        self.past = [_past(Y, U, span) for Y, U in self.recordings]
-        future, inputs = (
-            np.vstack([side_by_side(M[span:], span) for M in of]) for of in zip(*self.recordings, strict=True)
-        )
-        past = np.vstack([P[: len(P) - span] for P in self.past])
-        inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
-        R: Any = np.linalg.qr(np.hstack([inputs, past, future]), mode="r")
-        v, p = inputs.shape[1], past.shape[1]
-        U, s, Vt = np.linalg.svd(R[v : v + p, v : v + p], full_matrices=False)
-        kept = s > _LOST * s[0]
-        # Of the past, U s Vᵀ: the whitened past is p V / s.
-        onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
-        rest = R[v:, v + p :]
-        values, vectors = np.linalg.eigh(rest.T @ rest)
-        values = np.maximum(values, _LOST * values[-1])
-        left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
-        self.J = onto @ left * np.sqrt(len(past))
 
-    def start(self, n: int, radius: float, feedthrough: bool) -> Start:
-        """Return A, C, K and the covariance of e of this order."""
-        span = self.span
-        states = [P @ self.J[:, :n] for P in self.past]
-        X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
-        Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*self.recordings, strict=True))
-        n = X.shape[1]  # Less than asked for where a past without noise holds fewer, as that of a sine.
-        one = np.ones((len(X), int(self.offset)))
-        given = np.hstack([X, one, U] if feedthrough else [X, one])
-        solved = np.linalg.lstsq(given, Y, rcond=None)[0]
-        C, e = solved[:n].T, Y - given @ solved
-        given = np.hstack([X, one, U])
-        solved = np.linalg.lstsq(given, after, rcond=None)[0]
-        A = solved[:n].T
-        if np.abs(np.linalg.eigvals(A)).max() > radius:
-            # Inputs and constant are taken out first.
-            basis = np.linalg.qr(given[:, n:])[0]
-            inside, following = (M - basis @ (basis.T @ M) for M in (X, after))
-            A = fit_stable(inside, following, radius=radius, ridge=1e-8 * len(X), max_iter=0).A
-            w = following - inside @ A.T
-        else:
-            w = after - given @ solved
-        noise = e.T @ e / len(e) + _FLOOR * np.eye(len(C))
-        K = gain_of(A, C, w.T @ w / len(w), w.T @ e / len(w), noise)
-        return Start(A, C, np.zeros((n, len(C))) if K is None else K, noise)
+def longest_span(recordings: list[Rows]) -> int:
+    """Return the most rows of a past and a future that leave more windows than unknowns."""
+    lengths = np.array([len(Y) for Y, _ in recordings])
+    p, m = (M.shape[1] for M in recordings[0])
+    span = 0
+    while np.maximum(lengths - 2 * (span + 1) + 1, 0).sum() > (span + 1) * (2 * p + 2 * m) + 1:
+        span += 1
+    return span
 
 
 def gain_of(A: Array, C: Array, Q: Array, S: Array, R: Array) -> Array | None:
@@ -102,8 +103,3 @@ def gain_of(A: Array, C: Array, Q: Array, S: Array, R: Array) -> Array | None:
         return None
     stable = np.isfinite(K).all() and np.abs(np.linalg.eigvals(A - K @ C)).max() < 1
     return K if stable else None
-
-
-def _past(Y: Array, U: Array, span: int) -> Array:
-    """Return p_k for k = span, …, rows."""
-    return side_by_side(np.hstack([Y, U]), span)

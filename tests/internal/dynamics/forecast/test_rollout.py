@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._forecast.descent import Chart
+from spectral_param.dynamics._forecast.descent import Chart, _Point, _quadratic
 from spectral_param.dynamics._forecast.windows import (
+    Objective,
     by_powers,
     by_sensitivities,
     forecast,
@@ -115,26 +116,36 @@ def test_the_chart_gives_the_matrix_back_and_its_derivative(n):
     for trial in range(5):
         A = rng.standard_normal((n, n)) + 2 * (trial == 0) * np.diag(np.arange(n))
         A *= 0.95 / np.abs(np.linalg.eigvals(A)).max()
-        chart = Chart.of(A, 1.0)
-        np.testing.assert_allclose(chart.A, A, atol=1e-6)
-        x, e = chart.coordinates, 1e-5
-        G, direction = rng.standard_normal((n, n)), rng.standard_normal(n * n)
-        change = (chart.at(x + e * direction).A - chart.at(x - e * direction).A) / (2 * e)
-        moved = (chart.Q.T @ change @ chart.Q).T.ravel()
-        expected = chart.jacobian() @ direction
-        scale = np.abs(chart.jacobian()).max() * n
-        np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-6 * scale)
-        pulled = (chart.jacobian().T @ G.T.ravel())[len(chart.lower[0]) :]
-        np.testing.assert_allclose(chart.pull_blocks(G), pulled, rtol=1e-9, atol=1e-9 * scale)
+        chart, Q = Chart.of(A, 1.0)
+        np.testing.assert_allclose(Q @ chart.T @ Q.T, A, atol=1e-6)
+        x, e = chart.x, 1e-5
+        G, direction = rng.standard_normal((2, n, n)), rng.standard_normal(len(x))
+        change = (chart.at(x + e * direction).T - chart.at(x - e * direction).T) / (2 * e)
+        pulled = chart.pull(G)
+        scale = np.abs(pulled).max() * n
+        np.testing.assert_allclose((G * change).sum((1, 2)), pulled @ direction, rtol=0, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 0), (2, 1), (5, 2)])
+def test_the_quadratic_form_in_the_coordinates_is_that_of_central_differences(n, m):
+    A, B, windows, _ = problem(n, m)
+    objective = Objective("measured", 1.0, 0.1, 0.2, np.zeros((n, n)), (windows,))
+    chart, Q = Chart.of(A, 1.0)
+    point = _Point(objective, chart, Q, B)
+    g, _ = _quadratic(point)
+    x = point.x
+    assert len(g) == len(x) == n * (n + m)
+    found = [(point.at(x + 1e-5 * e).error - point.at(x - 1e-5 * e).error) / 2e-5 for e in np.eye(len(x))]
+    np.testing.assert_allclose(g, found, atol=1e-6 * np.abs(g).max())
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 def test_every_point_of_the_box_is_in_the_disc(n):
     rng = np.random.default_rng(n)
-    chart = Chart.of(3 * rng.standard_normal((n, n)), 0.8)
+    chart, _ = Chart.of(3 * rng.standard_normal((n, n)), 0.8)
     least, most = chart.bounds()
     for _ in range(20):
-        x = np.clip(chart.coordinates + 0.3 * rng.standard_normal(n * n), least, most)
+        x = np.clip(chart.x + 0.3 * rng.standard_normal(len(chart.x)), least, most)
         T = chart.at(x).T
         blocks = [T[i : i + 2, i : i + 2] for i in chart.first] + [T[:1, :1]] * (n % 2)
         # Eigenvalues of nearly defective blocks move by the root of rounding.

@@ -27,7 +27,7 @@ def test_squares_are_those_of_forecasts_from_every_row():
                 x = A @ x + B @ U[start + k]
                 error[k] += np.square(x - Y[start + k + 1])[1:].sum()
                 total[k] += np.square(Y[start + k + 1] - mean)[1:].sum()
-    fold = Fold([(np.stack([mean, mean]), np.zeros((1, 2)))], held, 1.0, [])
+    fold = Fold([(np.stack([mean, mean]), np.zeros((1, 2)))], held, [], 1.0)
     found = fold.squares(np.stack([0 * A, A]), np.stack([B, B]), 20, slice(1, None))
     np.testing.assert_allclose(found[0][1], error)
     np.testing.assert_allclose(found[1], total)
@@ -35,7 +35,7 @@ def test_squares_are_those_of_forecasts_from_every_row():
 
 
 def test_what_overflows_is_infinitely_bad():
-    fold = Fold(parts_of(5), parts_of(12), 1.0, [])
+    fold = Fold(parts_of(5), parts_of(12), [], 1.0)
     found = fold.squares(1e200 * np.eye(3)[None], np.zeros((1, 3, 2)), 5, slice(None))
     assert scores(*found) == [np.inf]
     assert scores(np.zeros((1, 4)), np.zeros(4)) == [np.inf]

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from spectral_param.dynamics._forecast.descent import Chart
-from spectral_param.dynamics._states.fit import Options, Problem
 from spectral_param.dynamics._states.held import unlikely
-from spectral_param.dynamics._states.model import Innovations, filtered, rolled_out, variances
-from spectral_param.dynamics._states.refine import Refinement
-from spectral_param.dynamics._states.subspace import Start, Variates, gain_of
+from spectral_param.dynamics._states.model import Innovations, Options, filtered, rolled_out, variances
+from spectral_param.dynamics._states.refine import Problem
+from spectral_param.dynamics._states.subspace import gain_of, start_of
 
 
 def model(seed=0, n=3, p=2, m=1):
@@ -36,23 +35,20 @@ def recorded(of, rows, seed):
 def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(feedthrough):
     of = model()
     rows = [recorded(of, 40, seed)[:2] for seed in (1, 2)]
-    refinement = Refinement(rows, 1.0, feedthrough, True)
-    chart = Chart.of(of.A, 1.0)
-    C, K = of.C @ chart.Q, chart.Q.T @ of.K
-    chart.Q = np.eye(3)
+    problem = Problem(rows, Options(1.0, feedthrough, True, 0))
+    chart, Q = Chart.of(of.A, 1.0)
+    C, K = of.C @ Q, Q.T @ of.K
     # Eliminated are squares of e, whitened by a covariance that is held: its own, after some rounds.
     noise = of.noise
     for _ in range(200):
-        point = refinement.point(chart, C, K, noise)
+        point = problem.point(chart, C, K, noise)
         noise = point.noise
-    g, H = refinement._quadratic(point)
-    skipped = len(chart.lower[0])
-    x = np.concatenate([chart.coordinates[skipped:], K.ravel(), C.ravel()])
+    g, H = problem._quadratic(point)
+    x = np.concatenate([chart.x, K.ravel(), C.ravel()])
 
     def error(moved):
         at, K, C = np.split(moved, np.cumsum([len(x) - 12, 6]))
-        there = chart.at(np.concatenate([np.zeros(skipped), at]))
-        return refinement.point(there, C.reshape(2, 3), K.reshape(3, 2), noise).error
+        return problem.point(chart.at(at), C.reshape(2, 3), K.reshape(3, 2), noise).error
 
     step = 1e-5  # the error of a central difference is step² or eps / step, both 1e-10, times f of about 100
     found = [(error(x + step * e) - error(x - step * e)) / (2 * step) for e in np.eye(len(x))]
@@ -112,21 +108,21 @@ def test_roll_outs_of_several_states_are_those_of_each():
 def test_an_unstable_filter_is_replaced_by_that_of_the_same_noise():
     of = model()
     Y, U, _ = recorded(of, 60, 4)
-    refinement = Refinement([(Y, U)], 1.0, True, True)
+    problem = Problem([(Y, U)], Options(1.0, True, True, 0))
     unstable = of.K + 3.0
     assert np.abs(np.linalg.eigvals(of.A - unstable @ of.C)).max() > 1
-    chart = Chart.of(of.A, 1.0)
-    point = refinement.point(chart, of.C @ chart.Q, chart.Q.T @ unstable, of.noise)
+    chart, Q = Chart.of(of.A, 1.0)
+    point = problem.point(chart, of.C @ Q, Q.T @ unstable, of.noise)
     assert np.abs(np.linalg.eigvals(point.A - point.K @ point.C)).max() < 1
 
 
 def test_the_refinement_lowers_the_error_of_its_start():
     of = model()
     Y, U, _ = recorded(of, 300, 5)
-    problem = Problem([(Y, U)], Options(1.0, True, True, 30))
-    start = Variates(problem.recordings, 6, True).start(3, 1.0, True)
-    before, after = (problem.refinement.refined(start, steps)[0] for steps in (0, 30))
-    assert isinstance(start, Start)
+    options = Options(1.0, True, True, 30)
+    problem = Problem([(Y, U)], options)
+    first = problem.first(*start_of(problem.recordings, 6, 3, options))
+    before, after = first.error, problem.refined(first).error
     assert after < before - 0.1
     # The start is consistent: no more than some likelihood of its parameters is left to gain.
     assert after > before - 30
