@@ -1019,7 +1019,7 @@ FITS = (
     ),
     Fault(
         "feedthrough: a forecast reads the inputs of the row before",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)",
         "rolled_out(self._filter, found[-1], inputs[len(rows) - 1 : -1], steps)",
         promise("dynamics/test_states.py", "feedthrough"),
@@ -1138,14 +1138,14 @@ FITS = (
     ),
     Fault(
         "held-input: a step of continuous time is one unit long",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "both = scipy.linalg.expm(self.dt * np.block(",
         "both = scipy.linalg.expm(np.block(",
         promise("dynamics/test_model.py", "continuous"),
     ),
     Fault(
         "later-input: a simulation from several rows begins with the inputs before them",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "driven_states(A, x, driven[before:])",
         "driven_states(A, x, driven[: len(driven) - before])",
         promise("dynamics/test_horizon.py", "several"),
@@ -1201,7 +1201,7 @@ FITS = (
     ),
     Fault(
         "lagged: the rows of the inputs before the newest are those after the oldest",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_use.py",
         "np.hstack([self.lagged_inputs_, self.B_])",
         "np.hstack([self.B_, self.lagged_inputs_])",
         promise("dynamics/test_states.py", "input_delays"),

@@ -1,0 +1,465 @@
+"""What a fitted model does: predictions, simulations, what each mode has of a recording."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+import scipy.linalg
+from torch import nn
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._data import (
+    Coordinates,
+    Missing,
+    as_array,
+    names_of,
+    recordings_of,
+    require_finite,
+    side_by_side,
+)
+from spectral_param.dynamics._forecast.descent import ForecastFit
+from spectral_param.dynamics._forecast.windows import Windows, forecast
+from spectral_param.dynamics._intervals import Forecast, Interval, check_interval, conformal, gaussian
+from spectral_param.dynamics._module import StableLinear
+from spectral_param.dynamics._one_step.fit import StableFit, Time
+from spectral_param.dynamics._selection.choose import Choice
+from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.dynamics._states.fit import StatesFit
+from spectral_param.dynamics._states.model import (
+    Innovations,
+    driven_states,
+    filtered,
+    predicted,
+    rolled_out,
+    variances,
+)
+from spectral_param.functional._checks import whole_number
+
+
+class Fitted(Estimator):
+    """The part of :class:`StableLinearModel` that reads what ``fit`` set, and changes nothing."""
+
+    time: Time
+    delays: int
+    offset: bool
+    dt: float
+    missing: Missing
+    feedthrough: bool
+    fit_: StableFit | ForecastFit | StatesFit
+    A_: Array
+    B_: Array | None
+    C_: Array | None
+    D_: Array | None
+    K_: Array | None
+    lagged_inputs_: Array | None
+    offset_: Array
+    radius_: float | None
+    states_: int | None
+    order_errors_: dict[int, float] | None
+    choice_: Choice | None
+    forecast_error_: dict[str, Array] | None
+    period_: int | None
+    components_: Array | None
+    eigenvalues_: Array
+    n_features_in_: int
+    _coordinates: Coordinates
+    _scale: Array  # of each state: the unit in which an estimated start is the nearest
+    _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _lags: int  # rows of inputs that act on a state, given or chosen
+    _filter: Innovations | None  # of hidden states
+    _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
+    _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
+
+    @property
+    def _memory(self) -> int:
+        """Rows that a forecast needs."""
+        return max(self.delays, self._lags)
+
+    @property
+    def _all_inputs(self) -> Array | None:
+        """The matrix of the inputs of several rows side by side, the newest last."""
+        if self.B_ is None or self.lagged_inputs_ is None:
+            return self.B_
+        return np.hstack([self.lagged_inputs_, self.B_])
+
+    def _stacked(self, rows: Array) -> Array:
+        """Return the states of the model from the row on that has all rows before it that it needs."""
+        return self._coordinates.into(rows)[self._memory - self.delays :]
+
+    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
+        """Return the state that follows each given state or, in continuous time, its derivative.
+
+        Args:
+            X: States ``(N, n)``. With delays, a window or hidden states (outputs ``(N, p)``), in order of
+                time.
+            U: Inputs ``(N, m)``; with ``feedthrough`` one row more, for the last prediction.
+            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
+                of the measurements. The start is the one that fits the window best.
+
+        Returns:
+            Array ``(N − delays − window + 2, n)``, with the larger of ``delays`` and ``input_delays``. Each
+            prediction needs delays + window − 1 successive rows of X, and is what follows the last of them.
+            With hidden states, ``(N, p)``: each prediction uses all rows up to its own.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        self._require_fit("predict")
+        window = whole_number(window, "StableLinearModel.predict: window")
+        if window > 1 and (self.time == "continuous" or self._filter is not None):
+            where = "in continuous time" if self._filter is None else "with hidden states"
+            raise ValueError(f"StableLinearModel.predict: expected window=1 {where}, got {window}.")
+        rows = self._states(X, "X", "predict", self._memory + window - 1)
+        if self._filter is not None:
+            inputs = self._inputs(U, len(rows), "predict")
+            found = filtered(self._filter, (rows, inputs[:-1]))[0]
+            return predicted(self._filter, found[1:], inputs[1:])
+        driven = self._driven(self._inputs(U, len(rows), "predict"))
+        states = self._stacked(rows)
+        if window > 1:
+            states = self._estimated(states, driven, window, self.A_)[:, -1]
+            driven = driven[window - 1 :]
+        return self._coordinates.newest(states @ self.A_.T + driven)
+
+    @overload
+    def simulate(self, x0: Any, steps: int, U: Any = None) -> Array: ...
+
+    @overload
+    def simulate(
+        self, x0: Any, steps: int, U: Any = None, *, coverage: float, interval: Interval = "conformal"
+    ) -> Forecast: ...
+
+    def simulate(
+        self,
+        x0: Any,
+        steps: int,
+        U: Any = None,
+        *,
+        coverage: float | None = None,
+        interval: Interval = "conformal",
+    ) -> Array | Forecast:
+        """Return the states that follow x0, each computed from the previous one, perhaps with a band.
+
+        Args:
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
+                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+                With hidden states, the last rows of the outputs: the more, the better the filter knows the
+                state; about 20 or twice the number of states suffice where A − KC decays fast.
+            steps: Number of states to return.
+            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
+                ignored. The first row acts on the first of x0. With ``feedthrough`` one row more. In
+                continuous time each row is held for ``dt``.
+            coverage: Share of the measured rows, for each step and state, that are to lie in a band around
+                the forecast, between 0 and 1. None, the default, for no band.
+            interval: ``"conformal"``, the default: the band is as wide as the errors of forecasts of held-out
+                rows. This needs recordings, and ``lead`` of the fit (or ``horizon``, or ``"cv"``), and at
+                most so many steps. Coverage is exact, or more, if the forecasts of held-out rows and this one
+                are exchangeable; as windows overlap, models differ and rows may drift, it is approximate. A
+                band is infinite where there are too few held-out forecasts for the coverage.
+                ``"gaussian"``: from the covariance of the residuals of one step, Σ⁺ = AΣAᵀ + Q, for any
+                number of steps. It is exact for Gaussian noise and the true model, with hidden states for
+                noise of states and outputs; without them, for noise that drives the system and a measured
+                start. It leaves out the error of the fit itself.
+
+        Returns:
+            Array ``(steps, n)``, without x0. With a coverage, a named tuple of three such arrays: the
+            forecast ``mean``, and ``lower`` and ``upper``. The band is that of each number by itself, not of
+            the whole path.
+
+        Raises:
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or the band
+                cannot be given.
+        """
+        self._require_fit("simulate")
+        caller = "StableLinearModel.simulate"
+        steps = whole_number(steps, f"{caller}: steps", least=0)
+        coverage = check_interval(caller, coverage, interval)
+        rows = self._states(x0, "x0", "simulate", self._memory, one=True)
+        inputs = self._inputs(U, len(rows) - 1 + steps, "simulate", exact=False)
+        if self._filter is not None:
+            found, P = filtered(self._filter, (rows, inputs[: len(rows)]))
+            mean = rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)
+        else:
+            mean = self._rolled(rows, inputs)
+        if coverage is None:
+            return mean
+        if interval == "gaussian":
+            if self._filter is not None:
+                R, Q = self._filter.noise, self._filter.K @ self._filter.noise @ self._filter.K.T
+                known = self._filter.C, Q, R, P
+            elif self._noise is not None:  # From a known state, after one step.
+                C = self._coordinates.newest(np.eye(len(self.A_))).T
+                known = C, self._noise, np.zeros(()), self._noise
+            else:
+                raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
+            half = gaussian(variances(self.A_, *known, steps), coverage)
+        elif self._sizes is None:
+            raise ValueError(
+                f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
+                "recordings with lead=steps and more rows, or pass interval='gaussian'."
+            )
+        elif steps > (lead := self._sizes.shape[1]):
+            raise ValueError(
+                f"{caller}: expected steps <= {lead}, the lead of the fit, with a coverage, got {steps}. Fit "
+                "with a longer lead, or pass interval='gaussian'."
+            )
+        else:
+            half = conformal(self._sizes, steps, coverage)
+        return Forecast(mean, mean - half, mean + half)
+
+    def _rolled(self, rows: Array, inputs: Array) -> Array:
+        """Return the states that follow these rows."""
+        A, driven = self._of_one_step(self._driven(inputs))
+        states = self._stacked(rows)
+        before = len(states) - 1
+        x = states[0] if before == 0 else self._estimated(states, driven[:before], len(states), A)[0, -1]
+        return self._coordinates.newest(driven_states(A, x, driven[before:])[1:])
+
+    def amplitudes(self, X: Any, U: Any = None) -> Array:
+        """Return how much of each mode is in a recording, at its first state.
+
+        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
+        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
+        fit all rows best.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+
+        Returns:
+            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
+
+        Raises:
+            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
+        """
+        return self._free(X, U, "amplitudes")[0]
+
+    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
+        """Return a recording as these modes describe it, from its amplitudes.
+
+        Args:
+            X: Recording ``(rows, n)``, in order of time.
+            U: Inputs, one row for each row of X or one less.
+            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
+
+        Returns:
+            Array ``(rows − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``: x*, the
+            response to the inputs, and the sum over these modes.
+
+        Raises:
+            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
+                such mode.
+        """
+        b, center, forced = self._free(X, U, "reconstruct")
+        number = len(b)
+        chosen = np.ones(number, dtype=bool)
+        if modes is not None:
+            asked = np.atleast_1d(np.asarray(modes))
+            asked = asked if asked.size else asked.astype(int)
+            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
+                raise ValueError(
+                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
+                    f"eigenvalues, got {modes!r}."
+                )
+            chosen[:] = False
+            for i in asked % number:
+                # The two of a pair stand together, the positive frequency first.
+                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
+        steps = np.arange(len(forced))[:, None]
+        of_step = self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
+        powers = of_step[chosen] ** steps
+        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
+        return self._coordinates.newest(states)
+
+    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
+        """Return the amplitudes, the point at rest, and the response to the inputs."""
+        self._require_fit(method)
+        if self._filter is not None:
+            raise ValueError(
+                f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
+            )
+        rows = self._states(X, "X", method, self._memory)
+        # The last row of inputs acts on no state of X.
+        inputs = self._inputs(U, len(rows) - 1, method, exact=False)
+        A, driven = self._of_one_step(self._driven(inputs) - self.offset_)
+        offset = self._of_one_step(self.offset_[None])[1][0]
+        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        rest = np.zeros(len(A))
+        forced = driven_states(A, rest, driven)
+        states = self._stacked(rows) - center - forced
+        first = self._estimated(states, np.zeros((len(states) - 1, len(A))), len(states), A)[0, 0]
+        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
+
+    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
+        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
+        A, n = self.A_, len(self.A_)
+        if self.time == "discrete":
+            return A, driven
+        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+        return both[:n, :n], driven @ both[:n, n:].T
+
+    def _estimated(self, states: Array, driven: Array, window: int, A: Array) -> Array:
+        """Return the states of each window of so many successive rows that fit the window best."""
+        scaled = A / self._scale[:, None] * self._scale
+        first = np.arange(len(states) - window + 1)
+        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
+        return forecast(scaled, np.eye(len(A)), windows, True)[:, :, : len(A)] * self._scale
+
+    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
+        """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
+
+        Args:
+            X: As for ``fit``.
+            Y: As for ``fit``.
+            U: As for ``fit``.
+
+        Returns:
+            1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
+
+        Raises:
+            ValueError: If the model is not fitted, or ``fit`` would not take the data.
+        """
+        self._require_fit("score")
+        if U is None and self.B_ is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(U=True).set_score_request(U=True)."
+            )
+        after, predicted = [], []
+        memory = self._memory
+        for r in recordings_of(
+            "StableLinearModel.score",
+            X,
+            Y,
+            U,
+            missing=self.missing,
+            least=memory + 1,
+            whole_inputs=self.feedthrough,
+        ):
+            x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
+            predicted.append(self.predict(x, None if U is None else r.u))
+            after.append(y[memory - 1 :])
+        Y = np.vstack(after)
+        left = float(np.square(Y - np.vstack(predicted)).sum())
+        total = float(np.square(Y - Y.mean(axis=0)).sum())
+        return 1.0 - left / total if total > 0 else (1.0 if left == 0 else -np.inf)
+
+    def to_module(self) -> nn.Module:
+        """Return these dynamics as a torch module that can be trained; the bound on A stays in force.
+
+        Returns:
+            The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
+            With ``lagged_inputs_``, u has as many rows of inputs side by side, the newest last.
+
+        Raises:
+            ValueError: If the model is not fitted, or has hidden states.
+        """
+        self._require_fit("to_module")
+        if self._filter is not None:
+            raise ValueError(
+                "StableLinearModel.to_module: expected a model of measured states, got "
+                f"states={len(self.A_)}. Train a spectral_param.nn.StateSpace instead, whose cells[0] starts "
+                "as this model by start_from(model.to_dlti())."
+            )
+        return StableLinear(
+            self.A_, self._all_inputs, self.offset_ if self.offset else None, self.time, self.fit_.bound
+        )
+
+    def to_dlti(self) -> Any:
+        """Return these dynamics as ``scipy.signal.dlti``, from inputs to outputs, with time step ``dt``.
+
+        The outputs are those of hidden states or, without them, the newest measured row. Without inputs in
+        the fit, the input is the innovation e (for measured states, what drives each state). The offset is
+        left out: y is measured from it, or from the point at rest. python-control takes
+        ``control.ss(model.A_, model.B_, model.C_, model.D_, model.dt)``.
+
+        Returns:
+            The system, with A, B, C and D.
+
+        Raises:
+            ValueError: If the model is not fitted, is one of continuous time, or has ``lagged_inputs_``.
+        """
+        from scipy.signal import dlti
+
+        self._require_fit("to_dlti")
+        if self.time == "continuous":
+            raise ValueError(
+                "StableLinearModel.to_dlti: expected discrete time, got a model of continuous time. Pass its "
+                "matrices to scipy.signal.lti."
+            )
+        if self.lagged_inputs_ is not None:
+            raise ValueError(
+                "StableLinearModel.to_dlti: expected inputs of one row, got lagged_inputs_. Fit states=n, "
+                "whose states hold what earlier inputs did."
+            )
+        n = len(self.A_)
+        if self.C_ is not None:
+            B, D = (self.K_, np.eye(len(self.C_))) if self.B_ is None else (self.B_, self.D_)
+            return dlti(self.A_, B, self.C_, D, dt=self.dt)
+        B = np.eye(n) if self.B_ is None else self.B_
+        C = self._coordinates.newest(np.eye(n)).T
+        return dlti(self.A_, B, C, np.zeros((len(C), B.shape[1])), dt=self.dt)
+
+    def _inputs(self, U: Any, rows: int, method: str, exact: bool = True) -> Array:
+        """Return so many rows of inputs; more than these are refused if the number has to be ``exact``.
+
+        With hidden states, there is one row more, of zeros unless inputs act on the outputs of their own row.
+
+        Raises:
+            ValueError: If there are inputs and the fit had none, or the other way round, or too few rows.
+        """
+        caller, m = f"StableLinearModel.{method}", 0 if self.B_ is None else self.B_.shape[1]
+        if (U is None) != (m == 0):
+            raise ValueError(
+                f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
+                f"{'none' if U is None else 'some'}."
+            )
+        needed = rows + self.feedthrough
+        U = np.zeros((needed, 0)) if U is None else as_array(U, "U", caller)
+        if U.shape[1] != m or len(U) < needed or (exact and len(U) > needed):
+            raise ValueError(
+                f"{caller}: expected U of shape {(needed, m)}, one row for each step"
+                f"{' and one more, with feedthrough' if self.feedthrough else ''}, got {U.shape}."
+            )
+        require_finite(U[:needed], "U", caller, "Fill in what is missing.")
+        if self._filter is None or self.feedthrough:
+            return U[:needed]
+        return np.vstack([U[:needed], np.zeros((1, m))])
+
+    def _driven(self, inputs: Array) -> Array:
+        """Return B u + c for each state that these rows make."""
+        if self._all_inputs is None:
+            return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
+        U = side_by_side(inputs, self._lags)[self._memory - self._lags :]
+        return self.offset_ + U @ self._all_inputs.T
+
+    def _require_fit(self, method: str) -> None:
+        if not hasattr(self, "fit_"):
+            raise not_fitted(
+                f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
+            )
+
+    def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
+        """Return states as rows, at least so many; ``one`` allows a single state of one axis."""
+        caller = f"StableLinearModel.{method}"
+        names = names_of(X)
+        expected = getattr(self, "feature_names_in_", None)
+        if names is not None and expected is not None and list(names) != list(expected):
+            raise ValueError(f"{caller}: expected {name} with columns {list(expected)}, got {list(names)}.")
+        rows = (
+            as_array(X, name, caller, ndim=1)[None] if one and np.ndim(X) == 1 else as_array(X, name, caller)
+        )
+        if rows.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"{caller}: expected states of {self.n_features_in_} entries, got {rows.shape[1]}. {name} "
+                f"has {rows.shape[1]} features, but StableLinearModel is expecting {self.n_features_in_} "
+                "features as input."
+            )
+        require_finite(rows, name, caller, "Fill in what is missing, or begin after it.")
+        if len(rows) < least:
+            raise ValueError(
+                f"{caller}: expected at least {least} rows of {name}, in order of time, got {len(rows)}."
+            )
+        return rows
