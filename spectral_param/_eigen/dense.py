@@ -221,12 +221,12 @@ def _of_one(
             least < abs(found.eigenvalue) * scale < most and scale < largest
         )
         # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
-        parts: list[Array] = [
-            np.asarray(x, kind) for x in (found.eigenvalue * scale, found.right, found.left)
-        ]
+        eigenvalue: Array = np.asarray(found.eigenvalue * scale, kind)
+        u: Array = np.asarray(found.right, kind)
+        v: Array = np.asarray(found.left, kind)
         if math.isnan(scale):
-            parts = [np.full_like(x, scale) for x in parts]
-    triple = Eigentriple(*map(torch.from_numpy, parts))
+            u, v = np.full_like(u, scale), np.full_like(v, scale)
+    triple = Eigentriple(torch.from_numpy(eigenvalue), torch.from_numpy(u), torch.from_numpy(v))
     return Leader(triple, found.is_proven and is_ordinary), found.values
 
 

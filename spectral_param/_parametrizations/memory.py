@@ -228,21 +228,25 @@ def _evaluated(
                 seen = tuple(map(torch.detach, exact))
                 break
         state = state_of(constraint)
-        copied = [] if state is None else list(map(torch.clone, map(torch.detach, state.buffers)))
+        buffers = [] if state is None else state.buffers
+        copied = list(map(torch.clone, map(torch.detach, buffers)))
         found = constraint.find(*seen)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
         pull_back, through, matrices = None, None, W.detach()
         if state is not None:
-            # What find has written to a buffer, as a latch, is no edit for a later backward pass.
-            state = State(state.structure, list(map(_mark, state.buffers)), copied)
+            if buffers:
+                # What find has written to a buffer, as a latch, is no edit for a later backward pass.
+                state = State(state.structure, list(map(_mark, buffers)), copied)
             reference = functools.partial(_evaluated_again, constraint, state, found)
             pull_back = pull_back_of(W, exact, reference)
             if W.requires_grad and pull_back is None:
                 through = _Through(reference, seen, (W, exact))
                 W = attach(Map(matrices.view_as(matrices), through, reference, is_private=True), *exact)
+        weight = matrices
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
+            weight = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
         # load_state_dict(assign=True) has put other originals in the place of the registered ones.
@@ -251,7 +255,7 @@ def _evaluated(
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
     needed = tuple(map(_requires_grad, copies))
-    read = _Read(marks, values, seen, state, matrices, W.detach(), needed, pull_back, reference)
+    read = _Read(marks, values, seen, state, matrices, weight, needed, pull_back, reference)
     return W, read, _Shared(read, originals, needed, W, through) if W.requires_grad else None
 
 
