@@ -644,6 +644,13 @@ CHOICES = (
         ("tests/internal/parametrizations/memory", "-k", "gone_through"),
     ),
     Fault(
+        "released-read: the graph of a single read stays after its backward pass",
+        "spectral_param/_parametrizations/memory.py",
+        "self.is_used, keeps = True, self.reads > 1",
+        "self.is_used, keeps = True, True",
+        ("tests/internal/parametrizations/memory", "-k", "graph_of_one_read"),
+    ),
+    Fault(
         "frozen: a gradient of an original is taken from a read for which it was frozen",
         "spectral_param/_parametrizations/memory.py",
         "if pull_back is None or needed != last.needed:",

@@ -79,16 +79,19 @@ class _Through:
         graph: tuple[Tensor, tuple[Tensor, ...]] | None = None,
     ) -> None:
         self.reference, self.values = reference, values
-        self.graph, self.is_used = graph, False  # The weight, and the copies that it was computed from.
+        self.graph = graph  # The weight, and the copies that it was computed from.
+        self.reads, self.is_used = 0, False
 
     def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
         graph = self.graph
         if graph is None:
             return differentiated(self.reference, self.values, [G], needed)
-        self.is_used = True
+        self.is_used, keeps = True, self.reads > 1
+        if not keeps:
+            self.graph = None  # A loss that the user still has would keep it.
         W, copies = graph
         wanted = [t for t, is_needed in zip(copies, needed, strict=True) if is_needed]
-        found = iter(torch.autograd.grad(W, wanted, G, retain_graph=True, allow_unused=True))
+        found = iter(torch.autograd.grad(W, wanted, G, retain_graph=keeps, allow_unused=True))
         return tuple(next(found) if is_needed else None for is_needed in needed)
 
 
@@ -128,7 +131,7 @@ class Memory:
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
             if shared is not None and shared.through is not None and shared.through.is_used:
-                shared.through.graph = None  # A loss that the user still has would keep it.
+                shared.through.graph = None
             W, last, shared = _evaluated(constraint, originals, marks, context)
             self.last = last
             if last is None:
@@ -145,6 +148,8 @@ class Memory:
             ):
                 shared = _shared_again(constraint, last, originals, needed)
                 self.shared = weakref.ref(shared)
+            if shared.through is not None:
+                shared.through.reads += 1
             W = shared.weight.clone(memory_format=torch.contiguous_format)
             of_read: Any = W.grad_fn
             of_read.metadata[_Shared] = shared

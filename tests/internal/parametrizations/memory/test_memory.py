@@ -123,6 +123,19 @@ def test_a_graph_that_was_gone_through_ends_with_the_next_evaluation(make) -> No
     assert [each.graph is None for each in graphs] == [False, False, True]
 
 
+@pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
+def test_the_graph_of_one_read_ends_with_its_backward_pass(make) -> None:
+    """As autograd itself frees it, although the user still has the loss."""
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
+    for original in layer.parametrizations.weight.parameters(recurse=False):
+        original.data.add_(0.01)
+    loss = layer.weight.sum()
+    through = layer.parametrizations.weight[0]._memory.shared().through
+    assert through.graph is not None
+    loss.backward()
+    assert through.graph is None
+
+
 @pytest.mark.parametrize("make", [sp.SpectralNorm, sp.SpectralRadiusNorm])
 def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make(100.0, mode="at_most"))
