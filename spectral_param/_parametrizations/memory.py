@@ -291,8 +291,7 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
     if hooked:
-        # Hooks, as those of torch.utils.checkpoint, see what a read saves, the first one and a second one
-        # alike: the originals.
+        # Hooks, as those of torch.utils.checkpoint, see nothing of a first read, as of a second one.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
     stack.enter_context(context)
     return stack
