@@ -16,7 +16,8 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, is_wrapped, precise
 
-# The gradients of the inputs for that of the value; None for those that are not needed.
+# The gradients of the inputs for that of the value; None for those that are not needed. It holds no tensor of
+# a graph: a read is remembered with it.
 PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
 
 
@@ -123,7 +124,9 @@ def differentiated(
         ]
         results = function(*aliases)
     results = (results,) if isinstance(results, Tensor) else results
-    used = [(result, g) for result, g in zip(results, grads, strict=True) if g is not None]
+    used = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+    if not used:  # Nothing depends on what is needed.
+        return (None,) * len(needed)
     found = iter(
         torch.autograd.grad(
             [result for result, _ in used],

@@ -484,6 +484,20 @@ GRADIENTS = (
         contract("gradients and BlockTriangular"),
     ),
     Fault(
+        "block-held: the memory of a block matrix holds the graph of its originals",
+        "spectral_param/_parametrizations/block_triangular.py",
+        "            grads: list[Tensor | None] = []\n",
+        "            grads: list[Tensor | None] = [None for own in owns if not own]\n",
+        promise("constraints/test_memory.py", "know_their_model"),
+    ),
+    Fault(
+        "self-held: the memory of a diagonal metric holds the graph of its weight",
+        "spectral_param/functional/_diagonal_metric.py",
+        "    value = W.detach()",
+        "    value = W",
+        promise("constraints/test_memory.py", "know_their_model"),
+    ),
+    Fault(
         "once: what reads share has no second derivative after the first backward pass",
         "spectral_param/_node.py",
         "inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept",

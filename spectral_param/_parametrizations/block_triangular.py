@@ -105,9 +105,9 @@ class BlockTriangular(Parametrization):
 
         def pull_back(G: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
             grads: list[Tensor | None] = []
-            for i, (of_block, own) in enumerate(zip(pull_backs, owns, strict=True)):
+            for i, (of_block, count) in enumerate(zip(pull_backs, self._counts, strict=True)):
                 assert of_block is not None
-                grads += of_block(self._part(G, i, i), needed[len(grads) : len(grads) + len(own)])
+                grads += of_block(self._part(G, i, i), needed[len(grads) : len(grads) + count])
             return grads + list(self._couplings(G))
 
         def reference(*originals: Tensor) -> Tensor:

@@ -82,9 +82,11 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
     V, Q, L = _value(k, t)
     factors = block_scales(V, t.shape[-1], radius, 1.0, gain) / (1 + _delta(V, t, eps))
 
+    dtypes = K.dtype, T.dtype
+
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
         g_K, g_T = _pull_back(to_double(G) * factors, k, t, V, Q, L)
-        return g_K.to(K.dtype), g_T.to(T.dtype)
+        return g_K.to(dtypes[0]), g_T.to(dtypes[1])
 
     return node((V * factors).to(K.dtype), pull_back, reference, K, T)
 

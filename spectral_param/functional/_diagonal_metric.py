@@ -90,8 +90,10 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
         if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
             found = [x, *(t.to(x.dtype) for t in found[1:-1]), None]
 
+    value = W.detach()  # W itself gets a graph, which what is kept of a read must not hold.
+
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        g = _pull_back(G if found[0] is x else to_double(G), W, *found)
+        g = _pull_back(G if found[0] is x else to_double(G), value, *found)
         return (g if g.dtype == x.dtype else g.to(x.dtype),)
 
     return node(W, pull_back, reference, X)

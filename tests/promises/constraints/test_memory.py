@@ -203,14 +203,50 @@ def test_originals_that_depend_on_others_leave_no_graph() -> None:
     assert known() is None
 
 
-def test_hooks_that_know_their_model_leave_no_graph() -> None:
-    layer, (original,) = changed(Skew)
+BLOCKS = [(3, sp.ScaledCayley()), (3, sp.SpectralRadiusNorm())]
+HELD = {
+    **SHARED,
+    "blocks": lambda: sp.BlockTriangular(BLOCKS, coupling=True),
+    "diagonal": lambda: sp.LyapunovForm(metric="diagonal"),
+    "gain": lambda: sp.BoundedGain(1.0, states=3),
+}
+
+
+@pytest.mark.parametrize("make", HELD.values(), ids=HELD)
+def test_hooks_that_know_their_model_leave_no_graph(make) -> None:
+    layer, found = changed(make)
     known = weakref.ref(layer)
-    original.register_hook(lambda G, layer=layer: None)
+    for original in found:
+        original.register_hook(lambda G, layer=layer: None)
     (layer.weight + layer.weight + layer.weight).sum().backward()
-    del layer, original
+    del layer, found, original
     gc.collect()
     assert known() is None
+
+
+class Second(sp.Parametrization):
+    """The second original alone."""
+
+    def constrain(self, A, B):
+        return B
+
+    def unconstrain(self, W, *, eps, project):
+        return torch.zeros_like(W), W.clone()
+
+    def start(self, like):
+        return torch.zeros_like(like), torch.ones_like(like)
+
+    def free_parameters(self, A, B):
+        return B.numel()
+
+
+def test_an_original_that_changes_nothing_has_no_gradient() -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", Second())
+    first, second = layer.parametrizations.weight.parameters(recurse=False)
+    second.requires_grad_(False)
+    (layer(torch.randn(2, 6)).sum() + layer.weight.sum()).backward()
+    assert first.grad is None
+    assert layer.bias.grad is not None
 
 
 def test_originals_are_swapped_after_later_reads() -> None:

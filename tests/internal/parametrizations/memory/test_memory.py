@@ -1,9 +1,11 @@
 """One decomposition for each forward pass of a layer, counted where it is made."""
 
 import copy
+import functools
 import importlib
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ import torch
 import spectral_param as sp
 from spectral_param._eigen import dense
 from spectral_param._parametrizations import memory
+from spectral_param.testing import holder, originals
+from tests.promises.cases import CASES
 from tests.training import step
 
 # The function of the same name hides the module.
@@ -158,6 +162,38 @@ def test_the_recurrent_matrix_of_enrnn_is_one_node() -> None:
     W = cell.weight_hh
     assert W.requires_grad
     assert cell.parametrizations.weight_hh[0]._memory.shared().through is None
+
+
+def tensors_of(x):
+    """Return the tensors that an object keeps: in containers, attributes and closures."""
+    if isinstance(x, torch.Tensor):
+        return [x]
+    if isinstance(x, (torch.nn.Module, type)):
+        return []
+    if isinstance(x, types.FunctionType):
+        parts = [cell.cell_contents for cell in x.__closure__ or ()]
+    elif isinstance(x, functools.partial):
+        parts = [x.func, x.args, x.keywords]
+    elif isinstance(x, dict):
+        parts = x.values()
+    else:
+        parts = x if isinstance(x, (tuple, list)) else getattr(x, "__dict__", {}).values()
+    return [t for part in parts for t in tensors_of(part)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.variant}")
+def test_the_memory_holds_no_graph(case) -> None:
+    """A hook on an original may know the model, and the graph knows the original: that is never freed."""
+    module = holder(case, case.member(case.shapes[0], case.dtypes[0]))
+    with torch.no_grad():
+        for original in originals(module):
+            original.mul_(1.01)
+    module.weight.abs().sum().backward()
+    for link in module.parametrizations.weight:
+        if isinstance(link, sp.Parametrization) and link._memory.last is not None:
+            kept = tensors_of(link._memory.last)
+            assert len(kept) > 2
+            assert all(t.grad_fn is None for t in kept)
 
 
 def test_what_another_thread_read_before_a_change_is_not_shared_after_it(monkeypatch) -> None:
