@@ -117,7 +117,7 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(jvp)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         stack = torch._C._functorch.get_interpreter_stack() or []
-        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+        if sum(level.key().name == "Jvp" for level in stack) > 1:
             raise NotImplementedError(
                 "Expected forward mode once, got a jvp or jacfwd inside another one, where PyTorch drops "
                 "derivatives of autograd Functions. Use reverse mode for one of the two: torch.func.hessian, "
@@ -199,7 +199,7 @@ def precise(like: Tensor) -> contextlib.AbstractContextManager[object]:
     if (
         override is None
         or torch.compiler.is_compiling()
-        or (override.users == 0 and override.read() in (override.value, "none"))
+        or (override.users == 0 and getattr(override.settings, override.name) in (override.value, "none"))
     ):
         return _autocast_off(device)
     return _both_off(override, device)
@@ -215,14 +215,10 @@ class _Override:
     """A process-wide setting that has ``value`` while at least one thread needs it.
 
     ``parent`` holds the setting of the same name that is inherited where ``settings`` has none of its own.
-    ``read`` is a faster way to the setting, for each read of a weight.
     """
 
-    def __init__(
-        self, settings: Any, name: str, value: Any, parent: Any = None, read: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
         self.settings, self.name, self.value, self._parent = settings, name, value, parent
-        self.read = read or functools.partial(getattr, settings, name)
         self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
@@ -253,14 +249,12 @@ class _Override:
 def _overrides() -> dict[str, _Override]:
     if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch < 2.9
         return {"cuda": _Override(torch.backends.cuda.matmul, "allow_tf32", False)}
-    get = torch._C._get_fp32_precision_getter
-    backends: dict[str, tuple[Any, Any, str]] = {
-        "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn, "cuda"),
-        "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn, "mkldnn"),  # type: ignore[attr-defined]
+    backends: dict[str, tuple[Any, Any]] = {
+        "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn),
+        "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn),  # type: ignore[attr-defined]
     }
     return {
-        device: _Override(own, "fp32_precision", "ieee", parent, functools.partial(get, name, "matmul"))
-        for device, (own, parent, name) in backends.items()
+        device: _Override(own, "fp32_precision", "ieee", parent) for device, (own, parent) in backends.items()
     }
 
 
