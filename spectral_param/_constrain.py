@@ -203,8 +203,8 @@ class _Snapshot:
     """The state of a module and one of its tensors before a constraint is registered."""
 
     def __init__(self, owner: nn.Module, name: str) -> None:
-        self._owner, self._class = owner, owner.__class__
-        tables: list[dict[str, Any]] = [owner._parameters, owner._buffers, owner._modules]
+        self._owner, self._name = owner, name
+        tables: list[dict[str, Any]] = [owner._parameters, owner._buffers]
         self._tables = [(table, dict(table)) for table in tables]
         self._tensor = owner._parameters.get(name, owner._buffers.get(name))
         if self._tensor is None:
@@ -218,8 +218,9 @@ class _Snapshot:
         if self._tensor is None:
             del self._links[self._count :]
             return
-        self._owner.__class__ = self._class
-        for table, content in self._tables:
+        if is_parametrized(self._owner, self._name):
+            remove_parametrizations(self._owner, self._name)
+        for table, content in self._tables:  # In their order, and with the tensor that optimizers know.
             table.clear()
             table.update(content)
         self._tensor.data = self._data

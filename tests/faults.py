@@ -498,6 +498,13 @@ GRADIENTS = (
         promise("constraints/test_memory.py", "know_their_model"),
     ),
     Fault(
+        "half-way: a pattern that fails leaves tensors of a module with another constraint constrained",
+        "spectral_param/_constrain.py",
+        "            remove_parametrizations(self._owner, self._name)\n",
+        "            pass\n",
+        promise("test_constrain.py", "failure"),
+    ),
+    Fault(
         "once: what reads share has no second derivative after the first backward pass",
         "spectral_param/_node.py",
         "inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept",

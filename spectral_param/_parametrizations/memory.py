@@ -347,9 +347,7 @@ def state_of(constraint: nn.Module) -> State | None:
             edits.append((content["_edits"], content["training"] and content["_by_training"]))
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
-        for child in content["_modules"].values():
-            if child is not None:
-                parts.append(child)
+        parts.extend(part.children())
     return State((parts, edits), marks, buffers)
 
 

@@ -124,7 +124,8 @@ class _Walk:
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return all children with their names, one that occurs twice as often as it occurs."""
-    return [(name, part) for name, part in module._modules.items() if part is not None]
+    parts = module.named_modules(remove_duplicate=False)  # A part may stand there twice.
+    return [(name, part) for name, part in parts if name and "." not in name]
 
 
 _NORMALISED = "It divides by a deviation that can be near 0, so it has no useful constant. "

@@ -818,6 +818,21 @@ def test_gates_of_another_library() -> None:
         sp.constrain(torch.nn.Linear(4, 8), "weight", Scaled(), gates=2)
 
 
+def test_a_failure_leaves_a_layer_that_had_another_constraint_as_it_was() -> None:
+    rnn = sp.constrain(torch.nn.RNN(4, 4, 2), "weight_ih_l0", sp.ScaledCayley())
+    rnn.weight_hh_l1.data[0, 0] = torch.nan
+    before = {key: value.clone() for key, value in rnn.state_dict().items()}
+    tensors = dict(rnn.named_parameters())
+    with pytest.raises(sp.errors.NotFiniteError):
+        sp.constrain(rnn, "weight_hh_l*", sp.SchurForm(radius=0.5))  # Of several originals.
+    assert list(rnn.state_dict()) == list(before)
+    torch.testing.assert_close(rnn.state_dict(), before, rtol=0, atol=0, equal_nan=True)
+    assert all(p is tensors[name] for name, p in rnn.named_parameters())
+    rnn.weight_hh_l1.data.zero_()
+    sp.constrain(rnn, "weight_hh_l*", sp.SchurForm(radius=0.5))
+    assert radii(rnn.weight_hh_l0[None]).item() <= 0.5 + 1e-5
+
+
 def test_a_failure_puts_back_the_same_parameters_in_their_order() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
     model[0].weight.requires_grad_(False)
