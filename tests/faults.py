@@ -451,7 +451,7 @@ GRADIENTS = (
     Fault(
         "released-later: a later read shares what knows of no gradient for an original that was frozen",
         "spectral_param/_parametrizations/memory.py",
-        "                or shared.needed != needed\n",
+        "            or shared.needed != needed\n",
         "",
         promise("constraints/test_memory.py", "are_trained"),
     ),
@@ -472,8 +472,8 @@ GRADIENTS = (
     Fault(
         "each: every read is pulled back by itself",
         "spectral_param/_parametrizations/memory.py",
-        "                shared is None\n                or",
-        "                True\n                or",
+        "            shared is None\n            or",
+        "            True\n            or",
         promise("constraints/test_memory.py", "pulled_back_once"),
     ),
     Fault(

@@ -138,23 +138,24 @@ class Memory:
                 self.outputs[id(W)] = W
                 return W
             self.shared = _nothing if shared is None else weakref.ref(shared)
-        needed = tuple(map(_requires_grad, originals))
-        if torch.is_grad_enabled() and any(needed):
-            if (
-                shared is None
-                or shared.read is not last
-                or shared.needed != needed
-                or not all(map(_is, shared.originals, originals))
-            ):
-                shared = _shared_again(constraint, last, originals, needed)
-                self.shared = weakref.ref(shared)
+        elif not torch.is_grad_enabled() or not any(needed := tuple(map(_requires_grad, originals))):
+            shared = None
+        elif (
+            shared is None
+            or shared.read is not last
+            or shared.needed != needed
+            or not all(map(_is, shared.originals, originals))
+        ):
+            shared = _shared_again(constraint, last, originals, needed)
+            self.shared = weakref.ref(shared)
+        if shared is None:
+            W = last.weight.clone(memory_format=torch.contiguous_format)
+        else:
             if shared.through is not None:
                 shared.through.reads += 1
             W = shared.weight.clone(memory_format=torch.contiguous_format)
             of_read: Any = W.grad_fn
             of_read.metadata[_Shared] = shared
-        else:
-            W = last.weight.clone(memory_format=torch.contiguous_format)
         self.outputs[id(W)] = W
         return W
 
@@ -234,7 +235,7 @@ def _evaluated(
                 break
         state = state_of(constraint)
         buffers = [] if state is None else state.buffers
-        copied = list(map(torch.clone, map(torch.detach, buffers)))
+        copied = list(map(torch.clone, map(torch.detach, buffers))) if buffers else []
         found = constraint.find(*seen)
         constrain: Callable[..., Tensor] = constraint.constrain
         W = constrain(*exact) if found is None else constrain(*exact, found=found)
