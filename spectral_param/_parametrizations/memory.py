@@ -155,7 +155,7 @@ class Memory:
                 shared.through.reads += 1
             W = shared.weight.clone(memory_format=torch.contiguous_format)
             of_read: Any = W.grad_fn
-            of_read.metadata[_Shared] = shared
+            of_read.metadata[_Shared] = shared  # Kept for as long as the graph of this read.
         self.outputs[id(W)] = W
         return W
 

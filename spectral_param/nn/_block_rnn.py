@@ -118,10 +118,10 @@ class BlockRNNCell(ConstrainedCell):
                 f"input_map: 'identity' expects input_size to be the hidden size {n}, got {input_size}. "
                 f"Embed the input in {n} dimensions, or take 'linear'."
             )
-        U = torch.empty(n, input_size, device=device, dtype=dtype) if input_map == "linear" else None
-        b = torch.empty(n, device=device, dtype=dtype.to_real()) if bias else None
-        self.register_parameter("weight_ih", None if U is None else nn.Parameter(U))
-        self.register_parameter("bias", None if b is None else nn.Parameter(b))
+        U = nn.Parameter(torch.empty(n, input_size, device=device, dtype=dtype))
+        b = nn.Parameter(torch.empty(n, device=device, dtype=dtype.to_real()))
+        self.register_parameter("weight_ih", U if input_map == "linear" else None)
+        self.register_parameter("bias", b if bias else None)
         self._reset_rest()
         self.constrain_weight_hh(blocks, coupling, init, device, dtype)
 

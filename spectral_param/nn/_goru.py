@@ -75,8 +75,8 @@ class GORUCell(ConstrainedCell):
         self.hidden_size = n = whole_number(hidden_size, "hidden_size")
         self.weight_ih = nn.Parameter(torch.empty(3 * n, input_size, device=device, dtype=dtype))
         self.weight_gates = nn.Parameter(torch.empty(2 * n, n, device=device, dtype=dtype))
-        b = torch.empty(3 * n, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if b is None else nn.Parameter(b))
+        b = nn.Parameter(torch.empty(3 * n, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", b)
         self._reset_rest()
         self.constrain_weight_hh([(n, orthogonal)], False, init, device, dtype)
 

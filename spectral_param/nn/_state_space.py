@@ -103,8 +103,8 @@ class StateSpaceCell(PicklableModule):
         else:
             self.weight = nn.Parameter(torch.empty(n + p, n + m, device=device, dtype=dtype))
             constrain(self, "weight", self._form(), init="paper")
-        b = torch.zeros(p, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if b is None else nn.Parameter(b))
+        b = nn.Parameter(torch.zeros(p, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", b)
 
     def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return A, B, C and D."""
