@@ -120,7 +120,7 @@ class Parametrization(nn.Module):
         Returns:
             A map that has captured all that its backward pass needs; see :class:`spectral_param._map.Map`.
         """
-        return recorded(self.reference, *values, reference=frozen(self).reference)
+        return recorded(frozen(self).reference, *values)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals that :meth:`reference` maps to W. They share no memory with W.
