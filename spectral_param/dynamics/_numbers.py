@@ -1,7 +1,7 @@
 """Every number of the choice, in one table: margins, ladders, sizes.
 
-``other`` is the value that ``python -m benchmarks.dynamics_choice --numbers`` puts in its place, to measure
-what the number is worth. docs/dynamics_compared.md shows what that gave.
+``other`` is the value that ``python -m benchmarks.dynamics_choice --number NAME`` puts in its place, to measure
+what the number is worth.
 """
 
 from __future__ import annotations
