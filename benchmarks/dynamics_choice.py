@@ -1,7 +1,7 @@
-"""What ``horizon="cv"`` chooses on each problem of the forecasts, for a nightly test to hold later choices to.
+"""What ``horizon="cv"`` chooses on each problem of the forecasts, to which a nightly test holds later choices.
 
 Run ``python -m benchmarks.dynamics_choice [--only TEXT] [--number NAME] [--output FILE]``. With a number of
-``spectral_param.dynamics._numbers``, its other value is put in its place, to measure what the number is worth.
+``spectral_param.dynamics._numbers``, its other value is put in its place, to measure what it is worth.
 """
 
 from __future__ import annotations

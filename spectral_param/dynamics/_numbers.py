@@ -1,7 +1,7 @@
 """Every number of the choice, in one table: margins, ladders, sizes.
 
-``other`` is the value that ``python -m benchmarks.dynamics_choice --number NAME`` puts in its place, to measure
-what the number is worth.
+``other`` is the value that ``python -m benchmarks.dynamics_choice --number NAME`` puts in its place, to
+measure what the number is worth.
 """
 
 from __future__ import annotations
