@@ -1132,8 +1132,8 @@ FITS = (
     Fault(
         "shrinkage: the worst ridge is chosen",
         "spectral_param/dynamics/_selection/choose.py",
-        "best = int(np.argmin(errors))",
-        "best = int(np.argmax(errors))",
+        "return min(rows, key=lambda row: row.score)",
+        "return max(rows, key=lambda row: row.score)",
         promise("dynamics/test_horizon.py", "continuous"),
     ),
     Fault(
@@ -1180,9 +1180,9 @@ FITS = (
     ),
     Fault(
         "exact: a ridge is the least that is chosen from, also without noise",
-        "spectral_param/dynamics/_selection/choose.py",
-        "_RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])",
-        "_RIDGES = np.array([*10.0 ** np.arange(-8, 3.5)])",
+        "spectral_param/dynamics/_numbers.py",
+        "(0.0, 1e-12, 1e-8,",
+        "(1e-8,",
         promise("dynamics/test_choice.py", "without_noise"),
     ),
     Fault(
@@ -1223,7 +1223,7 @@ FITS = (
     Fault(
         "few-rows: with as few rows as states no ridge is asked for",
         "spectral_param/dynamics/_selection/choose.py",
-        "if errors[0] >= _EXACT and self.few:",
+        "if error[0] >= NUMBERS.exact and self.few:",
         "if False:",
         promise("dynamics/test_choice.py", "as_many_states"),
     ),
@@ -1235,13 +1235,6 @@ FITS = (
         promise("dynamics/test_states.py", "input_delays"),
     ),
     Fault(
-        "instruments: the rows themselves are their instruments, with their noise",
-        "spectral_param/dynamics/_selection/shrunk.py",
-        "side_by_side(Y, _LAGS)[:-2]",
-        "side_by_side(Y, _LAGS)[1:-1]",
-        promise("dynamics/test_choice.py", "both_kinds"),
-    ),
-    Fault(
         "season: one period ago is the row of the start",
         "spectral_param/dynamics/_intervals.py",
         "before = at + k + 1 - -(-(k + 1) // period) * period",
@@ -1250,9 +1243,9 @@ FITS = (
     ),
     Fault(
         "walk: any fit is taken that is a little better than no change",
-        "spectral_param/dynamics/_selection/choose.py",
-        "_HARDLY = 1.15",
-        "_HARDLY = 0.0",
+        "spectral_param/dynamics/_numbers.py",
+        "no_change: float = _number(0.87,",
+        "no_change: float = _number(1.5,",
         promise("dynamics/test_choice.py", "walk"),
     ),
     Fault(

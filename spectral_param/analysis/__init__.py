@@ -14,6 +14,7 @@ from spectral_param.analysis._lyapunov import lyapunov_certificate
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis._plot import (
     plot_angles,
+    plot_choice,
     plot_eigenvalues,
     plot_fisher_memory,
     plot_gradient_norm_bounds,
@@ -64,6 +65,7 @@ __all__ = [
     "lyapunov_certificate",
     "orthogonality_error",
     "plot_angles",
+    "plot_choice",
     "plot_eigenvalues",
     "plot_fisher_memory",
     "plot_gradient_norm_bounds",
