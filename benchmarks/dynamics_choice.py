@@ -1,4 +1,4 @@
-"""What ``horizon="cv"`` chooses on each problem of the forecasts, to which a nightly test holds later choices.
+"""What ``horizon="cv"`` chooses on each problem of the forecasts; a nightly test holds later choices to it.
 
 Run ``python -m benchmarks.dynamics_choice [--only TEXT] [--number NAME] [--output FILE]``. With a number of
 ``spectral_param.dynamics._numbers``, its other value is put in its place, to measure what it is worth.
