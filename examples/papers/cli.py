@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from examples.papers import config, data, record, replay, runs, scores
+from examples.papers import config, data, origin, record, replay, runs, scores
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
@@ -64,6 +64,8 @@ def _run(options: argparse.Namespace) -> int:
     elif row.task["name"] == "speech" and (absent := scores.missing()):
         print(f"Without {' and '.join(absent)} there will be no score of theirs.", file=sys.stderr)
     _check_folders(row, results, work)
+    if not options.quick:
+        origin.require_commit(results, record.RESULTS, "--results")
     if options.threads:
         torch.set_num_threads(options.threads)
     result = runs.run(
