@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import ArpackError, eigs
 
-from benchmarks.problems.sparse import KINDS, error, graph, lapack, reference
+from benchmarks.problems.sparse import KINDS, error, lapack, reference
 from benchmarks.table import Table, load, marked
 from benchmarks.task import Task
 from spectral_param._eigen.sparse import spectral_radius
@@ -29,8 +29,6 @@ VARIES = "error|lapack_of_transpose"
 
 TOLERANCE = 1e-6
 SIZES = tuple(round(300 * 10 ** (i / 9)) for i in range(10))
-#: Too large for LAPACK.
-LARGE = 50_000
 Matrix = Any
 
 # ARPACK raises, or iterates for minutes before it does.
@@ -38,14 +36,13 @@ WITHOUT_RITZ_VALUES = ("orthogonal", "acyclic", "not finite")
 
 
 def tasks(quick: bool) -> Iterator[Task]:
-    """Yield a task for each kind, and for a matrix that is too large for LAPACK.
+    """Yield a task for each kind.
 
     Args:
         quick: Whether to take small matrices.
     """
     for kind in KINDS:
         yield Task(kind, partial(of_kind, kind, (30, 60) if quick else SIZES))
-    yield Task("large", partial(of_size, 500 if quick else LARGE))
 
 
 def one_ritz_value(T: Matrix) -> float:
@@ -102,29 +99,13 @@ def of_kind(kind: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def of_size(n: int) -> dict[str, Any]:
-    """Return the processor's seconds for a Gaussian matrix.
-
-    Args:
-        n: Number of nodes.
-    """
-    T = graph(n, np.random.default_rng(0))
-    found: dict[str, Any] = {"n": n}
-    for name, run in (("spectral_radius", spectral_radius), ("eigs(k=1)", one_ritz_value)):
-        began = time.process_time()
-        found[name] = run(T)
-        found[f"{name}, cpu_seconds"] = time.process_time() - began
-    return found
-
-
 def wrong() -> Table:
     """Return how often each way missed the largest eigenvalue, and by how much at most."""
     rows = []
     for kind, result in load("sparse").items():
-        if kind in KINDS:
-            found = result["matrices"]
-            missed = [row["eigs_error"] for row in found if row["eigs_error"] is not None]
-            largest = f"{max(missed):.0e}" if missed else "fails"
-            label = marked(kind, result)
-            rows.append([label, str(len(found)), str(result["wrong"]), str(result["eigs_wrong"]), largest])
+        found = result["matrices"]
+        missed = [row["eigs_error"] for row in found if row["eigs_error"] is not None]
+        largest = f"{max(missed):.0e}" if missed else "fails"
+        label = marked(kind, result)
+        rows.append([label, str(len(found)), str(result["wrong"]), str(result["eigs_wrong"]), largest])
     return ["kind", "matrices", "wrong", "`eigs(k=1)`: wrong", "largest error"], rows
