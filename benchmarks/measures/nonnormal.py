@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from benchmarks.problems.nonnormal import is_wrong, names_of_families, run
+from benchmarks.table import Table, load, marked
 from benchmarks.task import Task
 from spectral_param._eigen import tracking
 
@@ -60,3 +61,12 @@ def count(names: Iterable[str], seeds: Iterable[int], n: int) -> dict[str, int]:
                 found["wrong"] += is_wrong(T, rho)
                 before = rho
     return found
+
+
+def followed() -> Table:
+    """Return how many steps there were, how many were tracked, and how many results were wrong."""
+    found = load("nonnormal")
+    names = ("steps", "followed", "leader changed", "wrong")
+    rows = [[marked(n, result), *(f"{result[name]:,}" for name in names)] for n, result in found.items()]
+    total = [f"{sum(result[name] for result in found.values()):,}" for name in names]
+    return ["matrices", "steps", "tracked", "another leads", "wrong"], [*rows, ["all", *total]]
