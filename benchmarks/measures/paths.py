@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import spectral_param as sp
-from benchmarks.table import Result
+from benchmarks.table import Result, Table, load, marked
 from benchmarks.task import Task
 from spectral_param import _paths
 from spectral_param.testing import Holder
@@ -135,3 +135,17 @@ def _times(border: Border, values: list[Any], repeats: int, seconds: float) -> l
             steps[i]()
         times[i].append((time.perf_counter() - begin) / count)
     return times
+
+
+def borders() -> Table:
+    """Return the time of the other path over that of the present one at each border, with the range."""
+    found = load("paths")
+    rows = []
+    for border in BORDERS:
+        results = [found[f"{border.name}, {words}"] for words in ("one thread", "default threads")]
+        cells = []
+        for result in results:
+            low, high = result["other path, range"]
+            cells.append(f"{result['other path']:.2f} ({low:.2f} to {high:.2f})")
+        rows.append([marked(f"`{border.name}`", results), *cells])
+    return ["border", "one thread", "default threads"], rows
