@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly kernels mutations random-mutations bench lint types docs wheel bounds peers newest clean help
+.PHONY: demo test nightly kernels mutations random-mutations bench sample lint types docs wheel bounds peers newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -30,14 +30,11 @@ mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="l
 random-mutations: $(VENV)/.test  ## see which random faults the tests find (OUTPUT=file.json)
 	$(BIN)/python -m tests.random_mutations $(OUTPUT) --jobs 2
 
-bench: $(VENV)/.test  ## time the library beside its peers and write the numbers
+bench: $(VENV)/.test  ## measure what has no number yet, or a stale one (BENCH_ARGS="cpu states")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
-	$(BIN)/python -m benchmarks.memory
-	$(BIN)/python -m benchmarks.device
-	$(BIN)/python -m benchmarks.dynamics
-	$(BIN)/python -m benchmarks.dynamics_forecasts
-	$(BIN)/python -m benchmarks.dynamics_choice
-	$(BIN)/python -m benchmarks.states
+
+sample: $(VENV)/.test  ## measure one in twenty results again and compare all but times (SAMPLE_ARGS="states")
+	$(BIN)/python -m benchmarks $(SAMPLE_ARGS) --sample
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
-"""``python -m benchmarks``: all cases of the CPU."""
+"""``python -m benchmarks``: measure what has no number yet, or a stale one."""
 
-from benchmarks.run import main
+import sys
 
-main()
+from benchmarks.runner import main
+
+sys.exit(main())

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from benchmarks.costs_table import cases
-from benchmarks.dynamics_forecasts_table import FAMILIES, compared
-from benchmarks.dynamics_forecasts_table import METHODS as FORECASTS
-from benchmarks.dynamics_table import KINDS, METHODS, excess, fit_of, of_kind
+from benchmarks.measures.cpu import cases
+from benchmarks.measures.dynamics import KINDS, METHODS, excess, fit_of, of_kind
+from benchmarks.measures.forecasts import FAMILIES, compared
+from benchmarks.measures.forecasts import METHODS as FORECASTS
 
 
 def growth(title: str) -> Axes:

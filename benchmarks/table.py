@@ -2,7 +2,7 @@
 
 A page says where a table stands and with which arguments, one on a line::
 
-    ```{measured} benchmarks.costs_table.times
+    ```{measured} benchmarks.measures.cpu.times
     bounded norm, a training step
     ```
 
@@ -12,32 +12,70 @@ The function is called when the pages are built, so a page and the numbers canno
 from __future__ import annotations
 
 import functools
-import json
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from examples.papers.record import fact
+from benchmarks.results import RESULTS, is_stale, read
+from benchmarks.task import Result
+from examples.papers.origin import fact
 
-RESULTS = Path(__file__).resolve().parent / "results"
-
-Result = dict[str, Any]
 Row = Sequence[str]
 Table = tuple[Row, list[Row]]  # Header and rows; a cell is a line of Markdown.
 
+MARK = " †"
+NOTE = (
+    "† Measured before code changed that the numbers depend on, or by a commit that is not known. "
+    "`python -m benchmarks --stale` lists such numbers."
+)
+
+
+class Recorded(Result):
+    """A result, and whether it is stale."""
+
+    is_stale = False
+
 
 @functools.cache
-def load(name: str) -> dict[str, Result]:
-    """Return the numbers of a file.
+def load(subject: str) -> dict[str, Result]:
+    """Return the results of a subject by name.
 
     Args:
-        name: Its name in ``benchmarks/results``, without ``.json``.
+        subject: Name of the subject.
+
+    Raises:
+        ValueError: If there is no such subject, or it has no results.
     """
-    results: dict[str, Result] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    results = {}
+    for name, result in read(RESULTS, subject).items():
+        results[name] = recorded = Recorded(result)
+        recorded.is_stale = is_stale(subject, result)
+    if not results:
+        raise ValueError(f"subject: expected one with numbers in {RESULTS}, got {subject!r}")
     return results
+
+
+def named(subject: str, beginning: str) -> dict[str, Result]:
+    """Return the results whose names begin so, by the rest of the name.
+
+    Args:
+        subject: Name of the subject.
+        beginning: Beginning of the names.
+    """
+    found = {n: result for n, result in load(subject).items() if n.startswith(beginning)}
+    return {n.removeprefix(beginning).lstrip(",: "): result for n, result in found.items()}
+
+
+def marked(text: str, results: Result | Iterable[Result]) -> str:
+    """Return the text of a cell, with a mark if a number that it names is stale.
+
+    Args:
+        text: The text.
+        results: Where its numbers come from: a result, or several.
+    """
+    several = [results] if isinstance(results, Mapping) else results
+    return text + MARK if any(getattr(result, "is_stale", False) for result in several) else text
 
 
 def table(function: str, arguments: Iterable[str] = ()) -> Table:
@@ -78,28 +116,30 @@ def markdown(header: Row, rows: Sequence[Row]) -> str:
     return "\n".join([line(header), f"|{'|'.join(rules)}|", *map(line, rows)])
 
 
-def origins(file: str, *keys: str) -> Table:
-    """Return where and with which versions the numbers of a file were measured.
+def origins(subject: str, *keys: str) -> Table:
+    """Return where and with which versions the results of a subject were measured.
 
     Args:
-        file: The name of the file.
+        subject: Name of the subject.
         *keys: Beginnings of the names of results, in the order in which the page has them.
 
     Returns:
-        A row for each environment, with the keys whose results are from there.
+        A row for each environment, with the keys whose results are from there, and how many these are.
     """
-    results = load(file)
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, list[Result]]] = {}
     for key in keys or ("",):
-        chosen = [result for name, result in results.items() if shown(name, result).startswith(key)]
-        for result in [results] if "environment" in results else chosen:
-            if "environment" in result:
-                found.setdefault(_origin(result), {})[key] = None
-    return ("measured", "where"), [("; ".join(names) or file, where) for where, names in found.items()]
+        for name, result in load(subject).items():
+            if shown(name, result).startswith(key):
+                found.setdefault(_origin(result), {}).setdefault(key, []).append(result)
+    rows = []
+    for where, by_key in found.items():
+        results = [result for each in by_key.values() for result in each]
+        rows.append([marked("; ".join(filter(None, by_key)) or subject, results), str(len(results)), where])
+    return ("measured", "results", "where"), rows
 
 
 def _origin(result: Result) -> str:
-    environment = dict(result["environment"])
+    environment = {name: value for name, value in result["environment"].items() if name != "took"}
     environment |= environment.pop("rivals", {})  # Packages of another environment.
     facts = ", ".join(f"{name} {fact(name, value)}" for name, value in environment.items())
     return facts + (f", {result['repeats']} repeats" if "repeats" in result else "")

@@ -21,7 +21,10 @@ class Measured(SphinxDirective):
             found = table.table(self.arguments[0], self.content)
         except Exception as error:
             raise self.error(f"measured: {type(error).__name__}: {error}") from error
-        return self.parse_text_to_nodes(table.markdown(*found))
+        lines = table.markdown(*found)
+        if self.arguments[0].startswith("benchmarks.") and table.MARK in lines:
+            lines += f"\n\n{table.NOTE}"
+        return self.parse_text_to_nodes(lines)
 
 
 def setup(app):

@@ -1,6 +1,6 @@
 """Every size at which a path changes, with what decides about it.
 
-``python -m benchmarks.paths`` times both paths at each of these sizes, on one thread and with torch's default
+``python -m benchmarks paths`` times both paths at each of these sizes, on one thread and with torch's default
 threads.
 """
 

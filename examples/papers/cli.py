@@ -7,19 +7,22 @@ import dataclasses
 import os
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from examples.papers import config, data, record, replay, runs, scores
+from examples.papers import config, data, measures, origin, record, replay, runs, scores
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
 
 # More than any machine has use for; of 100,000 the process dies without a word.
 MOST_THREADS = max(256, os.cpu_count() or 1)
+#: Folders of the data that tasks need; the others make theirs up, or have them from scikit-learn.
+NEEDED = {"mnist": "mnist", "ptb": "ptb", "an4": "an4_8k", "timit": "timit", "dynamics": "franka"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -64,6 +67,8 @@ def _run(options: argparse.Namespace) -> int:
     elif row.task["name"] == "speech" and (absent := scores.missing()):
         print(f"Without {' and '.join(absent)} there will be no score of theirs.", file=sys.stderr)
     _check_folders(row, results, work)
+    if not options.quick:
+        origin.require_commit(results, record.RESULTS, "--results")
     if options.threads:
         torch.set_num_threads(options.threads)
     result = runs.run(
@@ -111,13 +116,30 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _list() -> int:
     found = record.read_all(record.RESULTS)
-    for row in config.load_all():
-        seeds = [
-            f"{run['seed']}{'' if run['status'] == 'finished' else ' ' + run['status']}"
-            for run in found.get(row.name, [])
-        ]
-        print(f"{row.name:32}{row.label:44}{'seeds ' + ', '.join(seeds) if seeds else 'not run'}")
+    lines = [("row", "network", "seeds", "minutes", "measure", "paper", "ours", "data")]
+    lines += [_columns(row, found.get(row.name, [])) for row in config.load_all()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    needed = sorted({line[-1] for line in lines[1:]} - {"none"})
+    print("\nMinutes are those of a run on two CPU cores. A row with the data none needs no download.")
+    for name in needed:
+        is_here = "is there" if (data.folder() / name).exists() else f"is missing. {data.remedy(name)}"
+        print(f"{name}: {data.folder() / name} {is_here}.")
     return 0
+
+
+def _columns(row: Row, results: list[measures.Result]) -> tuple[str, ...]:
+    """Return what the list says of a row; of several numbers of its paper, the first."""
+    seeds = [f"{r['seed']}{'' if r['status'] == 'finished' else ' ' + r['status']}" for r in results]
+    minutes = f"{statistics.median(r['wall_seconds'] for r in results) / 60:.2g}" if results else ""
+    measure, printed, ours = "", "", None
+    if row.paper:
+        measure, printed = row.paper[0]["measure"], str(row.paper[0]["value"])
+        ours = measures.median(results, measure) if results else None
+    needed = NEEDED.get(row.task.get("corpus", row.task["name"]), "none")
+    number = "" if ours is None else f"{ours:.5g}"
+    return row.name, row.label, ", ".join(seeds) or "not run", minutes, measure, printed, number, needed
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -129,7 +151,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     defaults = {field.name: field.default for field in dataclasses.fields(runs.Options)}
     parser = argparse.ArgumentParser(prog="python -m examples.papers", description="The papers' experiments.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="all rows, and which have been run")
+    commands.add_parser("list", help="all rows: time, the paper's number, ours, and the data needed")
     again = commands.add_parser("replay", help="see whether today's code repeats the first steps of runs")
     again.add_argument("rows", nargs="*", metavar="row", help="rows that have been run (all)")
     again.add_argument("--new", action="store_true", help="only what was not replayed with today's code")

@@ -1,20 +1,11 @@
-"""Result files: one JSON file for each run, with everything that its numbers depend on."""
+"""Result files: one JSON file for each run, with everything that its numbers depend on (:mod:`.origin`)."""
 
 from __future__ import annotations
 
-import datetime
-import functools
 import json
 import math
-import os
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
-
-import torch
-
-import spectral_param as sp
 
 RESULTS = Path(__file__).parent / "results"
 REQUIRED = {"row", "seed", "status", "environment", "metric", "wall_seconds", "summary", "curve"}
@@ -22,56 +13,6 @@ REQUIRED = {"row", "seed", "status", "environment", "metric", "wall_seconds", "s
 
 class ResultError(ValueError):
     """A result file is not what a run writes."""
-
-
-# What is written from numbers, or is the numbers: no number depends on it.
-WRITTEN = ("benchmarks/results", "docs", "examples/papers/results")
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return done.stdout.strip()
-
-
-@functools.cache  # Of the code that a process started with.
-def commit() -> str:
-    """Return the commit, with "-dirty" if code that git knows has changed since; or "unknown"."""
-    found = _git("rev-parse", "HEAD")
-    code = (":/", *(f":(top,exclude){path}" for path in WRITTEN))
-    changed = found and _git("status", "--porcelain", "--untracked-files=no", "--", *code)
-    return f"{found}-dirty" if changed else found or "unknown"
-
-
-def environment(**facts: Any) -> dict[str, Any]:
-    """Return what the numbers depend on.
-
-    Args:
-        **facts: More of it.
-    """
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        **facts,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "spectral_param": sp.__version__,
-    }
-
-
-def fact(name: str, value: object) -> str:
-    """Return one of them as text.
-
-    Args:
-        name: Its name.
-        value: Its value.
-    """
-    if name != "commit":
-        return str(value)
-    return f"{str(value)[:12]}{'-dirty' if str(value).endswith('-dirty') else ''}"
 
 
 def path(folder: Path, row: str, seed: int) -> Path:

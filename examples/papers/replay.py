@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from examples.papers.measures import Result
+from examples.papers.origin import UNKNOWN
 from examples.papers.record import write
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,11 @@ def commits(runs: list[Result]) -> list[str]:
     return list(dict.fromkeys(session["commit"].removesuffix("-dirty") for session in sessions))
 
 
+def _known(runs: list[Result]) -> list[str]:
+    """Return the commits that ran a row, but for those that are lost, whose code cannot be had."""
+    return [commit for commit in commits(runs) if commit != UNKNOWN]
+
+
 def compare(then: Numbers, now: Numbers, noisy: Numbers, eps: float) -> Replay:
     """Return how far two codes differ, how far noise makes them differ, and the verdict.
 
@@ -155,7 +161,7 @@ def verdict(runs: list[Result], today: str, take: Callable[..., Numbers] = first
         now = take(today, run, dtype)
         noisy = now
         found = {"today": today, "seed": run["seed"], "steps": len(now), "dtype": dtype, "commits": {}}
-        for commit in commits(runs):
+        for commit in _known(runs):
             then = take(commit, run, dtype)
             compared = compare(then, now, noisy, eps)
             if noisy is now and not is_fit and not compared["same"]:
@@ -214,7 +220,7 @@ def replay(results: dict[str, list[Result]], today: str, only_new: bool) -> None
     today = _git("rev-parse", "--verify", f"{today}^{{commit}}").decode().strip()
     for name, runs in results.items():
         known = read().get(name, {})
-        if only_new and known.get("today") == today and set(commits(runs)) <= set(known["commits"]):
+        if only_new and known.get("today") == today and set(_known(runs)) <= set(known["commits"]):
             continue
         known = verdict(runs, today)
         write(REPLAYS, dict(sorted({**read(), name: known}.items())))  # Another process may have written.

@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 import spectral_param as sp
-from examples.papers import checkpoint, measures, networks, record
+from examples.papers import checkpoint, measures, networks, origin, record
 from examples.papers.config import Row
 from examples.papers.parallel import Processes, processes
 from examples.papers.tasks import dynamics
@@ -200,7 +200,7 @@ def _environment(together: Processes, options: Options) -> dict[str, Any]:
     device = together.device
     gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     dtype = str(options.dtype).removeprefix("torch.")
-    return record.environment(**gpu, device=device.type, dtype=dtype, processes=together.size)
+    return origin.environment(**gpu, device=device.type, dtype=dtype, processes=together.size)
 
 
 def _fit(row: Row, together: Processes, options: Options) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from examples.papers import config, measures, record, replay
 from examples.papers.config import Row
 from examples.papers.measures import Result
 from examples.papers.networks import BASELINES
-from examples.papers.record import fact
+from examples.papers.origin import fact
 from examples.papers.sections import SECTIONS
 
 CHOSEN = "test at best validation"

@@ -26,23 +26,6 @@ def run_script(name, arguments, monkeypatch):
         torch.set_num_threads(threads)
 
 
-def test_orthogonality_drift_of_the_full_capacity_urnn_alone(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        run_script("orthogonality_drift.py", ["--steps", "20", "--output", tmp_path / "new"], monkeypatch)
-    assert exit_info.value.code == 0
-    lines = {line[:20].strip(): line[20:].split() for line in capsys.readouterr().out.splitlines()}
-    start, end, *_ = map(float, lines["full-capacity uRNN"][:3])
-    assert end > 1.5 * start
-    assert float(lines["scoRNN"][2]) < 128 * torch.finfo(torch.float32).eps
-    assert (tmp_path / "new" / "orthogonality_drift.png").stat().st_size > 10_000
-
-
-def test_orthogonality_drift_names_a_bad_number_of_steps(monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run_script("orthogonality_drift.py", ["--steps", "0"], monkeypatch)
-    assert "--steps: expected at least 1, got 0" in capsys.readouterr().err
-
-
 def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit_info:
         run_script("swap_the_recurrence.py", ["--quick", "--units", "10"], monkeypatch)

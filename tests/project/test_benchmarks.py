@@ -1,4 +1,4 @@
-"""The benchmarks run, and write their numbers where they are asked to."""
+"""The benchmarks run, write each number with its origin, and find what is stale and what differs."""
 
 import dataclasses
 import json
@@ -13,25 +13,15 @@ import torch
 from torch.nn.utils.parametrize import remove_parametrizations
 
 import spectral_param as sp
-from benchmarks import (
-    case,
-    characters,
-    costs_table,
-    dynamics,
-    guarantees,
-    memory,
-    networks,
-    norms,
-    systems,
-    table,
-)
-from benchmarks import run as runner
-from benchmarks import sparse as sparse_radius
-from examples.papers import data, record
+from benchmarks import results, runner, sample, table
+from benchmarks.cases import case, networks
+from benchmarks.measures import cpu, guarantees, measure, memory, subjects
+from benchmarks.problems import characters
+from benchmarks.task import Task
+from examples.papers import data, origin, record
 
-from .test_docs import keys_of
-
-CASES = [*keys_of("benchmarks.costs_table.times"), networks.NAME]
+FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "spectral_param"}
+LONG = ("cpu", "dynamics", "forecasts", "paths", "states")
 
 
 @pytest.fixture
@@ -42,113 +32,293 @@ def text(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
 
 
+@pytest.fixture
+def reading(monkeypatch, tmp_path):
+    """Tables are those of the numbers in this folder."""
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    table.load.cache_clear()
+    yield tmp_path
+    table.load.cache_clear()
+
+
+# The runner ---------------------------------------------------------------------------------------
+
+
+def by_length():
+    return [pytest.param(each, marks=pytest.mark.nightly) if each in LONG else each for each in subjects()]
+
+
+@pytest.mark.parametrize("subject", by_length())
+def test_quick_run_writes_numbers_with_their_origin_and_goes_on_where_it_was(
+    subject, text, reading, capsys
+) -> None:
+    if subject == "device":
+        pytest.importorskip("benchmarks.standin", exc_type=ImportError)
+    arguments = [subject, "--quick", "--new", "--output", str(reading)]
+    failed = runner.main(arguments)
+    found = results.read(reading, subject)
+    output = capsys.readouterr()
+    if subject == "dynamics":  # The arm's recordings are not there.
+        assert failed
+        assert "download franka" in output.err
+    else:
+        assert not failed
+    assert all(f"{subject}: {name}, " in output.out for name in found)
+    assert all(result["environment"].keys() >= {*FACTS, "took"} for result in found.values())
+    runner.main(arguments)
+    assert results.read(reading, subject) == found
+
+
+TASKS = ("a", "ab", "c")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Tasks that say when they run."""
+    found = []
+
+    def task(name):
+        return Task(name, lambda: found.append((name, torch.get_num_threads())) or {"value": len(found)}, 1)
+
+    monkeypatch.setattr(memory, "tasks", lambda quick: map(task, TASKS))
+    monkeypatch.setattr(memory, "DEPENDS", ("benchmarks",))
+    return found
+
+
+def run(tmp_path, *options):
+    return runner.main(["memory", "--output", str(tmp_path), *options])
+
+
+def test_what_is_new_or_stale_is_measured_and_the_rest_kept(calls, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(origin, "commit", lambda: "HEAD")
+    monkeypatch.setattr(origin, "has_history", lambda: True)
+    run(tmp_path, "--only", "a")
+    assert calls == [("a", 1), ("ab", 1)]
+    run(tmp_path)
+    assert calls[2:] == [("c", 1)]
+    found = results.read(tmp_path, "memory")
+    found["ab"]["environment"]["commit"] = origin.UNKNOWN
+    (tmp_path / "memory.json").write_text(results.text(found))
+    assert json.loads(results.text(found)) == found
+    assert results.list_stale(["memory"], tmp_path) == 1
+    run(tmp_path, "--new")
+    assert len(calls) == 3
+    run(tmp_path)
+    assert calls[3:] == [("ab", 1)]
+    run(tmp_path, "--again")
+    assert [name for name, _ in calls[4:]] == list(TASKS)
+    assert results.list_stale(["memory"], tmp_path) == 0
+
+
+def test_what_cannot_be_measured_is_said_and_the_others_are(monkeypatch, tmp_path, capsys) -> None:
+    def wrong():
+        raise AssertionError("expected 1, got 2")
+
+    tasks = [
+        Task("wrong", wrong),
+        Task("absent", dict, packages=("nosuch",)),
+        Task("right", lambda: {"value": 1, "infinite": [-np.inf]}, packages=("numpy",)),
+    ]
+    monkeypatch.setattr(memory, "tasks", lambda quick: tasks)
+    assert run(tmp_path) == 1
+    (result,) = results.read(tmp_path, "memory").values()
+    assert result["infinite"] == [None]
+    assert result["environment"]["numpy"] == np.__version__
+    said = capsys.readouterr().err
+    assert "memory: wrong: expected 1, got 2" in said
+    assert "memory: absent: expected the package nosuch, got none" in said
+
+
+def test_a_subject_that_is_none_is_refused_and_the_subjects_are_listed(capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["nosuch"])
+    assert re.search("subject: expected some of cpu, .*, got nosuch", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("commit", ["0" * 40 + "-dirty", "unknown"])
+def test_numbers_of_changed_code_are_not_written_among_the_committed_ones(commit, monkeypatch) -> None:
+    monkeypatch.setattr(origin, "commit", lambda: commit)
+    with pytest.raises(SystemExit, match=rf"expected numbers of committed code, got commit {commit}"):
+        runner.main(["--quick", "--output", str(results.RESULTS)])
+
+
+# Origins ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(monkeypatch, tmp_path):
+    """A repository of two files and two commits; returns how git is called there."""
+
+    def git(*arguments):
+        names = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        done = subprocess.run(
+            ["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    for name in ("docs/a.md", "spectral_param/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("before")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    git("commit", "-m", "second", "--allow-empty")
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
+    asked = (origin.commit, origin.has_history, origin.is_ancestor, origin._has_changed)
+    for function in asked:
+        function.cache_clear()
+    yield git
+    for function in asked:
+        function.cache_clear()
+
+
+def test_commit_is_dirty_once_code_has_changed_but_not_for_numbers_and_pages(repository) -> None:
+    clean = origin.commit()
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    (origin.ROOT / "docs/a.md").write_text("after")
+    origin.commit.cache_clear()
+    assert origin.commit() == clean
+    (origin.ROOT / "spectral_param/a.py").write_text("after")
+    origin.commit.cache_clear()
+    assert origin.commit() == f"{clean}-dirty"
+
+
+def test_a_number_is_stale_once_what_it_depends_on_has_changed(repository) -> None:
+    first = repository("rev-parse", "HEAD~")
+    (origin.ROOT / "spectral_param/a.py").write_text("after")
+    repository("commit", "-a", "-m", "third")
+    assert origin.is_stale(first, ["spectral_param"])
+    assert not origin.is_stale(first, ["docs"])
+    assert not origin.is_stale(first, [".", ":(exclude)spectral_param"])
+    assert not origin.is_stale(repository("rev-parse", "HEAD"), ["spectral_param"])
+    assert origin.is_stale(origin.UNKNOWN, ["docs"])
+    assert origin.is_stale(f"{first}-dirty", ["docs"])
+
+
+def faults_of(environment):
+    """Return what an origin lacks, and its commit if that led to nothing here."""
+    if not isinstance(environment, dict) or not environment.keys() >= FACTS:
+        return ["no origin"]
+    commit = environment["commit"]
+    return [] if commit == origin.UNKNOWN or origin.is_ancestor(commit) else [f"{commit} is no ancestor"]
+
+
+def test_a_lost_commit_and_a_number_without_an_origin_are_found(repository) -> None:
+    known = dict.fromkeys(FACTS, "") | {"commit": repository("rev-parse", "HEAD~")}
+    assert faults_of(known) == []
+    assert faults_of(known | {"commit": "unknown"}) == []
+    repository("checkout", "--orphan", "other")
+    repository("commit", "-m", "no descendant")
+    origin.is_ancestor.cache_clear()
+    for commit in (known["commit"], "0" * 40, ""):
+        assert faults_of(known | {"commit": commit}) == [f"{commit} is no ancestor"]
+    del known["commit"]
+    assert faults_of(known) == faults_of(None) == ["no origin"]
+
+
+@pytest.mark.skipif(not origin.has_history(), reason="needs all commits: no copy of files, no shallow clone")
+def test_every_number_has_its_origin_and_every_recorded_commit_is_an_ancestor() -> None:
+    origins = [
+        (subject, name, result.get("environment"))
+        for subject in subjects()
+        for name, result in results.read(results.RESULTS, subject).items()
+    ]
+    for row, runs in record.read_all().items():
+        for run in runs:
+            origins += [(row, run["seed"], each) for each in (run["environment"], *run.get("sessions", ()))]
+    wrong = [(file, name, fault) for file, name, facts in origins for fault in faults_of(facts)]
+    assert origins
+    assert wrong == []
+
+
+@pytest.mark.parametrize("subject", subjects())
+def test_a_measure_depends_on_paths_that_exist_and_has_a_task_for_each_number(subject) -> None:
+    for path in measure(subject).DEPENDS:
+        assert (origin.ROOT / path.removeprefix(":(exclude)")).exists(), path
+    tasks = [task.name for task in measure(subject).tasks(False)]
+    assert len(set(tasks)) == len(tasks)
+    assert results.read(results.RESULTS, subject).keys() <= set(tasks)
+
+
+# A sample -----------------------------------------------------------------------------------------
+
+
+def test_a_sample_finds_a_number_that_differs_and_no_time(monkeypatch, reading, capsys) -> None:
+    found = {"seconds": 1.0, "values": [1.0, 2.0], "count": 3, "noise": 1e-16}
+    monkeypatch.setattr(sample, "RESULTS", reading)
+    monkeypatch.setattr(memory, "VARIES", "noise", raising=False)
+    monkeypatch.setattr(memory, "tasks", lambda quick: [Task(name, lambda: dict(found)) for name in "abcd"])
+    run(reading)
+    found |= {"seconds": 9.0, "values": [1.001, 2.001], "noise": 0.0}
+    assert sample.compared(["memory"], 1) == 0
+    found["values"] = [1.0, 2.1]
+    assert sample.compared(["memory"], 1) == 1
+    output = capsys.readouterr().out
+    assert "8 of 12 numbers are the same" in output
+    assert "memory: b: values 1: recorded 2, now 2.1" in output
+
+
+def test_a_sample_is_one_in_so_many_and_another_one_each_day() -> None:
+    days = [f"2026-01-{day:02}" for day in range(1, 29)]
+    drawn = [{task.name for task, _ in sample.chosen("stable_weights", 20, day)} for day in days]
+    lasting = {
+        name
+        for name, result in results.read(results.RESULTS, "stable_weights").items()
+        if sample.lasting("stable_weights", name, result)
+    }
+    assert lasting == {name for name in results.read(results.RESULTS, "stable_weights") if "regress" in name}
+    assert set().union(*drawn) <= lasting
+    assert 0.5 < sum(map(len, drawn)) / (len(days) * len(lasting) / 20) < 2
+    assert len(set(map(frozenset, drawn))) > 1
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def test_a_stale_number_is_marked_on_its_page(calls, reading, monkeypatch) -> None:
+    run(reading)
+    monkeypatch.setattr(table, "is_stale", lambda subject, result: result["value"] == 2)
+    found = table.load("memory")
+    assert [table.marked(name, result) for name, result in found.items()] == ["a", "ab †", "c"]
+    assert table.marked("all", found.values()) == "all †"
+    assert [row[0] for row in table.origins("memory", "c", "a")[1]] == ["c; a †"]
+
+
 @pytest.mark.nightly
-def test_quick_run_writes_numbers_that_have_their_tables(text, monkeypatch, tmp_path, capsys) -> None:
-    output = tmp_path / "cpu.json"
-    arguments = ["benchmarks", "--quick", "--repeats", "1", "--output", str(output)]
-    monkeypatch.setattr("sys.argv", arguments)
-    runner.main()
-    results = json.loads(output.read_text())
-    assert len(results) == 34
-    facts = {"commit", "torch", "cores", "threads", "dtype"}
-    assert all(set(r["environment"]) >= facts for r in results.values())
-    rows = [row for result in results.values() for row in result["contenders"].values()]
+def test_tables_of_costs_are_those_of_their_numbers(text, reading) -> None:
+    assert runner.main(["cpu", "memory", "norms", "--quick", "--output", str(reading)]) == 0
+    found = table.load("cpu")
+    assert len(found) == 34
+    rows = [row for result in found.values() for row in result["contenders"].values()]
     assert all(row["least"] <= row["median"] <= row["most"] for row in rows)
     assert all(row["bytes"] > 0 for row in rows)
     registered = {
-        name for name, r in results.items() for row in r["contenders"].values() if row["registration"]
+        name for name, r in found.items() for row in r["contenders"].values() if row["registration"]
     }
     assert sum("SpectralRadiusNorm" in name for name in registered) == 8
     assert sum("ScaledCayley" in name or "orthogonal weight" in name for name in registered) == 2
-    errors = [result["facts"].values() for name, result in results.items() if "run" in name]
+    errors = [result["facts"].values() for name, result in found.items() if "run" in name]
     assert all(0 <= error < 1e-5 for facts in errors for error in facts)
-    assert "tracked" in capsys.readouterr().out
-
-    output = tmp_path / "memory.json"
-    monkeypatch.setattr("sys.argv", ["benchmarks.memory", "--quick", "--output", str(output)])
-    memory.main()
-    peaks = json.loads(output.read_text())
-    assert set(peaks["environment"]) >= {"commit", "torch"}
-    monkeypatch.setattr(costs_table, "load", {"cpu": results, "memory": peaks}.get)
-    assert len(costs_table.memory()[1]) == 6
-    for name, result in results.items():
+    for name, result in found.items():
         shown = table.shown(name, result)
-        assert any(map(shown.startswith, CASES)), f"{name}: every case has its table"
-        header, rows = costs_table.times(shown)
-        assert rows[0][0] == ""  # The name is the whole key; longer ones come after it.
+        header, rows = cpu.times(shown)
+        assert (
+            rows[0][0].removesuffix(table.MARK) == ""
+        )  # The name is the whole key; longer ones come after it.
         assert set(header) >= {"", *result["contenders"]}
+    assert len(memory.peaks()[1]) == 6
+    assert table.load("norms")["attack"]["above"] <= 4e-7
+    assert table.load("norms")["attack"]["below"] >= -1e-5
 
 
-def test_quick_run_of_guarantees_resumes(monkeypatch, tmp_path) -> None:
-    output = tmp_path / "guarantees.json"
-    arguments = ["benchmarks.guarantees", "--quick", "--seeds", "1", "--output", str(output), "--only"]
-    for parts in (["equilibria"], ["equilibria", "digits"]):
-        monkeypatch.setattr("sys.argv", [*arguments, *parts])
-        before = json.loads(output.read_text())["equilibria"] if output.is_file() else None
-        guarantees.main()
-        results = json.loads(output.read_text())
-        assert before in (None, results["equilibria"])
-    assert results["digits"].keys() == {f"{name}, seed 0" for name in guarantees.CERTIFIED}
-
-
-def test_quick_run_of_systems_resumes(monkeypatch, tmp_path) -> None:
-    output = tmp_path / "systems.json"
-    arguments = ["benchmarks.systems", "--quick", "--output", str(output), "--only"]
-    for parts in (["returned"], ["returned", "attack", "steps", "network"]):
-        monkeypatch.setattr("sys.argv", [*arguments, *parts])
-        before = json.loads(output.read_text())["returned"] if output.is_file() else None
-        systems.main()
-        results = json.loads(output.read_text())
-        assert before in (None, results["returned"])
-    assert all(result["distance"] <= 1e-6 for result in results["returned"].values())
-    assert all(result["gain above"] <= 1e-9 for result in results["attack"].values())
-
-
-def test_quick_run_of_sparse_matrices(monkeypatch, tmp_path) -> None:
-    output = tmp_path / "sparse.json"
-    monkeypatch.setattr("sys.argv", ["benchmarks.sparse", "--quick", "--output", str(output)])
-    sparse_radius.main()
-    results = json.loads(output.read_text())
-    assert set(results) == set(sparse_radius.KINDS)
-    assert all(result["wrong"] == 0 for result in results.values())
-    assert all(set(result["environment"]) >= {"commit", "scipy"} for result in results.values())
-
-
-def test_quick_run_of_norms_resumes_and_attacks(monkeypatch, tmp_path) -> None:
-    output = tmp_path / "norms.json"
-    start = ["benchmarks.norms", "--quick", "--output", str(output)]
-    for arguments in (["--only", "32 channels"], ["--only", "32 channels"], ["--attack", "50"]):
-        before = json.loads(output.read_text()) if output.is_file() else {}
-        monkeypatch.setattr("sys.argv", [*start, *arguments])
-        norms.main()
-        results = json.loads(output.read_text())
-        assert before.items() <= results.items()
-    assert results["attack"]["above"] <= 4e-7
-    assert results["attack"]["below"] >= -1e-5
-    monkeypatch.setattr(costs_table, "load", {"norms": results}.get)
-    assert [row[0] for row in costs_table.norms()[1]] == ["Conv2d 3 x 3, 32 channels, Adam, one thread"]
-
-
-def test_only_the_asked_group_is_run_and_the_rest_kept(text, monkeypatch, tmp_path) -> None:
-    output = tmp_path / "cpu.json"
-    output.write_text('{"an earlier one": {}}')
-    monkeypatch.setattr(
-        "sys.argv", ["benchmarks", "--quick", "--repeats", "1", "--output", str(output), "--only", "batch"]
+def test_certified_networks_have_their_rows(reading) -> None:
+    runner.main(["guarantees", "--quick", "--only", "equilibria", "--output", str(reading)])
+    assert [row[0].removesuffix(table.MARK) for row in guarantees.fixed_points()[1]] == list(
+        guarantees.EQUILIBRIA
     )
-    runner.main()
-    assert list(json.loads(output.read_text())) == [
-        "an earlier one",
-        "training step with SpectralRadiusNorm, n = 8, batch of 8",
-    ]
 
 
-def test_a_group_that_is_none_is_refused_and_the_groups_are_listed(monkeypatch, tmp_path, capsys) -> None:
-    output = str(tmp_path / "cpu.json")
-    monkeypatch.setattr("sys.argv", ["benchmarks", "--only", "nosuch", "--output", output])
-    with pytest.raises(SystemExit, match="2"):
-        runner.main()
-    expected = "--only: expected a part of one of .*'normalised, batch'.*'characters'.*, got 'nosuch'"
-    assert re.search(expected, capsys.readouterr().err)
+# Cases --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", networks.SYSTEMS)
@@ -191,7 +361,7 @@ def test_peak_is_that_of_what_is_alive_at_a_time() -> None:
             x = torch.empty(1000)
             x = x + torch.empty(1000)
 
-    assert memory.peak_bytes(run) == 4 * 3000
+    assert case.peak_bytes(run) == 4 * 3000
 
 
 @pytest.mark.parametrize("size", [10, 1000, 1_000_000])
@@ -202,7 +372,7 @@ def test_peak_counts_the_gradient_of_a_step_that_frees_the_one_before(size) -> N
         parameter.grad = None
         parameter.grad = torch.ones(size)
 
-    assert memory.peak_bytes(run) == 4 * size
+    assert case.peak_bytes(run) == 4 * size
 
 
 def test_recurrences_keep_to_their_memory() -> None:
@@ -218,40 +388,6 @@ def test_missing_data_says_what_to_put_where(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", os.fspath(tmp_path))
     with pytest.raises(data.DataError, match=r"expected ptb/ptb.train.txt.* download shakespeare"):
         characters.characters(10)
-
-
-@pytest.mark.parametrize("module", [runner, memory, dynamics, sparse_radius, norms])
-@pytest.mark.parametrize("commit", ["0" * 40 + "-dirty", "unknown"])
-def test_numbers_of_changed_code_are_not_written_among_the_committed_ones(
-    module, commit, monkeypatch
-) -> None:
-    monkeypatch.setattr(record, "commit", lambda: commit)
-    monkeypatch.setattr("sys.argv", ["benchmarks", "--quick"])
-    with pytest.raises(SystemExit, match=rf"expected numbers of committed code, got commit {commit}"):
-        module.main()
-
-
-def test_commit_is_dirty_once_code_has_changed_but_not_for_numbers_and_pages(monkeypatch, tmp_path) -> None:
-    def git(*arguments):
-        names = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    files = {
-        name: tmp_path / name for name in ("examples/papers/record.py", "docs/a.md", "spectral_param/a.py")
-    }
-    for file in files.values():
-        file.parent.mkdir(parents=True)
-        file.write_text("before")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
-    monkeypatch.setattr(record, "__file__", str(files["examples/papers/record.py"]))
-    clean = record.commit.__wrapped__()
-    assert re.fullmatch("[0-9a-f]{40}", clean)
-    files["docs/a.md"].write_text("after")
-    assert record.commit.__wrapped__() == clean
-    files["spectral_param/a.py"].write_text("after")
-    assert record.commit.__wrapped__() == f"{clean}-dirty"
 
 
 def test_memory_of_a_call_counts_what_numpy_and_torch_hold() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks
 import spectral_param as sp
-from benchmarks import costs_table, dynamics_forecasts_table, dynamics_table, networks, table
+from benchmarks import measures, table
+from benchmarks.cases import networks
+from benchmarks.measures import cpu, dynamics, forecasts
 from examples.papers import table as papers
 from examples.papers.networks import BASELINES
 from examples.papers.sections import SECTIONS
@@ -110,10 +111,8 @@ def test_every_directive_is_read():
 
 def test_each_function_of_a_table_is_on_a_page():
     functions = {shown[0] for shown in TABLES}
-    names = [f"benchmarks.{module.name}" for module in pkgutil.iter_modules(benchmarks.__path__)]
-    for name in (*names, "examples.papers.table"):
-        if "Table" not in (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"):
-            continue  # Some import what only the benchmarks need.
+    names = [f"benchmarks.measures.{subject}" for subject in measures.subjects()]
+    for name in (*names, "benchmarks.table", "examples.papers.table"):
         for function, value in inspect.getmembers(importlib.import_module(name), inspect.isfunction):
             is_table = value.__annotations__.get("return") == "Table" and value.__module__ == name
             if is_table and not function.startswith("_") and function != "table":
@@ -128,7 +127,7 @@ def test_every_case_of_the_benchmark_is_on_a_page_with_its_origin():
     names = [table.shown(name, result) for name, result in table.load("cpu").items()]
     origins = {key for name, *keys in TABLES if name.endswith("origins") for key in keys}
     for name in names:
-        assert any(map(name.startswith, [*keys_of("benchmarks.costs_table.times"), networks.NAME])), name
+        assert any(map(name.startswith, [*keys_of("benchmarks.measures.cpu.times"), cpu.NETWORKS])), name
         assert any(map(name.startswith, origins)), name
 
 
@@ -143,12 +142,10 @@ def first_column(shown):
 
 
 def test_tables_have_a_row_for_each_method_network_and_row():
-    methods = set(dynamics_table.METHODS)
-    assert set(first_column(["benchmarks.dynamics_table.excesses"])) == methods
-    assert len(first_column(["benchmarks.dynamics_forecasts_table.families"])) == len(
-        dynamics_forecasts_table.METHODS
-    )
-    times = first_column(["benchmarks.networks.times"])
+    methods = set(dynamics.METHODS)
+    assert set(first_column(["benchmarks.measures.dynamics.excesses"])) == methods
+    assert len(first_column(["benchmarks.measures.forecasts.families"])) == len(forecasts.METHODS)
+    times = first_column(["benchmarks.measures.cpu.training_steps"])
     assert times[:-1] == list(networks.SYSTEMS)
     text = (DOCS / "networks.md").read_text(encoding="utf-8")
     for name in networks.SYSTEMS:
@@ -174,9 +171,9 @@ def test_tables_have_a_row_for_each_method_network_and_row():
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        ("benchmarks.costs_table.nosuch", [], "expected module and function"),
+        ("benchmarks.measures.cpu.nosuch", [], "expected module and function"),
         ("benchmarks.nosuch.times", [], "expected module and function"),
-        ("benchmarks.costs_table.times", ["nosuch"], "expected the beginning of a name"),
+        ("benchmarks.measures.cpu.times", ["nosuch"], "expected the beginning of the name"),
         ("benchmarks.table.origins", ["cpu", "nosuch"], "expected rows"),
     ],
 )
@@ -198,16 +195,16 @@ def test_the_page_shows_the_table_and_the_build_names_what_is_missing(tmp_path):
     (source / "conf.py").write_text(
         f"import sys; sys.path.insert(0, {str(DOCS)!r})\nextensions = ['myst_parser', 'measured']"
     )
-    good = "```{measured} benchmarks.costs_table.times\nbounded norm\n```\n"
+    good = "```{measured} benchmarks.measures.cpu.times\nbounded norm\n```\n"
     (source / "index.md").write_text(f"# Page\n\n{good}\n{good.replace('bounded', 'nosuch')}")
     app = testing.SphinxTestApp("html", srcdir=source)
     try:
         app.build()
         page = (app.outdir / "index.html").read_text(encoding="utf-8")
-        header, rows = costs_table.times("bounded norm")
+        header, rows = cpu.times("bounded norm")
         assert page.count("<tr") == 1 + len(rows)
         assert all(f"<p>{cell}</p>" in page for cell in header if cell)
         assert "index.md:7" in app.warning.getvalue()
-        assert "expected the beginning of a name in cpu.json, got 'nosuch norm'" in app.warning.getvalue()
+        assert "expected the beginning of the name of a case, got 'nosuch norm'" in app.warning.getvalue()
     finally:
         app.cleanup()

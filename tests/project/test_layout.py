@@ -35,6 +35,20 @@ def test_promises_name_nothing_private(path) -> None:
     assert private_names(path.read_text(encoding="utf-8")) == []
 
 
+def test_what_tests_share_with_the_benchmarks_names_nothing_private() -> None:
+    """Problems and the stand-in device stay when the library is built anew, and with them the promises."""
+    shared = ("benchmarks.problems", "benchmarks.standin")
+    for path in sorted((TESTS / "promises").rglob("*.py")):
+        taken = {name for name in imported(path.read_text(encoding="utf-8")) if name.startswith("benchmarks")}
+        assert all(name.startswith(shared) for name in taken), path
+    problems = sorted((TESTS.parent / "benchmarks/problems").glob("*.py"))
+    assert len(problems) > 5
+    for path in problems:
+        text = path.read_text(encoding="utf-8")
+        assert private_names(text) == [], path
+        assert not any(name.startswith("benchmarks.measures") for name in imported(text)), path
+
+
 def test_a_folder_of_a_private_module_can_be_deleted() -> None:
     """No other folder imports from it."""
     for path in TESTS.rglob("*.py"):

@@ -1,11 +1,10 @@
-"""The stand-in device is one, and the command that counts on it writes what it finds."""
-
-import json
+"""The stand-in device is one, and what is counted on it is limited."""
 
 import pytest
 import torch
 
-from benchmarks import device as benchmark
+from benchmarks.measures import cuda, device
+from benchmarks.problems import device as benchmark
 
 standin = pytest.importorskip("benchmarks.standin", exc_type=ImportError)
 DEVICE = standin.DEVICE
@@ -25,15 +24,17 @@ def test_the_device_is_one() -> None:
     assert asked.waits == 3
 
 
-@pytest.mark.parametrize("device", ["standin", "cpu"])
-def test_the_command_writes_what_it_finds(device, monkeypatch, tmp_path, capsys) -> None:
-    """A real device is timed; the host stands for one here."""
-    output = tmp_path / "device.json"
-    arguments = ["--device", device, "--only", "ScaledCayley", "--repeats", "2", "--output", str(output)]
-    monkeypatch.setattr("sys.argv", ["benchmarks.device", *arguments])
-    benchmark.main()
-    written = json.loads(output.read_text())
-    assert written["environment"]["device"] == device
-    (row,) = written["steps"].values()
-    assert set(row) == {"difference", *(("launches", "waits") if device == "standin" else ("device", "host"))}
-    assert "ScaledCayley" in capsys.readouterr().out
+def test_a_device_is_timed_beside_the_host() -> None:
+    """The host stands for a GPU here."""
+    case = next(case for case in benchmark.cases() if "ScaledCayley" in case.name)
+    found = cuda.timed(case, "cpu", repeats=2)
+    assert found["difference"] == 0
+    assert set(found["contenders"]) == {"device", "host"}
+
+
+def test_more_launches_than_the_limit_are_an_error(monkeypatch) -> None:
+    case = next(case for case in benchmark.cases() if "ScaledCayley" in case.name)
+    assert device.counted(case)["launches"] > 0
+    monkeypatch.setitem(device.LIMITS, case.name, (1, 0))
+    with pytest.raises(AssertionError, match="expected at most 1 launches"):
+        device.counted(case)

@@ -1,9 +1,7 @@
-import json
-
 import numpy as np
 import pytest
 
-from benchmarks import states
+from benchmarks.problems import states
 
 
 def test_the_true_system_forecasts_best_and_does_not_depend_on_its_coordinates():
@@ -15,16 +13,3 @@ def test_the_true_system_forecasts_best_and_does_not_depend_on_its_coordinates()
     assert states.forecast_error(moved, of) == pytest.approx(least, rel=1e-9)
     assert states.forecast_error((0.9 * A, B, C, D, K), of) > 1.1 * least
     assert states.forecast_error((A, B, C, D, 3 * K), of) > 1.001 * least
-
-
-def test_a_run_resumes(monkeypatch, tmp_path):
-    output = tmp_path / "states.json"
-    output.write_text('{"order 30": 1}')
-    monkeypatch.setattr(states, "SYSTEMS", 35)
-    monkeypatch.setattr(states, "order_at_noise", lambda seed: {"seed": seed})
-    monkeypatch.setattr("sys.argv", ["states", "--new", "--only", "order 3", "--output", str(output)])
-    states.main()
-    found = json.loads(output.read_text())
-    assert found["order 30"] == 1
-    assert found["order 34"] == {"seed": 34}
-    assert set(found) == {"order 3", *(f"order {seed}" for seed in range(30, 35))}

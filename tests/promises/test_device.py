@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import spectral_param as sp
-from benchmarks import device as benchmark
+from benchmarks.problems import device as benchmark
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests.promises.cases import CASES, FROM_THE_START
 

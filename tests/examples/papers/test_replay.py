@@ -53,6 +53,9 @@ def test_each_commit_of_each_run_counts() -> None:
     assert replay.is_same(runs, {"commits": {**same, "c": {"same": True}}})
     assert not replay.is_same(runs, {"commits": {**same, "c": {"same": False}}})
     assert not replay.is_same(runs, None)
+    lost = [run("a", "unknown")]
+    assert not replay.is_same(lost, {"commits": same}), "nothing is known of one"
+    assert set(replay.verdict(lost, "today", lambda *_: [[1.0, 1.0]] * 2)["commits"]) == {"a"}
 
 
 def codes(**then):

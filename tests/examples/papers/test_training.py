@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -200,10 +201,22 @@ def test_penalty_is_part_of_what_is_trained(monkeypatch) -> None:
     assert asked == [trainer.model]
 
 
-def test_list_names_all_rows(capsys) -> None:
+def test_list_has_a_line_of_columns_for_each_row_and_says_where_data_come_from(
+    capsys, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
     assert cli.main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    table, below = capsys.readouterr().out.split("\n\n")
+    header, *lines = table.splitlines()
     assert [line.split()[0] for line in lines] == config.names()
+    starts = [header.index(f"  {name}") for name in header.split()[1:]]
+    for line in lines:
+        assert all(line[at : at + 2].strip() == "" for at in starts), line
+    by_row = {line.split()[0]: line[header.index("data") :] for line in lines}
+    needed = {"adding-750-lstm-60": "none", "franka": "franka", "timit-lstm-158": "timit"}
+    assert needed.items() <= by_row.items()
+    assert set(by_row.values()) - {"none"} == set(re.findall(r"^(\w+): .* is missing\.", below, re.MULTILINE))
+    assert "Run python -m examples.papers download franka" in below
 
 
 def test_quick_run_stays_away_from_the_results(tmp_path, capsys) -> None:

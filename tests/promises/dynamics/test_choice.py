@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.dynamics_families import Problem, moving_texture, oscillators, waves
-from benchmarks.dynamics_forecasts import forecast_error
+from benchmarks.problems.forecasts import Problem, forecast_error, moving_texture, oscillators, waves
 from spectral_param.dynamics import StableLinearModel, fit_forecast
 from tests.promises.dynamics.systems import chain
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.dynamics_problems import error, height, least_squares, random_problem, simple_fits, texture
+from benchmarks.problems.one_step import error, height, least_squares, random_problem, simple_fits, texture
 from examples.papers import data
 from spectral_param.dynamics import fit_stable
 from tests.messages import about

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.dynamics_problems import random_recordings
+from benchmarks.problems.one_step import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
 from tests.messages import about
 

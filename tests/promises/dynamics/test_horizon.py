@@ -9,7 +9,7 @@ import sklearn
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from benchmarks.dynamics_problems import random_recordings
+from benchmarks.problems.one_step import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_forecast
 from tests.messages import about
 from tests.promises.dynamics.systems import chain, oscillators, roll_out_error

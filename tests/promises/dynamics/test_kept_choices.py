@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.dynamics_choice import KEYS, choice_of
-from benchmarks.dynamics_families import problems
-from benchmarks.table import RESULTS
+from benchmarks.measures.choice import KEYS, choice_of
+from benchmarks.problems.forecasts import problems
+from benchmarks.results import RESULTS
 
 RECORDED = json.loads((RESULTS / "choice.json").read_text(encoding="utf-8"))
-PROBLEMS = {name: make for name, make in problems("") if name in RECORDED}
+PROBLEMS = {name: make for name, make in problems().items() if name in RECORDED}
 
 
 @pytest.mark.nightly

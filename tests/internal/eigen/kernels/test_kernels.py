@@ -101,7 +101,7 @@ def zero_and_huge(step, K):
 @pytest.mark.parametrize("change", [sudden, crossing, equal_peaks, rank_one, zero_and_huge])
 @pytest.mark.parametrize("solver", ["auto", "tracking"])
 def test_a_sample_of_the_attack_on_the_following(change, solver) -> None:
-    """The whole is ``python -m benchmarks.norms --attack``."""
+    """The whole is ``python -m benchmarks norms --only attack``."""
     K = gaussian(10, 12, 3, 3)
     follower = KernelFollower(solver)
     for step in range(12):

@@ -5,7 +5,17 @@ import pytest
 import scipy.linalg
 from scipy import sparse as formats
 
-from benchmarks.sparse import KINDS, error, graph, in_turn, lapack, orthogonal, reference, relabelled, ring
+from benchmarks.problems.sparse import (
+    KINDS,
+    error,
+    graph,
+    in_turn,
+    lapack,
+    orthogonal,
+    reference,
+    relabelled,
+    ring,
+)
 from spectral_param import _paths
 from spectral_param._eigen import proof as proofs
 from spectral_param._eigen import sparse

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from benchmarks import nonnormal
+from benchmarks.measures.nonnormal import count
+from benchmarks.problems import nonnormal
 
 
 @pytest.mark.nightly
 def test_no_wrong_read() -> None:
-    """`python -m benchmarks.nonnormal` follows many times as many."""
+    """`python -m benchmarks nonnormal` follows many times as many."""
     names = nonnormal.names_of_families()
-    found = nonnormal.count(names, range(2, 4), n=64)
+    found = count(names, range(2, 4), n=64)
     assert found["wrong"] == 0
     assert found["leader changed"] >= 2 * len(names)
     assert found["followed"] >= 10 * len(names), "a solver that always asked LAPACK would pass"

@@ -1,0 +1,1 @@
+"""What is timed on a CPU, each case beside its peers."""

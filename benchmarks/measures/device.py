@@ -1,0 +1,67 @@
+"""What a training step asks of a device, counted on the stand-in of ``benchmarks/standin.py``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.problems.device import Case, cases, compare, count
+from benchmarks.table import Result, Table, load, marked
+from benchmarks.task import Task
+
+DEPENDS = (
+    "spectral_param",
+    ":(exclude)spectral_param/analysis",
+    ":(exclude)spectral_param/dynamics",
+    ":(exclude)spectral_param/testing.py",
+    "benchmarks/problems/device.py",
+    "benchmarks/standin.py",
+)
+# It is one of rounding.
+VARIES = "difference"
+
+# The most launches and waits of a step; more are an error. For tracked weights the number of products depends
+# on rounding.
+LIMITS = {
+    "SpectralRadiusNorm, n = 16": (45, 1),
+    "SpectralRadiusNorm, n = 128": (200, 2),
+    "SpectralRadiusNorm, 8 of n = 16": (60, 1),
+    "SpectralRadiusNorm, 8 of n = 128": (8 * 200, 8 * 2),
+    "SkewExponential, n = 64": (145, 1),
+    "SchurForm, n = 64": (250, 1),
+    "ScaledCayley, n = 64": (49, 0),
+}
+
+
+def tasks(quick: bool) -> Iterator[Task]:
+    """Yield a task for each case.
+
+    Args:
+        quick: Whether to take one alone.
+    """
+    for case in [case for case in cases() if not quick or case.name.startswith("ScaledCayley")]:
+        yield Task(case.name, partial(counted, case))
+
+
+def counted(case: Case) -> Result:
+    """Return launches and waits of a step, and how far its numbers are from the host's.
+
+    Args:
+        case: What is trained.
+
+    Raises:
+        AssertionError: If there are more launches or waits than there may be.
+    """
+    importlib.import_module("benchmarks.standin")  # It registers the device. An older torch cannot.
+    found = {"difference": compare(case, "standin"), **count(case)}
+    launches, waits = LIMITS.get(case.name, (found["launches"], found["waits"]))
+    if found["launches"] > launches or found["waits"] > waits:
+        raise AssertionError(f"expected at most {launches} launches and {waits} waits, got {found}")
+    return {"environment": {"device": "standin"}, **found}
+
+
+def steps() -> Table:
+    """Return what a training step asks of a device."""
+    rows = [[marked(n, row), str(row["launches"]), str(row["waits"])] for n, row in load("device").items()]
+    return ["a training step", "launches", "waits"], rows

@@ -1,0 +1,1 @@
+"""Methods of others that fits are compared with."""
