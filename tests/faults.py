@@ -2040,11 +2040,11 @@ DIAGONAL = (
         promise("analysis/test_lipschitz_lmi.py", "no_pattern"),
     ),
     Fault(
-        "multiplier: a negative Λ proves everything",
+        "multiplier: Λ is negative",
         "spectral_param/analysis/_chain.py",
-        "weight = torch.full((len(W),), (1 - below) * goal / g",
-        "weight = torch.full((len(W),), -(1 - below) * goal / g",
-        promise("analysis/test_lipschitz_lmi.py", "no_pattern"),
+        "    if not (bool((weight > 0).all()) and most < math.inf):",
+        "    weight = -weight\n    if not most < math.inf:",
+        promise("analysis/test_lipschitz_lmi.py", "he_network"),
     ),
     Fault(
         "proof: the last step has no margin, and is not proven",
@@ -2062,7 +2062,7 @@ DIAGONAL = (
         promise("analysis/test_lipschitz_lmi.py", "mixed_up"),
     ),
     Fault(
-        "second: the radius of a pair is that of the two largest logits",
+        "runner-up: the radius of a pair is that of the two largest logits",
         "spectral_param/analysis/_certified_radius.py",
         "radius = _quotient(margin, constants).amin(dim=-1)",
         "radius = (_quotient(margin, constants).gather(-1, margin.argmin(-1, keepdim=True)))[..., 0]",
