@@ -1,11 +1,9 @@
 r"""The distance within which no input changes the class.
 
-If the difference of the outputs i and j changes by at most c_ij times the distance of two inputs, no
-input nearer than
-min_j (l_i - l_j)/c_ij changes the largest logit i. Two logits together change by at most √2 L. With the
-rows w_i of
-the last layer and the constant K of all before, c_ij = K ‖w_i - w_j‖; by the matrix inequality of
-:mod:`spectral_param.analysis._chain`, (4), c_ij² is the form (e_i - e_j)ᵀ K (e_i - e_j).
+If the difference of the outputs i and j changes by at most c_ij times the distance of two inputs, no input
+nearer than min_j (l_i - l_j)/c_ij changes the largest logit i. Two logits together change by at most √2 L.
+With the rows w_i of the last layer and the constant K of all before, c_ij = K ‖w_i - w_j‖; by the matrix
+inequality of :mod:`spectral_param.analysis._chain`, (4), c_ij² is the form (e_i - e_j)ᵀ K (e_i - e_j).
 """
 
 from __future__ import annotations
@@ -49,12 +47,10 @@ def certified_radius(
 
     For a constant L it is :math:`(l_1 - l_2)/(\sqrt 2\, L)` for the two largest logits: two logits together
     change by at most √2 L times the distance of the inputs in the 2-norm. For a model whose last layer is a
-    ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i - w_j‖_2` for the
-    rows of its
-    weight and the constant K of the layers before, or by the matrix inequality of ``method="lmi"``; the
-    radius is
-    the least of :math:`(l_1 - l_j)/c_{1j}` over all other classes j, and never smaller than that of its
-    constant L. A tie has the radius 0. Rounding errors of the logits are not included.
+    ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i - w_j‖_2` for the rows
+    of its weight and the constant K of the layers before, or by the matrix inequality of ``method="lmi"``;
+    the radius is the least of :math:`(l_1 - l_j)/c_{1j}` over all other classes j, and never smaller than
+    that of its constant L. A tie has the radius 0. Rounding errors of the logits are not included.
 
     Sources: Tsuzuku, Sato and Sugiyama, "Lipschitz-Margin Training" (NeurIPS 2018), sections 3 and 4; the
     inequality as in :func:`lipschitz`.
@@ -82,8 +78,8 @@ def certified_radius(
         >>> logits = torch.tensor([[3.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
         >>> spectral_param.analysis.certified_radius(logits, 1.0)
         tensor([1.4142, 0.0000])
-        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16,
-        3)).eval()
+        >>> layers = [torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)]
+        >>> model = torch.nn.Sequential(*layers).eval()
         >>> logits = model(torch.randn(5, 8))
         >>> of_pairs = spectral_param.analysis.certified_radius(logits, model, "lmi")
         >>> L = spectral_param.analysis.lipschitz(model, method="lmi")

@@ -41,18 +41,14 @@ where 1 - 2aλg - acλ²g² = 0 for a = ¼(β - α)², c = αβ, a + c = ¼(α +
     λ = 2/(s (β - α) g),    s = max(|α|, |β|),                                                     (6)
 
 where it is 1/(s²g). Hence M⁺ ≥ I/(s²g): up to rounding this choice is at most the product of norms and
-slopes.
-N > 0 needs 1 + αβλg > 0, which is |α + β|/(β - α) here. For slopes that are symmetric, α = -β, N is
-singular at
-this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened: to symmetric ones
-where
-|α + β| is small beside β - α, and where β - α is small.
+slopes. N > 0 needs 1 + αβλg > 0, which is |α + β|/(β - α) here. For slopes that are symmetric, α = -β, N is
+singular at this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened: to
+symmetric ones where |α + β| is small beside β - α, and where β - α is small.
 
 Scales
 ------
-Units may be scaled, v_k → c v_k, W_k → c W_k, W_{k+1} → W_{k+1}/c; slopes stay. Here c is the power of
-two for
-which Λ is about 1. So nothing overflows, and the scales are an exponent of the result.
+Units may be scaled, v_k → c v_k, W_k → c W_k, W_{k+1} → W_{k+1}/c; slopes stay. Here c is the power of two
+for which Λ is about 1. So nothing overflows, and the scales are an exponent of the result.
 
 A wide first map
 ----------------
@@ -60,12 +56,10 @@ Only W_1W_1ᵀ counts: if it is at most CCᵀ, W_1 = CK with ‖K‖ ≤ 1 (Doug
 
 Rounding
 --------
-If Cholesky's factorisation of a symmetric C of size n succeeds, C ≥ -n (n + 1) u diag(C), u the unit roundoff
-(Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3, with |RᵀR| ≤ √(c_ii c_jj)). An
-entry of
-WᵀΛW is wrong by at most (n + 2) u √(q_ii q_jj), q its diagonal, and all other entries by a few u.
-Together this
-is below (n + 3)² ε D, ε = 2u, for
+If Cholesky's factorisation of a symmetric C of size n succeeds, C ≥ -n (n + 1) u diag(C), u the unit
+roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3, with |RᵀR| ≤ √(c_ii c_jj)).
+An entry of WᵀΛW is wrong by at most (n + 2) u √(q_ii q_jj), q its diagonal, and all other entries by a few
+u. Together this is below (n + 3)² ε D, ε = 2u, for
 
     D = diag(M) + (|αβ| + |α + β|) diag(WᵀΛW) for v,    D = Λ for w,
 
@@ -75,8 +69,8 @@ subtracted, too.
 
 Sources: Fazlyab, Robey, Hassani, Morari and Pappas, "Efficient and accurate estimation of Lipschitz constants
 for deep neural networks" (NeurIPS 2019), have one matrix inequality for all layers; Xu and Sivaranjani,
-"ECLipsE:
-efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), the chain.
+"ECLipsE: efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), the
+chain.
 """
 
 from __future__ import annotations

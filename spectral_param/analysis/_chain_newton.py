@@ -1,14 +1,12 @@
 r"""The best multipliers of a chain, by Newton's method with a barrier.
 
-With Λ and M multiplied by ρ, (2) to (4) of :mod:`spectral_param.analysis._chain` are one matrix
-inequality in the
-variables v = (v_0, …, v_{L-1}), linear in ρ and all λ_i (LipSDP, Fazlyab et al. 2019):
+With Λ and M multiplied by ρ, (2) to (4) of :mod:`spectral_param.analysis._chain` are one matrix inequality in
+the variables v = (v_0, …, v_{L-1}), linear in ρ and all λ_i (LipSDP, Fazlyab et al. 2019):
 
     X = ρ E + Σ_i λ_i A_i - (W_L v_{L-1})² ≥ 0,    A_i = w_i² - (α + β) w_i z_i + αβ z_i²,
 
-where E is the identity for v_0. A_i = U_i S_i U_iᵀ has two columns, that of the unit and its row of W,
-and S_i =
-[[1, -½(α + β)], [-½(α + β), αβ]]. The barrier tρ - log det X - Σ log λ_i has the derivatives
+where E is the identity for v_0. A_i = U_i S_i U_iᵀ has two columns, that of the unit and its row of W, and
+S_i = [[1, -½(α + β)], [-½(α + β), αβ]]. The barrier tρ - log det X - Σ log λ_i has the derivatives
 
     t δ_ρ - tr X⁻¹A_i - 1/λ_i,    tr X⁻¹A_i X⁻¹A_j = tr S_i Q_ij S_j Q_ijᵀ,    Q_ij = U_iᵀX⁻¹U_j,
 

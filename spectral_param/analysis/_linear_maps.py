@@ -42,9 +42,8 @@ _PLAIN = (
 def matrix(layer: Layer) -> tuple[Tensor, float, Shape] | None:
     """Return W, ‖E‖_F of its error, and the shape of its inputs; None if it is too large or not known.
 
-    A dense layer is applied to vectors of the last dimension. If the shape of its input has others, that
-    of W is
-    ``(..., n)``.
+    A dense layer is applied to vectors of the last dimension. If the shape of its input has others, that of W
+    is ``(..., n)``.
     """
     module: Any = layer.module
     if module is None:

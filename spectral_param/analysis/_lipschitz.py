@@ -26,27 +26,20 @@ def lipschitz(
 
     With ``method="norms"`` it is the product of the constants of the layers. (Of
     :class:`spectral_param.nn.Residual` 1 + that of its function; of :class:`spectral_param.nn.StateSpace` the
-    gain from a sequence to the outputs, from the same initial states.) Constrained or not, a linear
-    layer has the
-    norm of its weight, a convolution the bound that :class:`spectral_param.SpectralNorm` uses, for images of
-    every size. Each is proven from above, up to the rounding errors of the forward pass of the network. A
+    gain from a sequence to the outputs, from the same initial states.) Constrained or not, a linear layer has
+    the norm of its weight, a convolution the bound that :class:`spectral_param.SpectralNorm` uses, for images
+    of every size. Each is proven from above, up to the rounding errors of the forward pass of the network. A
     product is rarely the least constant of the network.
 
     ``method="lmi"`` takes linear layers in a row with activations of single entries between them as one, by a
-    matrix inequality, and the product of such parts: residual blocks (their functions the same way),
-    maxima over
-    pools and others count by their constants. It is never larger than the product, and for a network trained
-    without a constraint often a fraction of it. With ``input_shape``, convolutions, pools of means,
-    paddings and
-    batch norms count as matrices, where inputs and outputs have at most 2,048 entries. Linear layers
-    with nothing
-    between are one map. ``steps`` of Newton's method find better multipliers, at most those of LipSDP:
-    30 to 40
-    come within 0.1 % for small networks. Cholesky factorisations in double precision, with rounding
-    allowed for,
-    prove each result. For n units in a layer they take about 8 n³ operations a layer, and a step about
-    10 N³ for
-    the N units of all.
+    matrix inequality, and the product of such parts: residual blocks (their functions the same way), maxima
+    over pools and others count by their constants. It is never larger than the product, and for a network
+    trained without a constraint often a fraction of it. With ``input_shape``, convolutions, pools of means,
+    paddings and batch norms count as matrices, where inputs and outputs have at most 2,048 entries. Linear
+    layers with nothing between are one map. ``steps`` of Newton's method find better multipliers: 40
+    come within 0.1 % of LipSDP for small networks. Cholesky factorisations in double
+    precision, with rounding allowed for, prove each result. For n units in a layer they take about 8 n³
+    operations a layer, and a step about 10 N³ for the N units of all.
 
     Only what is known counts: ``torch.nn.Sequential`` and the layers of torch.nn that the message lists, in
     evaluation. Of other modules, subclasses among them, and of hooks nobody knows what they do with their
@@ -88,10 +81,8 @@ def lipschitz(
         3.0
 
     Sources: Fazlyab, Robey, Hassani, Morari and Pappas, "Efficient and accurate estimation of Lipschitz
-    constants
-    for deep neural networks" (NeurIPS 2019), for the inequality; Xu and Sivaranjani, "ECLipsE" (NeurIPS
-    2024),
-    for one layer after the other.
+    constants for deep neural networks" (NeurIPS 2019), for the inequality; Xu and Sivaranjani, "ECLipsE"
+    (NeurIPS 2024), for one layer after the other.
     """
     check_module(model, "model")
     counted = rule(method, steps)

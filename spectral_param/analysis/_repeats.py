@@ -1,13 +1,11 @@
 """Layers that repeat pixels: paddings, and nearest neighbours.
 
 If a layer copies pixel i m_i times, ‖f(x) - f(y)‖² = Σ m_i (x_i - y_i)², so its constant is the root of the
-largest m_i. For an image of known size the copies are counted. For every size, along an axis with l
-pixels before
-and r after it: a reflection copies each pixel at most once at each end, a circular padding, too; a
-replication
-copies the first pixel l times and the last r times, and these are one pixel where the size is 1. Copies
-by a whole
-scale s are s for each pixel, unless torch's product of a position and 1/s rounds below a whole number.
+largest m_i. For an image of known size the copies are counted. For every size, along an axis with l pixels
+before and r after it: a reflection copies each pixel at most once at each end, a circular padding, too; a
+replication copies the first pixel l times and the last r times, and these are one pixel where the size is 1.
+Copies by a whole scale s are s for each pixel, unless torch's product of a position and 1/s rounds below a
+whole number.
 """
 
 from __future__ import annotations

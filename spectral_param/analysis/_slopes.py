@@ -1,10 +1,9 @@
 """The least and the largest slopes of activations of single entries.
 
-For GELU the largest is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π), for SiLU, Mish and the approximation
-of GELU
-by tanh that where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has slopes at x and -x whose
-sum is
-1, so that the least is 1 less the largest; Mish has a least slope of its own. All are rounded outwards.
+For GELU the largest is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π), for SiLU, Mish and the approximation of
+GELU by tanh that where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has slopes at x and -x whose
+sum is 1, so that the least is 1 less the largest; Mish has a least slope of its own. All are rounded
+outwards.
 """
 
 from __future__ import annotations

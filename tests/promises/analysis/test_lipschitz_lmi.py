@@ -66,7 +66,7 @@ def test_the_number_of_a_he_network_is_clearly_less_than_the_product(slope) -> N
 
 
 def test_two_layers_whose_constant_is_known() -> None:
-    """The sum of relu(x) and relu(-x), |x|, has the constant 1; their difference too, for which the number is 2."""
+    """relu(x) + relu(-x) = |x| has the constant 1; relu(x) - relu(-x) = x too, where the number is 2."""
     for sign in (1.0, -1.0):
         model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double().eval()
         with torch.no_grad():
