@@ -118,7 +118,7 @@ class Parametrization(nn.Module):
         does; then the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
 
         Returns:
-            A map that has captured all that its backward pass needs; see :class:`spectral_param._map.Map`.
+            A map that has captured all that its backward pass needs; see :class:`spectral_param.Map`.
         """
         return recorded(frozen(self).reference, *values)
 

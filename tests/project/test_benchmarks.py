@@ -15,13 +15,13 @@ from torch.nn.utils.parametrize import remove_parametrizations
 import spectral_param as sp
 from benchmarks import results, runner, sample, table
 from benchmarks.cases import case, networks
-from benchmarks.measures import cpu, guarantees, measure, memory, subjects
+from benchmarks.measures import cpu, guarantees, lipschitz, measure, memory, subjects
 from benchmarks.problems import characters
 from benchmarks.task import Task
 from examples.papers import data, origin, record
 
 FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "spectral_param"}
-LONG = ("cpu", "dynamics", "forecasts", "paths", "states")
+LONG = ("choice", "cpu", "dynamics", "forecasts", "lipschitz", "paths", "states")
 
 
 @pytest.fixture
@@ -405,3 +405,12 @@ def test_registration_is_timed_on_copies() -> None:
     assert layer is seen[-1]
     assert len(set(map(id, [plain, *seen]))) == 5
     assert 0.002 <= seconds < 1
+
+
+def test_lipschitz_numbers_are_in_their_order() -> None:
+    """No attack above a proof, no proof above the product of norms."""
+    wanted = ("layers: 2", "digits: slope 0")
+    for task in lipschitz.tasks(quick=True):
+        if task.name in wanted:
+            numbers = task.run()
+            assert numbers["attack"] <= numbers["steps"] <= numbers["lmi"] <= numbers["norms"]
