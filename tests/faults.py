@@ -1244,8 +1244,8 @@ FITS = (
     Fault(
         "walk: any fit is taken that is a little better than no change",
         "spectral_param/dynamics/_numbers.py",
-        "no_change: float = _number(0.87,",
-        "no_change: float = _number(1.5,",
+        "no_change: float = 0.87",
+        "no_change: float = 1.5",
         promise("dynamics/test_choice.py", "walk"),
     ),
     Fault(

@@ -50,12 +50,10 @@ def lipschitz(
         constants: Constants that you state, by the names of ``model.named_modules()``, the model itself being
             ``""``. Nothing below such a module is looked at.
         method: ``"norms"``, the default, which takes less time, or ``"lmi"``.
-        input_shape: The shape of one input, without the batch. With it paddings have the constant of
-        that size,
-            and ``"lmi"`` knows the matrices of convolutions. The default is every size.
-        steps: The number of Newton steps of ``"lmi"``, for parts of at most 2,000 units. The default is
-        the choice
-            of multipliers in closed form.
+        input_shape: The shape of one input, without the batch. With it paddings have the constant of that
+            size, and ``"lmi"`` knows the matrices of convolutions. The default is every size.
+        steps: The number of Newton steps of ``"lmi"``, for parts of at most 2,000 units. The default is the
+            choice of multipliers in closed form.
 
     Returns:
         The constant L, infinite where it exceeds the largest number.
@@ -63,9 +61,8 @@ def lipschitz(
     Raises:
         ValueError: If there is a module without a proven or a stated constant; if a module is in training, or
             has hooks or an own ``forward``; if a stated constant is no number ≥ 0, or of no module that
-            counts; if the model refuses inputs of ``input_shape``; if there are ``steps`` for
-            ``"norms"``, or for
-            more than 2,000 units.
+            counts; if the model refuses inputs of ``input_shape``; if there are ``steps`` for ``"norms"``, or
+            for more than 2,000 units.
 
     Example:
         >>> layers = [torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)]

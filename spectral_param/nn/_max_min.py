@@ -17,9 +17,8 @@ class MaxMin(nn.Module):
     Lucas and Grosse, "Sorting out Lipschitz function approximation" (ICML 2019), section 4.
 
     Args:
-        dim: The dimension of the features. The default is the last one, that of ``torch.nn.Linear``.
-        Take 1 for
-            the channels of images.
+        dim: The dimension of the features. The default is the last one, that of ``torch.nn.Linear``. Take 1
+            for the channels of images.
 
     Raises:
         ValueError: If ``dim`` is no integer, or the size of that dimension is odd.
@@ -40,8 +39,7 @@ class MaxMin(nn.Module):
         if x.shape[self.dim] % 2:
             raise ValueError(
                 f"MaxMin: expected an even size of dimension {self.dim}, got {x.shape[self.dim]}. Add a "
-                f"feature, "
-                "or pass the dim of the features."
+                "feature, or pass the dim of the features."
             )
         a, b = x.chunk(2, dim=self.dim)
         return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], dim=self.dim)

@@ -34,7 +34,16 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
     header, *lines = output.out.splitlines()
     assert header.split() == ["system", "parameters", "test", "accuracy", "seconds", "per", "epoch"]
     rows = {line.split()[0]: line.split()[1:] for line in lines}
-    parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "ModReLU", "Residual", "SequenceLayer", "StateSpaceCell"}
+    parts = {
+        "BlockRNN",
+        "BlockRNNCell",
+        "GORUCell",
+        "MaxMin",
+        "ModReLU",
+        "Residual",
+        "SequenceLayer",
+        "StateSpaceCell",
+    }
     assert set(rows) == (set(spectral_param.nn.__all__) - parts) | set(networks.BASELINES)
     # Input weights and biases of 10 units, ten outputs, and the recurrent matrix.
     assert int(rows["ScoRNN"][0]) == 10 + 10 + 110 + 45

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 
-from examples.papers import checkpoint, cli, config, record, runs
+from examples.papers import checkpoint, cli, config, origin, runs
 from examples.papers.trainer import Trainer
 from tests.launch import forked
 
@@ -154,7 +154,7 @@ def test_resume_of_a_finished_run_keeps_its_sessions_and_environment(alone, tmp_
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS))
     assert cli.main(options) == 0
     written = (tmp_path / "row-seed0.json").read_text()
-    monkeypatch.setattr(record, "environment", lambda *_: {"commit": "of a later day"})
+    monkeypatch.setattr(origin, "environment", lambda *_: {"commit": "of a later day"})
     assert cli.main([*options, "--resume"]) == 0
     assert (tmp_path / "row-seed0.json").read_text() == written
 
