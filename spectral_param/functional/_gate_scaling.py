@@ -40,7 +40,9 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
             "spectral_param.remove(module)."
         )
     if not (is_finite(rate) and 0 < rate <= 1):
-        raise ValueError(f"rate: expected a number, 0 < rate <= 1, got {rate!r}. Beyond 1 nothing is forgotten.")
+        raise ValueError(
+            f"rate: expected a number, 0 < rate <= 1, got {rate!r}. Beyond 1 nothing is forgotten."
+        )
     bound = check_input_bound(input_bound)
     is_cell = isinstance(module, nn.RNNCellBase)
     before = torch_layers(module, bound, _NAME)

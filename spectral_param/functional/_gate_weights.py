@@ -17,8 +17,8 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def as_array(t: Tensor) -> Array:
-    """Return the values of a tensor in double precision."""
-    found: Array = to_double(t.detach()).cpu().numpy()
+    """Return a copy of the values of a tensor in double precision."""
+    found: Array = to_double(t.detach()).cpu().numpy().copy()
     return found
 
 
@@ -74,8 +74,10 @@ class Weights:
         U, W, b = self.gate("z" if self.kind == "GRU" else "f")
         inputs = W.sum(axis=1)
         # Without a bound, a gate that reads no input has one all the same.
-        largest = np.where(inputs > 0, inputs * self.input_bound, 0.0) if math.isfinite(self.input_bound) else (
-            np.where(inputs > 0, math.inf, 0.0)
+        largest = (
+            np.where(inputs > 0, inputs * self.input_bound, 0.0)
+            if math.isfinite(self.input_bound)
+            else (np.where(inputs > 0, math.inf, 0.0))
         )
         a = np.minimum(largest + U.sum(axis=1) + b, self.limit)
         with np.errstate(over="ignore"):
@@ -103,9 +105,11 @@ class Weights:
         """Return how much each gate adds to g(d)/d, on average: for messages."""
         h = d[: self.units]
         found = {}
-        for name, label in {"r": "reset", "z": "update", "n": "candidate"}.items() if self.kind == "GRU" else {
-            "i": "input", "f": "forget", "g": "candidate", "o": "output"
-        }.items():
+        for name, label in (
+            {"r": "reset", "z": "update", "n": "candidate"}.items()
+            if self.kind == "GRU"
+            else {"i": "input", "f": "forget", "g": "candidate", "o": "output"}.items()
+        ):
             factor = np.ones(self.units)
             if name == "r":
                 factor = self._products() / 4

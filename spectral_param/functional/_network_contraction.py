@@ -92,7 +92,7 @@ def _chain(
 def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
     cuts = np.cumsum([layer.states for layer in chain])[:-1]
     for holds in (False, True):
-        if not all(holds and layer.kind == "GRU" or layer_is_bounded(layer) for layer in chain):
+        if not all((holds and layer.kind == "GRU") or layer_is_bounded(layer) for layer in chain):
             continue
         root = comparison_root([layer.comparison(k > 0, holds) for k, layer in enumerate(chain)])
         if root.rate <= 1:

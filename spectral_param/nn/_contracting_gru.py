@@ -34,11 +34,12 @@ class ContractingGRUCell(nn.Module):
     With the growth s_i of a unit in the norm :math:`\max_i |h_i|/d_i` (the derivation stands in
     ``spectral_param/functional/_gru_growth.py``) and the rate r,
 
-    .. math:: T_{ii} = \min(1, r^2/s_i), \qquad L_i = \log\frac{r - \min(s_i, r^2)}{1 - r}.
+    .. math:: T_{ii} = \min(1, m/s_i), \qquad L_i = \log\frac{r - \min(s_i, m)}{1 - r}, \qquad m = r/2.
 
     So a unit with small recurrent weights may hold its state for as long as the rate allows, by an update
-    gate of up to r; recurrent weights that take all they may, s >= r², leave it r/(1 + r). Training chooses
-    for each unit, and trains d with the weights. With the rate 1 there is no L.
+    gate of up to r; recurrent weights that take all they may leave it r/(2 - r), 0.96 for r = 0.98. Training
+    chooses for each unit, and trains d with the weights. (With m = r² gates of 1/2 would be left, and training
+    took that: on the adding problem it learnt nothing.) With the rate 1 there is no L, and m = 1.
 
     The parameters are those of :class:`torch.nn.GRUCell`, with the same names and shapes, and ``log_scaling``.
 
@@ -101,15 +102,15 @@ class ContractingGRUCell(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows scaled to a growth of half the rate.
+        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows scaled to half of the growth that they may have.
 
-        Then an update gate may reach r/(2 - r), for a long memory from the start. d starts at 1.
+        d starts at 1.
         """
         bound = self.hidden_size**-0.5
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
         self.log_scaling.zero_()
-        factors = (self.rate / 2 / self.growth()).clamp(max=1)
+        factors = (self._most() / 2 / self.growth()).clamp(max=1)
         self.weight_hh.mul_(factors.repeat(3)[:, None].to(self.weight_hh.dtype))
 
     def growth(self) -> Tensor:
@@ -120,7 +121,7 @@ class ContractingGRUCell(nn.Module):
         """Return the scaled recurrent weights ``(3·n, n)``, and L ``(n,)``, or None for the rate 1."""
         weight, rate, s = self.weight_hh, self.rate, self.growth()
         room = 4 * torch.finfo(weight.dtype).eps  # For the rounding of T, of TU and of L.
-        most = rate * rate
+        most = self._most()
         factors = torch.where(s > most, most / s * (1 - room), 1.0).to(weight.dtype)
         scaled = weight * factors.repeat(3)[:, None]
         if rate == 1:
@@ -173,7 +174,9 @@ class ContractingGRUCell(nn.Module):
             bias = self.bias_ih
             if bias is not None and self.bias_hh is not None:  # b_hn stays inside, with r.
                 bias = bias + F.pad(self.bias_hh[: 2 * n], (0, n))
-            return gru(F.linear(rows, self.weight_ih, bias), h0, weight, self._candidate_bias(), limit, batch_sizes)
+            return gru(
+                F.linear(rows, self.weight_ih, bias), h0, weight, self._candidate_bias(), limit, batch_sizes
+            )
 
     def extra_repr(self) -> str:
         """Return sizes and rate, for ``repr``."""
@@ -183,7 +186,7 @@ class ContractingGRUCell(nn.Module):
     @torch.no_grad()
     def _move_inside(self) -> None:
         """Choose d for the present weights, and multiply those outside by the largest factor that is proven."""
-        most, bias = self.rate * self.rate, self._candidate_bias()
+        most, bias = self._most(), self._candidate_bias()
         b = np.zeros(self.hidden_size) if bias is None else as_array(bias)
         U = as_array(self.weight_hh)
         if not (np.isfinite(U).all() and np.isfinite(b).all()):
@@ -195,6 +198,10 @@ class ContractingGRUCell(nn.Module):
         while float(self.growth().amax()) > most and room < 1:  # d and the weights are rounded.
             self.weight_hh.copy_(start * (t * (1 - room)))
             room *= 2
+
+    def _most(self) -> float:
+        """Return m, the largest growth of the recurrent weights."""
+        return self.rate / 2 if self.rate < 1 else 1.0
 
     def _candidate_bias(self) -> Tensor | None:
         return None if self.bias_hh is None else self.bias_hh[2 * self.hidden_size :]
@@ -283,7 +290,7 @@ class ContractingGRU(SequenceLayer):
     def from_gru(cls, module: nn.GRU, rate: float = 0.98) -> ContractingGRU:
         """Return a network that starts at the weights of a GRU.
 
-        Recurrent weights inside the set, of growth s <= r², are kept to the bit; others are multiplied by the largest
+        Recurrent weights inside the set, of growth s <= m, are kept to the bit; others are multiplied by the largest
         factor that takes them there. The outputs are those of the GRU where no update gate meets its limit.
 
         Args:
