@@ -65,7 +65,7 @@ class Recurrent(nn.Module):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Scale an LSTM that is to be certified: its forget gates' rows first, where they alone are too much."""
+        """Scale an LSTM that is to be certified, and first its forget gates where they are too much."""
         if not self.is_scaled:
             return
         rnn, n = self.rnn, UNITS
@@ -212,9 +212,7 @@ def main() -> None:
                 if key in present(arguments.output).get(task, {}):
                     continue
                 found = TASKS[task](name, seed, arguments.quick)
-                kept = present(arguments.output).get(
-                    task, {}
-                )  # Several may run at a time, one for each task.
+                kept = present(arguments.output).get(task, {})  # One run for each task, at a time.
                 write(arguments.output, task, kept | {key: found})
                 write(arguments.output, "environment", environment())
                 print(task, key, found, flush=True)

@@ -350,7 +350,7 @@ def contracting_(module: nn.Module, rate: float, input_bound: float | None = Non
 
     Raises:
         ValueError: If the module is another one or is parametrized, if an argument is out of range, or if an
-            update or forget gate can reach the rate without any recurrent weight: the message says which bias.
+            update or forget gate can reach the rate without any recurrent weight: the message names its bias.
         NotFiniteError: If a weight is not finite.
 
     Example:

@@ -51,8 +51,8 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. It is proven in double
     precision for the weights as they are stored; the rounding errors of the network itself are not included.
 
-    It holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not leave, and
-    \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in a row are
+    It holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not leave,
+    and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in a row are
     compared together, in one norm; where several have the largest rate, it is approached to about 1e-6. With
     two directions, each direction of each layer has the rate, given what it reads: for every r above the
     rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a number C.
@@ -76,8 +76,8 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
         input_bound: The largest entry of an input; None for any inputs.
 
     Returns:
-        Named tuple ``(rate, scaling, starts, norm, obstacle)``. Where no rate of at most 1 is proven, ``rate``
-        is None and ``obstacle`` names the layer, the gate and the bias.
+        Named tuple ``(rate, scaling, starts, norm, obstacle)``. Where no rate of at most 1 is proven,
+        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias.
 
     Raises:
         ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
@@ -95,10 +95,7 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     """
     check_module(module, "module")
     bound = check_input_bound(input_bound)
-    if isinstance(module, nn.ModuleList):
-        parts = _in_a_row(module, bound)
-    else:
-        parts = [_part(module, bound)]
+    parts = _in_a_row(module, bound) if isinstance(module, nn.ModuleList) else [_part(module, bound)]
     for part in parts:
         if isinstance(part, str):
             return Contraction(None, None, _starts(parts, module), "max", part)
@@ -121,8 +118,7 @@ def _part(module: nn.Module, bound: float) -> _Part | str:
             module,
             _NAME,
             _EXPECTED,
-            "Its dynamics are linear: analysis.lyapunov_certificate(A) of the A of cell.system() proves their "
-            "rate.",
+            "Its dynamics are linear: analysis.lyapunov_certificate(A) proves the rate of A in cell.system().",
         )
     if not isinstance(module, SequenceLayer):
         remedy = "Pass the recurrent network inside the model, for example model.rnn."
@@ -152,20 +148,21 @@ def _cell(cell: Any, label: str, bound: float) -> Weights | str:
         return layer("GRU", label, parts, bound, limit=math.inf if limit is None else as_array(limit))
     if isinstance(cell, GORUCell):
         return (
-            f"{label}: the orthogonal weight of the candidate, whose modReLU has no bound: states of a GORU are not "
-            "bounded. Take spectral_param.nn.ContractingGRU."
+            f"{label}: the orthogonal weight of the candidate, with a modReLU: states of a GORU have no bound. "
+            "Take spectral_param.nn.ContractingGRU."
         )
     if not isinstance(cell, BlockRNNCell):
         refuse(cell, _NAME, _EXPECTED, "A cell of your own needs a proof of its own.")
     activation = cell.nonlinearity
     if activation not in ("relu", "tanh", "identity", "modrelu"):
         return (
-            f"{label}: the activation {activation!r}, whose slopes are not known. Take 'relu' or 'tanh'; for others "
-            "with slopes in [-1, 1], analysis.lyapunov_certificate(weight_hh, metric='diagonal') is the proof."
+            f"{label}: the activation {activation!r}, whose slopes are not known. Take 'relu' or 'tanh'; for "
+            "others with slopes in [-1, 1], analysis.lyapunov_certificate(weight_hh, metric='diagonal') is "
+            "the proof."
         )
     if activation == "modrelu" and cell.bias is not None and bool((cell.bias > 0).any()):
         unit = int(cell.bias.argmax())
-        return f"{label}: modReLU jumps where its bias is positive, as in unit {unit} ({float(cell.bias[unit]):.3g})."
+        return f"{label}: modReLU jumps where its bias is positive, as {float(cell.bias[unit]):.3g} of unit {unit}."
     W = cell.weight_hh
     U = torch.eye(len(W), dtype=W.dtype) if cell.weight_ih is None else cell.weight_ih
     return layer("RNN", label, (U, W, None, None), bound, activation)
@@ -188,8 +185,8 @@ def _in_a_row(modules: nn.ModuleList, bound: float) -> list[_Part | str]:
         units, reads = before[-1][0].units, after[0][0].inputs.shape[1]
         if units != reads:
             raise ValueError(
-                f"{_NAME}: module: expected modules of which each reads the states of the one before, got one "
-                f"of {units} units before one that reads {reads} features. Pass them one by one."
+                f"{_NAME}: module: expected modules of which each reads the states of the one before, got "
+                f"one of {units} units before one that reads {reads} features. Pass them one by one."
             )
     return found
 

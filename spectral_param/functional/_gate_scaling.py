@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
+from spectral_param._matrices import Array
 from spectral_param.functional._checks import check_module, is_finite
 from spectral_param.functional._gate_weights import Weights, own_rate
 from spectral_param.functional._network_contraction import Contraction, prove, shaped, starts_of
@@ -36,8 +37,8 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
         )
     if is_parametrized(module):
         raise ValueError(
-            f"{_NAME}: module: expected a module without parametrizations, got one with some. Scale first, or call "
-            "spectral_param.remove(module)."
+            f"{_NAME}: module: expected a module without parametrizations, got one with some. Scale first, "
+            "or call spectral_param.remove(module)."
         )
     if not (is_finite(rate) and 0 < rate <= 1):
         raise ValueError(
@@ -88,14 +89,18 @@ def _check_possible(layer: Weights, rate: float) -> None:
         remedy = "Pass input_bound, the largest entry that an input has."
     else:
         remedy = (
-            f"Its biases b_ih + b_hh = {b[unit]:.3g} and inputs of at most {layer.input_bound:.3g} give an argument of "
-            f"{W[unit].sum() * layer.input_bound + b[unit]:.3g} without any recurrent weight: lower that bias, take a "
-            f"larger rate, or spectral_param.nn.ContractingGRU, whose gates are clamped."
+            f"Its biases b_ih + b_hh = {b[unit]:.3g} and inputs of at most {layer.input_bound:.3g} give an "
+            f"argument of {_argument(W[unit], b[unit], layer.input_bound):.3g} without any recurrent weight: "
+            "lower that bias, take a larger rate, or spectral_param.nn.ContractingGRU, whose gates are clamped."
         )
     raise ValueError(
-        f"rate: expected one above the largest value of the {gate} gates, got {rate!r} for {layer.name}, where "
-        f"the {gate} gate of unit {unit} can reach {reach[unit]:.6g}. {remedy}"
+        f"rate: expected one above the largest value of the {gate} gates, got {rate!r} for {layer.name}, "
+        f"where the {gate} gate of unit {unit} can reach {reach[unit]:.6g}. {remedy}"
     )
+
+
+def _argument(inputs: Array, bias: float, input_bound: float) -> float:
+    return float(inputs.sum() * input_bound if inputs.any() else 0.0) + float(bias)
 
 
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, most: float) -> float:

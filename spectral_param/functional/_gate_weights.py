@@ -1,4 +1,4 @@
-"""The weights of recurrent layers in double precision, and their comparison functions; see ``_comparison.py``."""
+"""The weights of recurrent layers in double precision, and their comparison functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from spectral_param._matrices import Array, to_double
 from spectral_param.functional._comparison import Layer, comparison_root
 
 Kind = Literal["RNN", "GRU", "LSTM"]
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_LABELS = {
+    "GRU": {"r": "reset", "z": "update", "n": "candidate"},
+    "LSTM": {"i": "input", "f": "forget", "g": "candidate", "o": "output"},
+}
 
 
 def as_array(t: Tensor) -> Array:

@@ -1,23 +1,23 @@
 r"""What a gated recurrent unit does to the difference of two states, row by row, as differentiable numbers.
 
-With h⁺ = (1 - z) ν + z h, r = σ(. + U_r h), z = σ(. + U_z h), ν = tanh(. + r (U_n h + b)), the cube \|h_i\| <= 1
-is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\| and \|b\|. The slopes
-of the gates are z(1 - z), r(1 - r) <= 1/4 and 1 - ν². So two states that read the same input obey, entry by
-entry for every d >= \|δh\|,
+With h⁺ = (1 - z) ν + z h, r = σ(. + U_r h), z = σ(. + U_z h), ν = tanh(. + r (U_n h + b)), the cube
+\|h_i\| <= 1 is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\| and
+\|b\|. The slopes of the gates are z(1 - z), r(1 - r) <= 1/4 and 1 - ν². So two states that read the same input
+obey, entry by entry for every d >= \|δh\|,
 
 .. math:: |δh^+| ≤ z d + (1 - z) f(d), \qquad f(d)_i = \max_{0 ≤ ν ≤ 1} (1 + ν) (A d)_i + (1 - ν^2) (C d)_i,
 
 with A = \|U_z\| and C = \|U_n\| + ¼ diag(q) \|U_r\| (z(1 - z) <= 1 - z was used). The maximum is
 (Ad)_i + (Cd)_i + (Ad)_i²/(4 (Cd)_i), at ν = (Ad)_i/(2 (Cd)_i), or 2 (Ad)_i if that ν exceeds 1.
 
-f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i, which depends on the rows i of U alone. In the
-norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i, for update gates of at most z̄_i and s_i <= 1. So
-gates of at most
+f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i, which depends on the rows i of U alone. In
+the norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i, for update gates of at most z̄_i and
+s_i <= 1. So gates of at most
 
 .. math:: \bar z_i = \frac{r - s_i}{1 - s_i} = σ(L_i), \qquad L_i = \log\frac{r - s_i}{1 - r},
 
-have the rate r. Each row may be scaled by itself: q is a sum of that row, so rows multiplied by t <= 1 have at
-most t s_i. The least s that all rows can have, over all d, is the Perron root of f.
+have the rate r. Each row may be scaled by itself: q is a sum of that row, so rows multiplied by t <= 1 have
+at most t s_i. The least s that all rows can have, over all d, is the Perron root of f.
 
 Idea: Bonassi, Farina and Scattolini, "On the stability properties of gated recurrent units neural networks"
 (2021), whose condition has d = 1.

@@ -1,4 +1,4 @@
-"""The certificate of a recurrent network: what comparison of its layers proves, and what stands in the way."""
+"""The certificate of a recurrent network: what its layers prove, and what stands in the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class Contraction(NamedTuple):
-    """What is proven of a recurrent network; see :func:`spectral_param.analysis.contraction`.
+    r"""What is proven of a recurrent network; see :func:`spectral_param.analysis.contraction`.
 
     Attributes:
         rate: At least the rate at which two states approach each other in a step, at most 1. None if none is
@@ -30,7 +30,7 @@ class Contraction(NamedTuple):
             the batch; for an LSTM a pair, of h and c; for a ``ModuleList`` a list. None without a rate.
         starts: The largest entries of the starts for which it holds, shaped like ``scaling``: 1 for h of a
             gated network, κ for c, infinite without gates.
-        norm: ``"max"``, :math:`\\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
+        norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
             a layer, for networks without gates where it proves a smaller rate.
         obstacle: What stands in the way where there is no rate: the layer, the gate, the bias.
     """
@@ -128,8 +128,8 @@ def _obstacle(layers: Sequence[Weights]) -> str:
         if layer.kind == "RNN":
             if _chain([layer])[0] is None:
                 return (
-                    f"{layer.name}: the recurrent weight is too large: no diagonal coordinates give it a norm of "
-                    "at most 1. Take spectral_param.nn.ContractingRNN, or scale it by "
+                    f"{layer.name}: the recurrent weight is too large: no diagonal coordinates give it a norm "
+                    "of at most 1. Take spectral_param.nn.ContractingRNN, or scale it by "
                     "spectral_param.init.echo_state_."
                 )
             continue
@@ -149,8 +149,8 @@ def _of_gates(layer: Weights) -> str:
     place = f"unit {unit}, where both biases together are {layer.gate(suffix)[2][unit]:.3g}"
     if not layer_is_bounded(layer) and layer.kind == "LSTM":
         return (
-            f"{layer.name}: the forget gate can reach 1 ({place}): pass input_bound, the largest entry that an "
-            "input has."
+            f"{layer.name}: the forget gate can reach 1 ({place}): pass input_bound, the largest entry that "
+            "an input has."
         )
     holds = not layer_is_bounded(layer)
     d = comparison_root([layer.comparison(False, holds)]).scaling
@@ -159,10 +159,11 @@ def _of_gates(layer: Weights) -> str:
     detail = f"The {gate} gate can reach {reach[unit]:.4g} ({place})."
     if layer.kind == "GRU" and largest == "reset":
         k = int(np.argmax(np.abs(layer.candidate_bias)))
-        detail += f" The reset gate counts with the candidate's recurrent bias, up to {layer.candidate_bias[k]:.3g} (unit {k})."
+        bias = layer.candidate_bias[k]
+        detail += f" The candidate's recurrent bias adds to it, up to {bias:.3g} (unit {k})."
     return (
         f"{layer.name}: the recurrent weights are too large, most of all those of the {largest} gate. {detail} "
-        "spectral_param.init.contracting_ scales them; spectral_param.nn.ContractingGRU keeps a rate in training."
+        "init.contracting_ scales them; nn.ContractingGRU keeps a rate in training."
     )
 
 

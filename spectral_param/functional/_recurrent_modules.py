@@ -98,8 +98,8 @@ def check_settings(module: nn.Module, name: str) -> None:
     settings: Any = module
     if module.training and getattr(module, "dropout", 0) > 0 and getattr(module, "num_layers", 1) > 1:
         raise ValueError(
-            f"{name}: expected a network without dropout between its layers, got dropout={settings.dropout} in "
-            "training, where two runs read different states. Call module.eval() first."
+            f"{name}: expected a network without dropout between its layers, got dropout={settings.dropout} "
+            "in training, where two runs read different states. Call module.eval() first."
         )
     if getattr(module, "proj_size", 0):
         raise ValueError(

@@ -38,10 +38,9 @@ class ContractingGRUCell(nn.Module):
 
     So a unit with small recurrent weights may hold its state for as long as the rate allows, by an update
     gate of up to r; recurrent weights that take all they may leave it r/(2 - r), 0.96 for r = 0.98. Training
-    chooses for each unit, and trains d with the weights. (With m = r² gates of 1/2 would be left, and training
-    took that: on the adding problem it learnt nothing.) With the rate 1 there is no L, and m = 1.
+    chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m = 1.
 
-    The parameters are those of :class:`torch.nn.GRUCell`, with the same names and shapes, and ``log_scaling``.
+    The parameters are those of :class:`torch.nn.GRUCell`, with its names and shapes, and ``log_scaling``.
 
     Args:
         input_size: Number of features m of the input.
@@ -102,7 +101,7 @@ class ContractingGRUCell(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows scaled to half of the growth that they may have.
+        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows of half the growth that they may have.
 
         d starts at 1.
         """
@@ -185,7 +184,7 @@ class ContractingGRUCell(nn.Module):
 
     @torch.no_grad()
     def _move_inside(self) -> None:
-        """Choose d for the present weights, and multiply those outside by the largest factor that is proven."""
+        """Choose d for the present weights, and multiply those outside by the largest factor."""
         most, bias = self._most(), self._candidate_bias()
         b = np.zeros(self.hidden_size) if bias is None else as_array(bias)
         U = as_array(self.weight_hh)
@@ -222,8 +221,8 @@ class ContractingGRU(SequenceLayer):
     which all states stay in: another start raises. (In compiled and exported programs the operator that
     checks it raises ``RuntimeError``.)
 
-    The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to a
-    twentieth or a fifth. The numbers on three tasks are in :doc:`/bounds_measured`.
+    The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to
+    a twentieth or a fifth. The numbers on three tasks are in :doc:`/bounds_measured`.
 
     Args:
         input_size: Number of features of the input.
@@ -290,8 +289,8 @@ class ContractingGRU(SequenceLayer):
     def from_gru(cls, module: nn.GRU, rate: float = 0.98) -> ContractingGRU:
         """Return a network that starts at the weights of a GRU.
 
-        Recurrent weights inside the set, of growth s <= m, are kept to the bit; others are multiplied by the largest
-        factor that takes them there. The outputs are those of the GRU where no update gate meets its limit.
+        Recurrent weights inside the set, of growth s <= m, are kept to the bit; others are multiplied by the
+        largest factor that takes them there. The outputs are those of the GRU where no update gate meets its limit.
 
         Args:
             module: The GRU.
@@ -351,6 +350,6 @@ def _check_start(h0: Tensor) -> None:
         torch._assert_async(inside, "hx: expected entries in [-1, 1], got others.")
     elif not bool(inside):
         raise ValueError(
-            "hx: expected entries in [-1, 1], where the states of a GRU are and what is proven holds, got one "
-            f"of modulus {float(h0.detach().abs().amax()):.6g}. Start from torch.tanh(hx), or from zeros."
+            "hx: expected entries in [-1, 1], where the states of a GRU are and what is proven holds, got "
+            f"one of modulus {float(h0.detach().abs().amax()):.6g}. Start from torch.tanh(hx), or from zeros."
         )
