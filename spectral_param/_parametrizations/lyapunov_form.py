@@ -22,6 +22,7 @@ from spectral_param.functional._checks import (
     check_time,
     is_finite,
 )
+from spectral_param.functional._contraction import warn_of_gates
 from spectral_param.functional._diagonal_metric import (
     contracting,
     contracting_inverse,
@@ -162,6 +163,8 @@ class LyapunovForm(Bounded):
         """Return the original, found in double precision."""
         check_finite(W, "LyapunovForm")
         if self._is_diagonal():
+            if self.gates > 1:
+                warn_of_gates("LyapunovForm")
             return self._diagonal_inverses(W, eps, project)
         return self._inverses(W, *self._bound_and_size(W, eps, project), eps, project)
 

@@ -155,7 +155,13 @@ def reference_backward(
     tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], sizes: list[int]
 ) -> tuple[Tensor | None, ...]:
     """Return the same as :func:`backward`, with a graph if grad mode is on."""
-    return differentiated(lambda *given: gru_reference(*given, sizes), tensors, grads, needs)
+
+    def outputs(
+        a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return gru_reference(a, h0, weight, bias, limit, sizes)
+
+    return differentiated(outputs, tensors, grads, needs)
 
 
 class GRU(torch.autograd.Function):

@@ -118,7 +118,7 @@ def _part(module: nn.Module, bound: float) -> _Part | str:
             module,
             _NAME,
             _EXPECTED,
-            "Its dynamics are linear: analysis.lyapunov_certificate(A) proves the rate of A in cell.system().",
+            "Its dynamics are linear: analysis.lyapunov_certificate(A) proves a rate of A in system().",
         )
     if not isinstance(module, SequenceLayer):
         remedy = "Pass the recurrent network inside the model, for example model.rnn."
@@ -148,7 +148,7 @@ def _cell(cell: Any, label: str, bound: float) -> Weights | str:
         return layer("GRU", label, parts, bound, limit=math.inf if limit is None else as_array(limit))
     if isinstance(cell, GORUCell):
         return (
-            f"{label}: the orthogonal weight of the candidate, with a modReLU: states of a GORU have no bound. "
+            f"{label}: the orthogonal weight of the candidate and its modReLU: the states have no bound. "
             "Take spectral_param.nn.ContractingGRU."
         )
     if not isinstance(cell, BlockRNNCell):
@@ -162,7 +162,9 @@ def _cell(cell: Any, label: str, bound: float) -> Weights | str:
         )
     if activation == "modrelu" and cell.bias is not None and bool((cell.bias > 0).any()):
         unit = int(cell.bias.argmax())
-        return f"{label}: modReLU jumps where its bias is positive, as {float(cell.bias[unit]):.3g} of unit {unit}."
+        return (
+            f"{label}: modReLU jumps where its bias is positive: {float(cell.bias[unit]):.3g}, unit {unit}."
+        )
     W = cell.weight_hh
     U = torch.eye(len(W), dtype=W.dtype) if cell.weight_ih is None else cell.weight_ih
     return layer("RNN", label, (U, W, None, None), bound, activation)
@@ -200,7 +202,7 @@ def _scaling(proof: Proof, parts: Sequence[_Part], module: nn.Module) -> object:
     return found if isinstance(module, nn.ModuleList) else found[0]
 
 
-def _starts(parts: Sequence[_Part | str], module: nn.Module) -> object:
+def _starts(parts: Sequence[_Part | str], module: nn.Module) -> Any:
     found = [
         None
         if isinstance(part, str)

@@ -2,8 +2,8 @@ r"""What a recurrent network does to the difference of two states, entry by entr
 
 Two runs of a network read the same inputs, and d >= \|δ\| bounds the difference of their states. A comparison
 function g of each layer, monotone and homogeneous, bounds the next difference: \|δ⁺\| <= g(d, e), where e
-bounds the difference of what the layer reads (the next states of the layer before; nothing for the first one). If
-g(d) <= r d for one d > 0, for all layers together, the network contracts at the rate r in the norm
+bounds the difference of what the layer reads (the next states of the layer before; nothing for the first
+one). If g(d) <= r d for one d > 0, for all layers together, the network contracts at the rate r in the norm
 max \|δ_i\|/d_i. The least such r is the Perron root of g. All of them have the form
 
 .. math:: g(v)_i = (P v)_i + \max_{0 ≤ ν ≤ 1} \big(ν (Q v)_i + (1 - ν^2) (S v)_i\big), \qquad v = (d, e),

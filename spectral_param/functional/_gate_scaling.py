@@ -91,7 +91,7 @@ def _check_possible(layer: Weights, rate: float) -> None:
         remedy = (
             f"Its biases b_ih + b_hh = {b[unit]:.3g} and inputs of at most {layer.input_bound:.3g} give an "
             f"argument of {_argument(W[unit], b[unit], layer.input_bound):.3g} without any recurrent weight: "
-            "lower that bias, take a larger rate, or spectral_param.nn.ContractingGRU, whose gates are clamped."
+            "lower that bias, take a larger rate, or spectral_param.nn.ContractingGRU, which clamps gates."
         )
     raise ValueError(
         f"rate: expected one above the largest value of the {gate} gates, got {rate!r} for {layer.name}, "

@@ -77,11 +77,8 @@ class Weights:
         U, W, b = self.gate("z" if self.kind == "GRU" else "f")
         inputs = W.sum(axis=1)
         # Without a bound, a gate that reads no input has one all the same.
-        largest = (
-            np.where(inputs > 0, inputs * self.input_bound, 0.0)
-            if math.isfinite(self.input_bound)
-            else (np.where(inputs > 0, math.inf, 0.0))
-        )
+        with np.errstate(invalid="ignore"):
+            largest = np.where(inputs > 0, inputs * self.input_bound, 0.0)
         a = np.minimum(largest + U.sum(axis=1) + b, self.limit)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
@@ -108,11 +105,7 @@ class Weights:
         """Return how much each gate adds to g(d)/d, on average: for messages."""
         h = d[: self.units]
         found = {}
-        for name, label in (
-            {"r": "reset", "z": "update", "n": "candidate"}.items()
-            if self.kind == "GRU"
-            else {"i": "input", "f": "forget", "g": "candidate", "o": "output"}.items()
-        ):
+        for name, label in _LABELS[self.kind].items():
             factor = np.ones(self.units)
             if name == "r":
                 factor = self._products() / 4

@@ -1,9 +1,9 @@
 r"""What a gated recurrent unit does to the difference of two states, row by row, as differentiable numbers.
 
 With h⁺ = (1 - z) ν + z h, r = σ(. + U_r h), z = σ(. + U_z h), ν = tanh(. + r (U_n h + b)), the cube
-\|h_i\| <= 1 is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\| and
-\|b\|. The slopes of the gates are z(1 - z), r(1 - r) <= 1/4 and 1 - ν². So two states that read the same input
-obey, entry by entry for every d >= \|δh\|,
+\|h_i\| <= 1 is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\|
+and \|b\|. The slopes of the gates are z(1 - z), r(1 - r) <= 1/4 and 1 - ν². So two states that read the same
+input obey, entry by entry for every d >= \|δh\|,
 
 .. math:: |δh^+| ≤ z d + (1 - z) f(d), \qquad f(d)_i = \max_{0 ≤ ν ≤ 1} (1 + ν) (A d)_i + (1 - ν^2) (C d)_i,
 

@@ -128,8 +128,8 @@ def _obstacle(layers: Sequence[Weights]) -> str:
         if layer.kind == "RNN":
             if _chain([layer])[0] is None:
                 return (
-                    f"{layer.name}: the recurrent weight is too large: no diagonal coordinates give it a norm "
-                    "of at most 1. Take spectral_param.nn.ContractingRNN, or scale it by "
+                    f"{layer.name}: the recurrent weight is too large: no diagonal coordinates give it a "
+                    "norm of at most 1. Take spectral_param.nn.ContractingRNN, or scale it by "
                     "spectral_param.init.echo_state_."
                 )
             continue
@@ -162,8 +162,8 @@ def _of_gates(layer: Weights) -> str:
         bias = layer.candidate_bias[k]
         detail += f" The candidate's recurrent bias adds to it, up to {bias:.3g} (unit {k})."
     return (
-        f"{layer.name}: the recurrent weights are too large, most of all those of the {largest} gate. {detail} "
-        "init.contracting_ scales them; nn.ContractingGRU keeps a rate in training."
+        f"{layer.name}: the recurrent weights are too large, most of all those of the {largest} gate. "
+        f"{detail} init.contracting_ scales them; nn.ContractingGRU keeps a rate in training."
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -126,6 +128,8 @@ class ContractingGRUCell(nn.Module):
         if rate == 1:
             return scaled, None
         limit = ((rate - s.clamp(max=most)) / (1 - rate)).log()
+        # For the rounding of a proof in double precision, too.
+        room += 16 * (self.hidden_size + 20) * torch.finfo(torch.float64).eps / (1 - rate)
         return scaled, (limit - room * (1 + limit.abs())).to(weight.dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -170,12 +174,11 @@ class ContractingGRUCell(nn.Module):
             _check_start(h0)
         weight, limit = self.bounded()
         with autocast_off(rows):
-            bias = self.bias_ih
+            bias: Tensor | None = self.bias_ih
             if bias is not None and self.bias_hh is not None:  # b_hn stays inside, with r.
                 bias = bias + F.pad(self.bias_hh[: 2 * n], (0, n))
-            return gru(
-                F.linear(rows, self.weight_ih, bias), h0, weight, self._candidate_bias(), limit, batch_sizes
-            )
+            from_inputs = F.linear(rows, self.weight_ih, bias)
+            return gru(from_inputs, h0, weight, self._candidate_bias(), limit, batch_sizes)
 
     def extra_repr(self) -> str:
         """Return sizes and rate, for ``repr``."""
@@ -290,7 +293,8 @@ class ContractingGRU(SequenceLayer):
         """Return a network that starts at the weights of a GRU.
 
         Recurrent weights inside the set, of growth s <= m, are kept to the bit; others are multiplied by the
-        largest factor that takes them there. The outputs are those of the GRU where no update gate meets its limit.
+        largest factor that takes them there. Where no update gate meets its limit, the outputs are those of
+        the GRU.
 
         Args:
             module: The GRU.
@@ -310,7 +314,7 @@ class ContractingGRU(SequenceLayer):
                 f"module: expected a torch.nn.GRU, got {described(module)}. For a torch.nn.GRUCell, load its "
                 "state_dict into a spectral_param.nn.ContractingGRUCell."
             )
-        first = module.weight_ih_l0
+        first: Any = module.weight_ih_l0
         rnn = cls(
             module.input_size,
             module.hidden_size,

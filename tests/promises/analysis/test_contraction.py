@@ -122,7 +122,7 @@ def test_others_are_scaled_to_the_largest_proven_size(kind, dtype) -> None:
     net = kind(3, 10, dtype=dtype)
     U = net.weight_hh_l0.detach().clone()
     assert contracting_(net, 0.95, 0.5).rate <= 0.95
-    factor = float(net.weight_hh_l0.norm() / U.norm())
+    factor = float(net.weight_hh_l0.detach().norm() / U.norm())
     assert 0 < factor < 1
     torch.testing.assert_close(net.weight_hh_l0.detach(), factor * U)
     with torch.no_grad():
@@ -140,21 +140,21 @@ def gru_of(weight, bias=-1.0):
     return gru
 
 
-def test_zero_reducible_and_cyclic_weights() -> None:
+def test_reducible_and_cyclic_weights() -> None:
     n = 6
-    zero = contraction(gru_of(torch.zeros(3 * n, n)), 1.0)
-    gates = gru_of(torch.zeros(3 * n, n))
-    reach = torch.sigmoid(gates.weight_ih_l0[n : 2 * n, 0].abs() - 1).max()
-    torch.testing.assert_close(torch.tensor(zero.rate, dtype=torch.float64) <= reach + 1, torch.tensor(True))
-    cycle = 0.2 * torch.eye(n).roll(1, 0)
-    for block in (cycle, 0.2 * torch.randn(n, n).triu(), torch.randn(n, n).triu(1)):
-        U = torch.cat([torch.zeros(2 * n, n), block])  # The gates read the input alone.
+    torch.manual_seed(0)
+    cycle = 0.2 * torch.eye(n, dtype=torch.float64).roll(1, 0)
+    triangular = 0.2 * torch.randn(n, n, dtype=torch.float64).triu()
+    for block in (cycle, triangular, triangular.triu(1), 5 * cycle):
+        U = torch.cat([cycle.new_zeros(2 * n, n), block])  # The gates read the input alone.
         gru = gru_of(U, bias=-40.0)  # Update gates near 0: the rate is ρ(|U_n|).
         with torch.no_grad():
             gru.bias_ih_l0[2 * n :] = 0
         exact = torch.linalg.eigvals(block.abs()).abs().max()
         rate = contraction(gru, 1.0).rate
-        assert rate is None or rate >= exact * (1 - 1e-9)
+        assert (
+            exact * (1 - 1e-9) <= rate <= exact * (1 + 1e-3) + 0.02
+        )  # Reducible: approached, cond(d) < 1e12.
         if block is cycle:
             assert rate == pytest.approx(0.2, rel=1e-6)
 
@@ -207,10 +207,10 @@ def test_cells_lists_and_directions() -> None:
     assert [part.shape for part in certificate.scaling] == [(5,), (5,)]
     row = nn.ModuleList([nn.GRUCell(2, 5), nn.GRUCell(5, 3)])
     for module, bound in zip(row, (0.5, 1.0), strict=True):
-        contracting_(module, 0.9, bound)
-    assert contraction(row, 0.5).rate == pytest.approx(0.9, rel=1e-4)
+        contracting_(module, 0.97, bound)
+    assert contraction(row, 0.5).rate == pytest.approx(0.97, rel=1e-4)
     both = nn.GRU(2, 4, 2, bidirectional=True)
-    assert contracting_(both, 0.95, 0.5).scaling.shape == (4, 4)
+    assert contracting_(both, 0.98, 0.5).scaling.shape == (4, 4)
     with refused("module"):
         contraction(nn.ModuleList([nn.GRUCell(2, 5), nn.GRUCell(4, 3)]), 0.5)
 

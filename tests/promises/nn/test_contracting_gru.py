@@ -30,15 +30,14 @@ def test_computes_what_torch_nn_gru_computes_where_nothing_is_limited(bias) -> N
     torch.testing.assert_close(rnn(packed)[1], gru(packed)[1])
 
 
-@pytest.mark.parametrize("rate", [0.7, 1])
-@pytest.mark.parametrize("scale", [0.3, 5.0])
+@pytest.mark.parametrize(("rate", "scale"), [(0.7, 5.0), (1, 0.3)])
 def test_derivatives_of_first_and_second_order(rate, scale) -> None:
     torch.manual_seed(0)
-    rnn = GRU(2, 3, rate=rate, dtype=torch.float64)
+    rnn = GRU(1, 2, rate=rate, dtype=torch.float64)
     names = [name for name, _ in rnn.named_parameters()]
     values = [(scale * p.detach()).requires_grad_() for p in rnn.parameters()]
-    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
-    h = (torch.rand(1, 2, 3, dtype=torch.float64) - 0.5).requires_grad_()
+    x = torch.randn(3, 2, 1, dtype=torch.float64, requires_grad=True)
+    h = (torch.rand(1, 2, 2, dtype=torch.float64) - 0.5).requires_grad_()
     packed = nn.utils.rnn.pack_padded_sequence(x.detach(), [3, 1])
 
     def run(x, h, *values):
@@ -101,14 +100,16 @@ def test_a_cell_is_one_step_of_the_layer() -> None:
 
 
 def test_compiled_and_exported() -> None:
-    rnn = GRU(2, 4, 2, rate=0.9)
-    x = torch.randn(5, 3, 2)
+    rnn = GRU(2, 4, rate=0.9)
+    x = torch.randn(3, 3, 2)
     torch.compiler.reset()
     compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager")
     wanted = rnn(x)[0]
     torch.testing.assert_close(compiled(x)[0], wanted)
     found = torch.autograd.grad(compiled(x)[0].square().sum(), list(rnn.parameters()))
-    for a, b in zip(found, torch.autograd.grad(rnn(x)[0].square().sum(), list(rnn.parameters())), strict=True):
+    for a, b in zip(
+        found, torch.autograd.grad(rnn(x)[0].square().sum(), list(rnn.parameters())), strict=True
+    ):
         torch.testing.assert_close(a, b)
     program = torch.export.export(rnn, (x,))
     assert "spectral_param" not in str(program.graph)
