@@ -1,8 +1,8 @@
 """Logits to matrices whose rows and columns have the sum 1, differentiable to any order.
 
-The mathematics, with its derivation, is in ``_balancing.py``. Ordinary tensors are one node of the graph. Transforms
-of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function whose derivative
-is a function of W by torch's operations, and so has derivatives itself.
+The mathematics, with its derivation, is in ``_balancing.py``. Ordinary tensors are one node of the graph.
+Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function
+whose derivative is a function of W by torch's operations, and so has derivatives itself.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ LIMIT = 60.0
 def doubly_stochastic(T: Tensor) -> Tensor:
     r"""Return the doubly stochastic matrices of logits: positive, with rows and columns of sum 1.
 
-    :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` for the only f and g that make all sums 1. Logits of equal sizes give
-    1/n; logits that prefer a permutation give nearly this permutation. A number that is added to a row or a column of
-    T changes nothing. The spectral norm and the spectral radius of W, and of any product of such matrices,
-    are 1.
+    :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` for the only f and g that make all sums 1. Logits of equal sizes
+    give 1/n; logits that prefer a permutation give nearly this permutation. A number that is added to a row
+    or a column of T changes nothing. The spectral norm and the spectral radius of W, and of any product of
+    such matrices, are 1.
 
-    The sums are 1 to rounding, also where W is nearly a permutation, or falls into parts that hardly mix; entries are
-    right to rounding of 1, small ones not to rounding of their own size. Sinkhorn's alternating divisions, which have the
-    same limit, are off by 5 % after twenty steps from logits of size 6 on. The steps here are Newton's, and the
-    gradient is one elimination: nothing is unrolled.
+    The sums are 1 to rounding, also where W is nearly a permutation, or falls into parts that hardly mix;
+    entries are right to rounding of 1, small ones not to rounding of their own size. Sinkhorn's alternating
+    divisions, which have the same limit, are off by 5 % after twenty steps from logits of size 6 on. The
+    steps here are Newton's, and the gradient is one elimination: nothing is unrolled.
 
-    **Limit.** Once the largest entry of each row, and then of each column, is subtracted, logits below -60 count as -60.
-    So no T whose entries differ by at most 60 is changed, and every finite T gives a doubly stochastic matrix. The gradient is
-    that of this function.
+    **Limit.** Once the largest entry of each row, and then of each column, is subtracted, logits below -60
+    count as -60. So no T whose entries differ by at most 60 is changed, and every finite T gives a doubly
+    stochastic matrix. The gradient is that of this function.
 
     Source: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic matrices"
     (Annals of Mathematical Statistics 35, 1964).
@@ -55,8 +55,8 @@ def doubly_stochastic(T: Tensor) -> Tensor:
         T: Real logits of shape ``(..., n, n)``: one matrix for each token, if need be.
 
     Returns:
-        Tensor of the shape and the dtype of T. In half precision, it is computed in single precision and rounded.
-        A matrix with NaN or infinite logits gives NaN, and leaves the others of its batch alone.
+        Tensor of the shape and the dtype of T. In half precision, it is computed in single precision and
+        rounded. A matrix with NaN or infinite logits gives NaN, and leaves the others of its batch alone.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -89,9 +89,8 @@ def check_logits(T: Tensor, name: str) -> None:
     check_real(T, name, "Pass real logits, for example T.real.")
     if T.shape[-1] != T.shape[-2]:
         raise NotSquareError(
-            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. The rows and the columns of "
-            "a matrix have the same sum, so sums of 1 need as many of the one as of the other. For rows of sum 1 "
-            "alone take torch.softmax(T, dim=-1)."
+            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. There are as many rows as "
+            "columns if all have the sum 1. For rows of sum 1 alone take torch.softmax(T, dim=-1)."
         )
 
 
@@ -140,7 +139,7 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
         X = _working(logits[chunk])
         w, g = (_last(_working(t[chunk])).contiguous() for t in (values, grads))
         P = balancing.tangent(w, g).movedim(-1, 0)
-        # Where no logit may be beyond the limit, the sums of P are zero, and what is subtracted from T is free.
+        # Where no logit is beyond the limit, the sums of P are zero, and what is subtracted does not matter.
         if not is_on_host(T) or not bool((X.amax(dim=(1, 2)) - X.amin(dim=(1, 2)) <= LIMIT).all()):
             (P,) = differentiated(reduced, (X,), [P], (True,))  # type: ignore[assignment]
         results[chunk] = P
