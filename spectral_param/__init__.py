@@ -10,6 +10,7 @@
 
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain, remove
+from spectral_param._map import Map
 from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
 from spectral_param._parametrizations import (
     BlockTriangular,
@@ -38,6 +39,7 @@ __all__ = [
     "Givens",
     "Householder",
     "LyapunovForm",
+    "Map",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",
