@@ -1,13 +1,13 @@
 r"""Stationary distributions of Markov chains.
 
-A row stochastic W has π with π W = π. Eliminating state k, i.e. watching the chain only while it is elsewhere,
-changes the other transitions to
+A row stochastic W has π with π W = π. Eliminating state k, i.e. watching the chain only while it is
+elsewhere, changes the other transitions to
 
 .. math:: W_{ij} + W_{ik} W_{kj} / s_k, \qquad s_k = \sum_{j < k} W_{kj} \; (= 1 - W_{kk}).
 
 With the sum in place of the difference nothing is ever subtracted, so each π is right to rounding of its own
-size, however small it or the transitions are. Grassmann, Taksar and Heyman, "Regenerative analysis and steady state
-distributions for Markov chains" (Operations Research 33, 1985); O'Cinneide (1993) has the proof.
+size, however small it or the transitions are. Grassmann, Taksar and Heyman, "Regenerative analysis and steady
+state distributions for Markov chains" (Operations Research 33, 1985); O'Cinneide (1993) has the proof.
 """
 
 from __future__ import annotations

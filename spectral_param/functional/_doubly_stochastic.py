@@ -20,7 +20,7 @@ from spectral_param._context import (
     is_plain,
     not_nested,
 )
-from spectral_param._node import differentiated, node
+from spectral_param._map import Map, apply, differentiated
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
 from spectral_param.functional._checks import check_matrix, check_real, with_arrays
@@ -75,12 +75,13 @@ def doubly_stochastic(T: Tensor) -> Tensor:
         True
     """
     check_logits(T, "doubly_stochastic")
-    if is_plain(T):
-        X = T.detach()
-        W = _values(X)
-        kept = W.detach()  # W itself gets a graph, which what is kept of it must not hold.
-        return node(W, lambda G, _: (_pull_back(X, kept, G),), reference, T)
-    return _operator(T) if is_compiled() else reference(T)
+    return _operator(T) if is_compiled() else apply(evaluate, reference, T)
+
+
+def evaluate(T: Tensor) -> Map:
+    """Return W of an ordinary tensor."""
+    W = _values(T)
+    return Map(W, lambda G, _: (_pull_back(T, W, G),), reference)
 
 
 def check_logits(T: Tensor, name: str) -> None:
@@ -89,8 +90,8 @@ def check_logits(T: Tensor, name: str) -> None:
     check_real(T, name, "Pass real logits, for example T.real.")
     if T.shape[-1] != T.shape[-2]:
         raise NotSquareError(
-            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. There are as many rows as "
-            "columns if all have the sum 1. For rows of sum 1 alone take torch.softmax(T, dim=-1)."
+            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. If all rows and columns "
+            "have the sum 1, there are as many of both. For rows alone take torch.softmax(T, dim=-1)."
         )
 
 
