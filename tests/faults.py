@@ -288,7 +288,7 @@ GRADIENTS = (
         contract("ScaledCayley and gradients and complex128"),
     ),
     Fault(
-        "mixing: a large Newton step of doubly stochastic matrices is taken whole",
+        "newton-part: a large Newton step of doubly stochastic matrices is taken whole",
         "spectral_param/functional/_balancing.py",
         "torch.where(size < _WHOLE, step, step * (size.log1p() / size)), size",
         "step, size",
@@ -337,14 +337,14 @@ GRADIENTS = (
         promise("test_device.py", "doubly"),
     ),
     Fault(
-        "chain: the probability of leaving a state is a difference",
+        "leaving: the probability of leaving a state is a difference",
         "spectral_param/analysis/_stationary.py",
         "W[:k, k] /= W[k, :k].sum()",
         "W[:k, k] /= 1 - W[k, k]",
         promise("analysis/test_stationary.py"),
     ),
     Fault(
-        "chain-classes: a chain with several long runs is taken",
+        "long-runs: a chain with several long runs is taken",
         "spectral_param/analysis/_stationary.py",
         "if len(closed) > 1:",
         "if len(closed) > n:",

@@ -52,8 +52,8 @@ def stationary_distribution(W: Tensor) -> StationaryDistribution:
     chains" (Operations Research 33, 1985).
 
     Args:
-        W: Real square matrices ``(..., n, n)``, without negative entries, with rows of sum 1 to rounding. Rows
-            are divided by their sums.
+        W: Real square matrices ``(..., n, n)``, without negative entries, with rows of sum 1 to rounding.
+            Rows are divided by their sums.
 
     Returns:
         Named tuple ``(distribution, mixing_rate)`` in double precision; NaN where a matrix is not finite.
@@ -111,8 +111,8 @@ def _of_one(W: Array) -> tuple[Array, float]:
         parts = [np.flatnonzero(label == c).tolist() for c in closed]
         raise ValueError(
             "stationary_distribution: expected one class of states that is never left, got "
-            f"{len(parts)}: {str(parts)[:100]}. The long run depends on where the chain starts: pass the chain "
-            "of one class, W[states][:, states], or mix in a little of all, 0.999 * W + 0.001 / n."
+            f"{len(parts)}: {str(parts)[:100]}. The long run depends on where the chain starts: pass the "
+            "chain of one class, W[states][:, states], or mix in a little of all, 0.999 * W + 0.001 / n."
         )
     states = np.flatnonzero(label == closed[0])
     pi = np.zeros(n)

@@ -80,7 +80,7 @@ def doubly_stochastic(T: Tensor) -> Tensor:
 
 def evaluate(T: Tensor) -> Map:
     """Return W of an ordinary tensor."""
-    W = _values(T)
+    W = _computed(T)
     return Map(W, lambda G, _: (_pull_back(T, W, G),), reference)
 
 
@@ -90,8 +90,8 @@ def check_logits(T: Tensor, name: str) -> None:
     check_real(T, name, "Pass real logits, for example T.real.")
     if T.shape[-1] != T.shape[-2]:
         raise NotSquareError(
-            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. If all rows and columns "
-            "have the sum 1, there are as many of both. For rows alone take torch.softmax(T, dim=-1)."
+            f"{name}: expected square matrices (..., n, n), got shape {tuple(T.shape)}. If all rows and all "
+            "columns have the sum 1, there are as many of both. For rows alone take torch.softmax(T, dim=-1)."
         )
 
 
@@ -121,7 +121,7 @@ def _chunks(T: Tensor) -> list[slice]:
     return [slice(first, first + size) for first in range(0, count, size)]
 
 
-def _values(T: Tensor) -> Tensor:
+def _computed(T: Tensor) -> Tensor:
     """Return W of an ordinary tensor."""
     n, looks = T.shape[-1], is_on_host(T)
     W, matrices = torch.empty_like(T, memory_format=torch.contiguous_format), T.reshape(-1, n, n)
@@ -189,7 +189,7 @@ def reference(T: Tensor) -> Tensor:
 
 @torch.library.custom_op("spectral_param::doubly_stochastic", mutates_args=())
 def _operator(T: Tensor) -> Tensor:
-    return _values(T)
+    return _computed(T)
 
 
 @_operator.register_fake
