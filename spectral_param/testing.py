@@ -1,7 +1,7 @@
 """A conformance suite for parametrizations: the contracts that every constraint has to keep.
 
 >>> class Skew(spectral_param.Parametrization):
-...     def constrain(self, T):
+...     def reference(self, T):
 ...         return T.triu(1) - T.triu(1).mT
 ...
 ...     def unconstrain(self, W, *, eps, project):
@@ -722,7 +722,7 @@ def check_half_and_back(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """A write to originals or buffers during a read leaves later reads right, wherever in it it happens."""
     for name, early, what in itertools.product(
-        ("find", "constrain"), (True, False), ("originals", "buffers")
+        ("evaluate", "reference"), (True, False), ("originals", "buffers")
     ):
         module = holder(case, case.member(shape, dtype))
         constraint, tensors = _list_of(module)[0], originals(module)

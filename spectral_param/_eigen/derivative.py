@@ -50,8 +50,8 @@ from spectral_param._eigen.dense import (
     is_degenerate,
     physical_conj,
 )
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._node import node
 from spectral_param._scale import power_of_two_scale
 
 
@@ -216,25 +216,24 @@ def _value_gradient(
     return _eigenvalue_gradient(g_eigenvalue, u, v, is_real, regular)
 
 
-def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regular: bool = False) -> Tensor:
-    """Return |λ| or Re λ as a differentiable function of T, an ordinary tensor, from the triple of T.
+def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regular: bool = False) -> Map:
+    """Return |λ| or Re λ of an ordinary T, from the triple of T.
 
     ``regular`` is that of :func:`eigentriple`.
     """
-    triple, is_real = Eigentriple(*(x.detach() for x in triple)), not T.is_complex()
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_value_gradient(triple, g, height, is_real, regular),)
+        return (_value_gradient(triple, g, height, not T.is_complex(), regular),)
 
     def reference(T: Tensor) -> Tensor:
         value: Tensor = height_of(eigentriple(T, height, triple, regular).eigenvalue, height)
         return value
 
     # The real part of a complex number is a view of it.
-    return node(height_of(triple.eigenvalue, height).clone(), pull_back, reference, T)
+    return Map(height_of(triple.eigenvalue, height).clone(), pull_back, reference)
 
 
-def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Tensor:
+def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
     r"""Return W = r T / |λ| for an ordinary T, whose λ is simple and not zero, and r, one for each matrix.
 
     With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
@@ -242,7 +241,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
     .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ|}\, \mathrm{Re}\langle T, G\rangle.
     """
     eigenvalue, u, v = triple
-    X = T.detach()
+    X = T
     one = X.ndim == 2 and is_on_host(X)
     # Python numbers are faster than tensors.
     divisor = abs(eigenvalue.item()) / float(radius) if one else _to_matrices(eigenvalue.abs() / radius, X)
@@ -261,7 +260,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
         size = eigentriple(T, "modulus", triple, regular=True).eigenvalue.abs()
         return T / _to_matrices(size / radius, T)
 
-    return node(X / divisor, pull_back, reference, T)
+    return Map(X / divisor, pull_back, reference)
 
 
 def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:

@@ -101,7 +101,6 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._eigen.dense import in_double
 from spectral_param._matrices import Array
 
 # p and τ of (1); and for sparse matrices p and c.
@@ -199,7 +198,8 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False
     bound, exponent = math.frexp(bound)
-    power: Any = in_double(T)
+    kind = torch.complex128 if T.is_complex() else torch.float64
+    power: Any = T.to(kind, copy=True, memory_format=torch.contiguous_format).numpy()
     multiply: Any = np.dot
     norm: Any = _frobenius
     if len(power) > _paths.NUMPY_PRODUCT:

@@ -27,10 +27,10 @@ import torch
 from scipy.linalg import eigh
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_plain, not_nested, solve
+from spectral_param._context import full_precision, not_nested, solve
 from spectral_param._eigen.dense import inner, physical_conj
+from spectral_param._map import Map, apply
 from spectral_param._matrices import decomposed, identity_like, to_double
-from spectral_param._node import node
 from spectral_param._scale import divided, power_of_two_scale
 
 
@@ -175,24 +175,35 @@ class _Leading(torch.autograd.Function):
         return _Leading.apply(T.movedim(in_dims[0], 0), None, None), 0  # type: ignore[no-untyped-call]
 
 
-def norm(T: Tensor, known: Pair | None = None) -> Tensor:
-    """Return σ, differentiable; ``known`` is the pair, if that is known."""
-    if known is None and is_plain(T):
-        known = leading_pair(T)
-    if known is None:
+def norm(T: Tensor) -> Tensor:
+    """Return σ, differentiable."""
+
+    def reference(T: Tensor) -> Tensor:
         return _Leading.apply(T, None, None)[0]  # type: ignore[no-untyped-call]
-    sigma, v, X = known.value.to(T.real.dtype, copy=True).to(T.device), known.vector, T.detach()
+
+    return apply(lambda T: of_pair(T, leading_pair(T)), reference, T)
+
+
+def known_norm(T: Tensor, known: Pair) -> Tensor:
+    """Return σ of a pair that is known, differentiable."""
+    sigma = known.value.to(T.real.dtype).to(T.device)
+    return _Leading.apply(T, sigma, known.vector)[0]  # type: ignore[no-untyped-call]
+
+
+def of_pair(T: Tensor, known: Pair) -> Map:
+    """Return σ of an ordinary T, whose pair is known."""
+    sigma, v = known.value.to(T.real.dtype, copy=True).to(T.device), known.vector
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_outer(g[..., None] * _left(X, sigma, v), v),)
+        return (_outer(g[..., None] * _left(T, sigma, v), v),)
 
     def reference(T: Tensor) -> Tensor:
         return _Leading.apply(T, sigma, v)[0]  # type: ignore[no-untyped-call]
 
-    return node(sigma.clone(), pull_back, reference, T)
+    return Map(sigma.clone(), pull_back, reference)
 
 
-def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
+def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Map:
     r"""Return W = f T, f = c/σ, as a function of T, an ordinary tensor, for c on the host and σ > 0.
 
     T (m, n) may have m < n; the pair is that of its transpose then. c is constant. With the gradient G of W,
@@ -200,7 +211,7 @@ def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """
     sigma, f = (x.to(T.real.dtype).to(T.device, non_blocking=True) for x in (pair.value, c / pair.value))
-    X, v = T.detach(), pair.vector
+    X, v = T, pair.vector
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g = (physical_conj(X) * G).real.sum(dim=(-2, -1)) * f / sigma
@@ -214,4 +225,4 @@ def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Tensor:
         S: Tensor = _Leading.apply(tall(T), sigma, v)[0]  # type: ignore[no-untyped-call]
         return T * (f * sigma / S)[..., None, None]
 
-    return node(X * f[..., None, None], pull_back, reference, T)
+    return Map(X * f[..., None, None], pull_back, reference)

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import promoted
-from spectral_param._eigen.singular import Pair, norm, recorded_norm, tall
+from spectral_param._eigen.singular import Pair, known_norm, norm, recorded_norm, tall
 
 # The least quotient of the largest norm on the grid and the bound.
 TIGHT = 0.9775
@@ -120,7 +120,7 @@ class Leader(NamedTuple):
 def norm_at(K: Tensor, found: Leader) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
     pair = Pair(found.pair.value, found.pair.vector.to(K.dtype.to_complex()))
-    return norm(tall(symbol(K, found.frequency)[..., 0, :, :]), pair)
+    return known_norm(tall(symbol(K, found.frequency)[..., 0, :, :]), pair)
 
 
 def norm_on_grid(K: Tensor, axes: int, recorded: bool) -> tuple[Tensor, float]:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from spectral_param._context import HALF, full_precision, has_no_values, is_wrapped, plain, promoted
+from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
-from spectral_param._parametrizations.memory import Memory
+from spectral_param._parametrizations.memory import Memory, frozen
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_choices, check_matrix
 
@@ -28,7 +29,7 @@ class Parametrization(nn.Module):
     :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
     set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
-    A subclass defines :meth:`constrain`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
+    A subclass defines :meth:`reference`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
     These get matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU
     are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override
     ``forward`` and ``right_inverse``.
@@ -57,6 +58,21 @@ class Parametrization(nn.Module):
     _like_real: Tensor
     #: The attribute that has the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
     _bound = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a new reference beside an inherited evaluation, which would give another weight."""
+        super().__init_subclass__(**kwargs)
+        if (
+            "reference" in vars(cls)
+            and "evaluate" not in vars(cls)
+            and cls.evaluate is not Parametrization.evaluate
+        ):
+            owner = next(kind for kind in cls.__mro__ if "evaluate" in vars(kind))
+            raise ValueError(
+                f"{cls.__name__}: expected evaluate beside the new reference, got that of {owner.__name__}, "
+                "which computes another weight. Define evaluate, too, or write evaluate = "
+                "spectral_param.Parametrization.evaluate to differentiate the reference by autograd."
+            )
 
     def __init__(self, **choices: tuple[str, Any]) -> None:
         """Construct a constraint without a weight.
@@ -88,16 +104,26 @@ class Parametrization(nn.Module):
 
     # A subclass defines -------------------------------------------------------------------------------
 
-    def constrain(self, *originals: Tensor) -> Tensor:
-        """Return the constrained matrices ``(..., m, n)`` for originals shaped as by :meth:`unconstrain`.
+    def reference(self, *originals: Tensor) -> Tensor:
+        """Return the constrained matrices ``(..., m, n)`` by torch's operations.
 
-        A constraint that defines :meth:`find` has one more argument, ``found=None``. It is None while a graph
-        is recorded and in transforms of torch.func, where no value may be looked at.
+        For graphs, transforms of torch.func and derivatives of higher order. No value may be looked at.
         """
         raise NotImplementedError
 
+    def evaluate(self, *values: Tensor) -> Map:
+        """Return the same for plain tensors without a graph, whose values may be looked at.
+
+        It is called once after each change of the originals or buffers. It may change buffers, as a latch
+        does; then the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
+
+        Returns:
+            A map that has captured all that its backward pass needs; see :class:`spectral_param._map.Map`.
+        """
+        return recorded(self.reference, *values, reference=frozen(self).reference)
+
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals that :meth:`constrain` maps to W. They share no memory with W.
+        """Return originals that :meth:`reference` maps to W. They share no memory with W.
 
         Args:
             W: Matrices ``(..., m, n)``.
@@ -129,19 +155,6 @@ class Parametrization(nn.Module):
         Called only if at least one original is trained.
         """
         raise NotImplementedError
-
-    def find(self, *originals: Tensor) -> Any:
-        """Return what the weight needs that no differentiable operation computes, or None.
-
-        For instance an eigenvalue with its vectors. The originals are ordinary tensors without a graph, whose
-        values may be looked at. The result is given to :meth:`constrain` as ``found``, and again when the
-        same weight is evaluated for a backward pass. So it is computed once after each change of the
-        originals or buffers. The method may change buffers, as a latch does; then the next read calls it
-        again.
-
-        By default the result is None, and :meth:`constrain` has one argument for each original.
-        """
-        return None
 
     #: Whether the constraint can act after another parametrization, on the weight that it returns. By default
     #: it can. One whose originals are not one matrix of the weight's shape cannot.
@@ -303,10 +316,10 @@ class Parametrization(nn.Module):
     @full_precision
     def _evaluate(self, *originals: Tensor) -> Tensor:
         """Return the weight of originals as PyTorch holds them."""
-        return self._as_weight(self.constrain(*self._exact(originals)), originals[0].dtype).contiguous()
+        return self._as_weight(self.reference(*self._exact(originals)), originals[0].dtype).contiguous()
 
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the originals as :meth:`constrain` gets them."""
+        """Return the originals as :meth:`reference` gets them."""
         if self._is_after and len(originals) == 1:
             return (self._split(at_least_float32(originals[0])),)
         for t in originals:
@@ -323,11 +336,6 @@ class Parametrization(nn.Module):
             # real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
-
-    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
-        """Return :meth:`constrain` with what was found, if anything was."""
-        constrain: Callable[..., Tensor] = self.constrain
-        return constrain(*originals) if found is None else constrain(*originals, found=found)
 
     def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of a weight. The weight of the last read is always in the set."""

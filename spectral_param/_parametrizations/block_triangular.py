@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectral_param._node import node, pull_back_of
+from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
-from spectral_param._parametrizations.foreign import Foreign, count_free, originals_for
+from spectral_param._parametrizations.foreign import Foreign, applied, count_free, originals_for
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_module, whole_number
 
@@ -88,40 +88,30 @@ class BlockTriangular(Parametrization):
         # The number of originals of each block, known after registration.
         self._counts: tuple[int, ...] = ()
 
-    def find(self, *originals: Tensor) -> tuple[Any, ...]:
-        """Return what is found for each block."""
-        owns, _ = self._divide(originals)
-        return tuple([block.find(*own) for block, own in zip(self._adapted(), owns, strict=True)])
-
-    def constrain(self, *originals: Tensor, found: tuple[Any, ...] | None = None) -> Tensor:
-        """Return the block matrix, as one node where each block is one."""
+    def reference(self, *originals: Tensor) -> Tensor:
+        """Return the block matrix."""
         owns, couplings = self._divide(originals)
-        diagonal = self._diagonal(owns, found)
-        pull_backs = [None] if found is None else list(map(pull_back_of, diagonal, owns))
-        if len(diagonal) == 1 or None in pull_backs or len({t.dtype for t in (*diagonal, *couplings)}) > 1:
-            return self._assemble(diagonal, couplings)
-        with torch.no_grad():
-            W = self._assemble(diagonal, couplings)
+        return self._assemble(list(map(applied, self.blocks, owns)), couplings)
+
+    def evaluate(self, *values: Tensor) -> Map:
+        """Return the block matrix as one map, of the maps of the blocks."""
+        owns, couplings = self._divide(values)
+        maps = [block.evaluate(*own) for block, own in zip(self._adapted(), owns, strict=True)]
 
         def pull_back(G: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
             grads: list[Tensor | None] = []
-            for i, (of_block, count) in enumerate(zip(pull_backs, self._counts, strict=True)):
-                assert of_block is not None
-                grads += of_block(self._part(G, i, i), needed[len(grads) : len(grads) + count])
-            return grads + list(self._couplings(G))
+            for i, (of_block, values) in enumerate(zip(maps, owns, strict=True)):
+                wanted = needed[len(grads) : len(grads) + len(values)]
+                grads += of_block.pull_back(self._part(G, i, i).to(of_block.value.dtype), wanted)
+            pairs = zip(self._couplings(G), couplings, strict=True)
+            return [*grads, *(g.to(coupling.dtype) for g, coupling in pairs)]
 
         def reference(*originals: Tensor) -> Tensor:
             owns, couplings = self._divide(originals)
-            return self._assemble(self._diagonal(owns, found), couplings)
+            diagonal = [of_block.reference(*own) for of_block, own in zip(maps, owns, strict=True)]
+            return self._assemble(diagonal, couplings)
 
-        return node(W, pull_back, reference, *originals)
-
-    def _diagonal(self, owns: list[tuple[Tensor, ...]], found: tuple[Any, ...] | None) -> list[Tensor]:
-        each: Any = zip(self._adapted(), owns, found or (None,) * len(owns), strict=True)
-        return [
-            block.constrain(*own) if known is None else block.constrain(*own, found=known)
-            for block, own, known in each
-        ]
+        return Map(self._assemble([of_block.value for of_block in maps], couplings), pull_back, reference)
 
     def _adapted(self) -> list[Parametrization | Foreign]:
         return [block if isinstance(block, Parametrization) else Foreign(block) for block in self.blocks]

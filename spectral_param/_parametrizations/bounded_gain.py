@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import HALF
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
@@ -17,6 +18,7 @@ from spectral_param.functional._bounded_gain import (
     block_scales,
     bounded,
     change,
+    evaluate,
     gain_of,
     in_units,
     originals,
@@ -127,12 +129,17 @@ class BoundedGain(Parametrization):
         self.gain, self.radius = float(gain), float(radius)
         self.states = whole_number(states, "states")
 
-    def constrain(self, K: Tensor, T: Tensor) -> Tensor:  # type: ignore[override]
+    def reference(self, K: Tensor, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for K ``(..., n + m, n + p)`` and T ``(..., n, n)``."""
-        eps = max(
-            torch.finfo(K.dtype).eps, torch.finfo(self.dtype).eps
-        )  # The weight may be in half precision.
-        return bounded(as_real(K), as_real(T), self.gain, self.radius, eps)
+        return bounded(as_real(K), as_real(T), self.gain, self.radius, self._eps_of(K))
+
+    def evaluate(self, K: Tensor, T: Tensor) -> Map:  # type: ignore[override]
+        """Return the same, with a pull-back of its own."""
+        return evaluate(as_real(K), as_real(T), self.gain, self.radius, self._eps_of(K))
+
+    def _eps_of(self, K: Tensor) -> float:
+        """Return the rounding error of the weight, which may be in half precision."""
+        return max(torch.finfo(K.dtype).eps, torch.finfo(self.dtype).eps)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param._map import Map, apply, recorded
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 
 
@@ -22,16 +23,13 @@ class Foreign:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
-    def find(self, *originals: Tensor) -> None:
-        """Return None: nothing is known about the module."""
-
-    def constrain(self, *originals: Tensor) -> Tensor:
+    def reference(self, *originals: Tensor) -> Tensor:
         """Return the module's output."""
         return self.module(*originals)
 
-    def constrained(self, originals: tuple[Tensor, ...], found: Any = None) -> Tensor:
-        """Return the same; nothing is found."""
-        return self.constrain(*originals)
+    def evaluate(self, *values: Tensor) -> Map:
+        """Return the same; the gradient is autograd's."""
+        return recorded(self.reference, *values)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
         """Return ``right_inverse(W)``.
@@ -72,6 +70,13 @@ class Foreign:
 def adapted(part: nn.Module) -> Parametrization | Foreign:
     """Return a constraint of this library as it is, and one of another library with our contract."""
     return part if isinstance(part, Parametrization) else Foreign(part)
+
+
+def applied(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
+    """Return the matrices of a part, as one node of the graph if it is of this library."""
+    if isinstance(part, Parametrization):
+        return apply(part.evaluate, part.reference, *originals)
+    return part(*originals)
 
 
 def count_free(part: nn.Module, originals: tuple[Tensor, ...]) -> int:

@@ -57,7 +57,7 @@ class FourierUnitary(Parametrization):
         super().__init__()
         self.register_buffer("permutation", None)
 
-    def constrain(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
+    def reference(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
         phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
         return fourier_operator(v, phases, permutation(self.permutation))(identity_like(v)).mT

@@ -86,7 +86,7 @@ class Givens(Parametrization):
         self.layers = layers
         self.register_buffer("signs", None)
 
-    def constrain(self, *originals: Tensor) -> Tensor:
+    def reference(self, *originals: Tensor) -> Tensor:
         """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
         theta, phi, d = self._rotations(*[as_real(t) for t in originals])
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._node import matmul
+from spectral_param._map import matmul
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -92,7 +92,7 @@ class Householder(Parametrization):
         """Whether all columns of a weight are vectors."""
         return self.reflections is None
 
-    def constrain(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def reference(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
         U, X = householder_factors(vectors.tril(), tau)

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.spectral_radius import rounding_tolerance
 from spectral_param.errors import InManifoldError
+from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import (
     check_finite,
@@ -23,12 +25,10 @@ from spectral_param.functional._checks import (
     is_finite,
 )
 from spectral_param.functional._diagonal_metric import (
-    contracting,
     contracting_inverse,
     dissipative_inverse,
     log_coordinates,
 )
-from spectral_param.functional._diagonal_metric import dissipative as dissipative_diagonal
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
 from spectral_param.functional._scaled_norm import CONDITION
 
@@ -145,7 +145,7 @@ class LyapunovForm(Bounded):
             )
         self.growth = None if growth is None else float(growth)
 
-    def constrain(self, X: Tensor) -> Tensor:  # type: ignore[override]
+    def reference(self, X: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
         if self._is_diagonal():
             return self._diagonal_map(as_real(X))
@@ -157,6 +157,19 @@ class LyapunovForm(Bounded):
         # In double precision: it costs little beside what the bounds are for.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
         return self._placed(V.to(X.dtype))
+
+    def evaluate(self, X: Tensor) -> Map:  # type: ignore[override]
+        """Return W, for a radius without growth and for the diagonal metric by a pull-back of their own."""
+        if self.abscissa is not None or (X.is_complex() and self._is_diagonal()):
+            return super().evaluate(X)
+        if self._is_diagonal():
+            return diagonal.evaluate(X, self._rates(X), self._condition(), self._eps_of(X))
+        if self.growth is not None:
+            return super().evaluate(X)
+        radius = self.radius
+        return lyapunov.evaluate(
+            X, radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
+        )
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return the original, found in double precision."""
@@ -297,7 +310,7 @@ class LyapunovForm(Bounded):
         return found, least
 
     def _read(self, X: Tensor) -> Tensor:
-        """Return V of an original in the dtype of the weight, as :meth:`constrain` computes it."""
+        """Return V of an original in the dtype of the weight, as :meth:`reference` computes it."""
         if self.growth is None and self.abscissa is None:
             return to_double(lyapunov.stable(X, 1.0))
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
@@ -340,15 +353,17 @@ class LyapunovForm(Bounded):
         """Return the rounding error of the weight, which may be in half precision where X is not."""
         return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
 
+    def _rates(self, X: Tensor) -> float | Tensor:
+        rate = self._number()
+        return self._bound_for(X, to_double(X))[..., None, None] if rate is None else rate
+
     def _diagonal_map(self, X: Tensor) -> Tensor:
         """Return W."""
         if self.abscissa is None:
-            rate = self._number()
-            rates = self._bound_for(X, to_double(X))[..., None, None] if rate is None else rate
-            return contracting(X, rates, self._condition(), self._eps_of(X))
+            return diagonal.contracting(X, self._rates(X), self._condition(), self._eps_of(X))
         exact = to_double(X)
         shift = self._bound_for(X, exact).abs()[..., None, None]
-        V = dissipative_diagonal(exact, self._condition(), self._eps_of(X), shift)
+        V = diagonal.dissipative(exact, self._condition(), self._eps_of(X), shift)
         return self._placed(V).to(X.dtype)
 
     def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:

@@ -11,14 +11,13 @@ in each step. A read is a copy of the weight of one node, which sums them.
 
 Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
 thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
-The state is copied before :meth:`Parametrization.find` reads it, for the same reason.
+The state is copied before :meth:`Parametrization.evaluate` reads it, for the same reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_on_host
-from spectral_param._node import Map, PullBack, attach, differentiated, pull_back_of
+from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
 # The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
@@ -60,39 +59,12 @@ class _Read(NamedTuple):
 
     marks: tuple[_Mark, ...]  # Those of the originals.
     originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
-    exact: tuple[Tensor, ...]  # The same as :meth:`Parametrization.constrain` got them.
+    exact: tuple[Tensor, ...]  # The same as :meth:`Parametrization.evaluate` got them.
     state: State  # With copies of its values.
-    matrices: Tensor  # The result of :meth:`Parametrization.constrain`, without its graph.
+    matrices: Tensor  # The value of the map.
     weight: Tensor  # The same as PyTorch holds it.
-    needed: tuple[bool, ...]  # Of which originals a gradient was wanted: the pull-back knows of no other.
-    pull_back: PullBack | None  # If the matrices are one node.
-    reference: Callable[..., Tensor]  # The matrices once more, with a graph.
-
-
-class _Through:
-    """Pull a gradient back through the graph of an evaluation, or that of its reference where it is gone."""
-
-    def __init__(
-        self,
-        reference: Callable[..., Tensor],
-        values: tuple[Tensor, ...],
-        graph: tuple[Tensor, tuple[Tensor, ...]] | None = None,
-    ) -> None:
-        self.reference, self.values = reference, values
-        self.graph = graph  # The weight, and the copies that it was computed from.
-        self.reads, self.is_used = 0, False
-
-    def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
-        graph = self.graph
-        if graph is None:
-            return differentiated(self.reference, self.values, [G], needed)
-        self.is_used, keeps = True, self.reads > 1
-        if not keeps:
-            self.graph = None  # A loss that the user still has would keep it.
-        W, copies = graph
-        wanted = [t for t, is_needed in zip(copies, needed, strict=True) if is_needed]
-        found = iter(torch.autograd.grad(W, wanted, G, retain_graph=keeps, allow_unused=True))
-        return tuple(next(found) if is_needed else None for is_needed in needed)
+    pull_back: PullBack
+    reference: Callable[..., Tensor]
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,7 +75,6 @@ class _Shared:
     originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
     needed: tuple[bool, ...]
     weight: Tensor  # A view of the node's value, or that in another precision. Reads are copies.
-    through: _Through | None  # How the node pulls back, if the matrices were computed by more than one.
 
 
 class Memory:
@@ -130,8 +101,6 @@ class Memory:
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
-            if shared is not None and shared.through is not None and shared.through.is_used:
-                shared.through.graph = None
             W, last, shared = _evaluated(constraint, originals, marks, context)
             self.last = last
             if last is None:
@@ -151,8 +120,6 @@ class Memory:
         if shared is None:
             W = last.weight.clone(memory_format=torch.contiguous_format)
         else:
-            if shared.through is not None:
-                shared.through.reads += 1
             W = shared.weight.clone(memory_format=torch.contiguous_format)
             of_read: Any = W.grad_fn
             of_read.metadata[_Shared] = shared  # Kept for as long as the graph of this read.
@@ -197,16 +164,6 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
     return not asked or _all(asked)
 
 
-def _is_kept(state: State, before: State) -> bool:
-    """Return whether a state has not changed. A device waits only if a buffer has been written to since."""
-    asked: list[Tensor] = []
-    if state.structure != before.structure:
-        return False
-    if state.marks != before.marks and not _are_same(state.buffers, before.buffers, asked):
-        return False
-    return not asked or _all(asked)
-
-
 def _all(asked: list[Tensor]) -> bool:
     """Return whether all comparisons hold. The host waits once for all that a device compares."""
     return bool(torch.stack(asked).all())
@@ -236,19 +193,17 @@ def _evaluated(
         state = state_of(constraint)
         buffers = [] if state is None else state.buffers
         copied = list(map(torch.clone, map(torch.detach, buffers))) if buffers else []
-        found = constraint.find(*seen)
-        constrain: Callable[..., Tensor] = constraint.constrain
-        W = constrain(*exact) if found is None else constrain(*exact, found=found)
-        pull_back, through, matrices = None, None, W.detach()
-        if state is not None:
+        if state is None:
+            W = constraint.reference(*exact)
+        else:
+            # Of frozen originals no graph is kept.
+            with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
+                known: Map = constraint.evaluate(*seen)
             if buffers:
-                # What find has written to a buffer, as a latch, is no edit for a later backward pass.
+                # Marked again: a latch that closed during the read is no edit by the user.
                 state = State(state.structure, list(map(_mark, buffers)), copied)
-            reference = functools.partial(_evaluated_again, constraint, state, found)
-            pull_back = pull_back_of(W, exact, reference)
-            if W.requires_grad and pull_back is None:
-                through = _Through(reference, seen, (W, exact))
-                W = attach(Map(matrices.view_as(matrices), through, reference, is_private=True), *exact)
+            W = attach(known._replace(is_private=True), *exact)
+        matrices = W.detach()
         weight = matrices
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
             W = constraint._as_weight(W, copies[0].dtype)
@@ -260,25 +215,27 @@ def _evaluated(
     if state is None:
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
-    needed = tuple(map(_requires_grad, copies))
-    read = _Read(marks, values, seen, state, matrices, weight, needed, pull_back, reference)
-    return W, read, _Shared(read, originals, needed, W, through) if W.requires_grad else None
+    pull_back = known.pull_back
+    if isinstance(pull_back, Recorded):  # Its graph ends with the reads.
+        pull_back = Recorded(known.reference, seen)
+    read = _Read(marks, values, seen, state, matrices, weight, pull_back, known.reference)
+    if not W.requires_grad:
+        return W, read, None
+    return W, read, _Shared(read, originals, tuple(map(_requires_grad, copies)), W)
 
 
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
     """Return what reads share when that of the evaluation is gone, or is for other originals."""
-    pull_back = last.pull_back
-    if pull_back is None or needed != last.needed:
-        pull_back = _Through(last.reference, last.exact)
     exact = tuple(map(torch.clone, originals))
     if last.exact is not last.originals:
         exact = constraint._exact(exact)
-    W = attach(Map(last.matrices.view_as(last.matrices), pull_back, last.reference, is_private=True), *exact)
+    again = Map(last.matrices.view_as(last.matrices), last.pull_back, last.reference, is_private=True)
+    W = attach(again, *exact)
     if constraint._layout != PLAIN or W.dtype != originals[0].dtype:
         W = constraint._as_weight(W, originals[0].dtype)
-    return _Shared(last, originals, needed, W, None)
+    return _Shared(last, originals, needed, W)
 
 
 def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextManager[object]:
@@ -302,21 +259,19 @@ def _as_it_is(t: Tensor) -> Tensor:
     return t
 
 
-def _evaluated_again(constraint: Any, before: State, found: Any, *exact: Tensor) -> Tensor:
-    """Return the matrices of a read once more, with the graph, from its state and what was found then.
-
-    Raises:
-        RuntimeError: If an attribute or a buffer has been changed since.
-    """
-    state = state_of(constraint)
-    if state is None or not _is_kept(state, before):
-        raise RuntimeError(
-            f"{type(constraint).__name__}: expected the attributes and buffers of the read in its backward "
-            "pass, got others: one has been changed since. Change it after backward(), or read the weight "
-            "again after the change."
-        )
-    W: Tensor = constraint.constrained(exact, found)
-    return W
+def frozen(module: nn.Module) -> Any:
+    """Return the module as it is now, which nothing that is set or written to later reaches."""
+    clone: Any = object.__new__(type(module))
+    content = vars(clone)
+    content.update(vars(module))
+    content["_buffers"] = {
+        name: None if buffer is None else buffer.detach().clone()
+        for name, buffer in content["_buffers"].items()
+    }
+    content["_modules"] = {
+        name: None if part is None else frozen(part) for name, part in content["_modules"].items()
+    }
+    return clone
 
 
 # The state ----------------------------------------------------------------------------------------

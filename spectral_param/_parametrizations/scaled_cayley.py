@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._matrices import Array, decomposed
+from spectral_param._map import Map
+from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.errors import InManifoldError
-from spectral_param.functional._cayley import (
-    Inverse,
-    ShortInverse,
-    cayley_inverse,
-    choose_signs,
-    inverse,
-    pivot_phases,
-    skew_cayley,
-    tall_inverse,
-)
+from spectral_param.functional import _cayley as cayley
+from spectral_param.functional._cayley import cayley_inverse, choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import check_finite, whole_number
-
-Found: TypeAlias = tuple[Inverse | ShortInverse, Tensor | Array | None]
 
 
 class ScaledCayley(Parametrization):
@@ -93,34 +83,38 @@ class ScaledCayley(Parametrization):
         self.negative_ones = negative_ones
         self.register_buffer("signs", None)
 
-    def find(  # type: ignore[override]
-        self, T: Tensor, theta: Tensor | None = None
-    ) -> Found:
-        """Return the inverse, from which W and its gradient follow by products, and the diagonal of D."""
-        known = inverse(T)
-        if isinstance(known, ShortInverse):
-            d = self.signs
-            return known, self._diagonal(T, theta).numpy() if d is None else _sign_array(d, T)
-        return known, self._diagonal(T, None) if theta is None else None
+    def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
+        """Return the same, with the pull-back of the transform."""
+        d = self._diagonal(T, theta)
+        of_T = cayley.at_signs(T, d)
+        if theta is None:
+            return of_T
+        W = of_T.value
 
-    def constrain(  # type: ignore[override]
-        self,
-        T: Tensor,
-        theta: Tensor | None = None,
-        found: Found | None = None,
-    ) -> Tensor:
+        def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+            # dW = iW dΘ.
+            g = (W.conj() * G).sum(dim=-2).imag.to(theta.dtype) if needed[1] else None
+            return of_T.pull_back(G, needed[:1])[0], g
+
+        return Map(W, pull_back, self.reference)
+
+    def reference(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return W for T ``(..., m, n)`` and, if complex, the phases θ ``(..., n)``."""
-        known, d = (None, None) if found is None else found
-        return skew_cayley(T, self._diagonal(T, theta) if d is None else d, known)
+        return cayley.reference(T, self._diagonal(T, theta))
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
         """Return the diagonal of D."""
         if theta is not None:
             phases = as_real(theta).to(T.real.dtype)
             return torch.polar(torch.ones_like(phases), phases)
-        if self.signs is None:
+        d = self.signs
+        if d is None:
             return torch.ones_like(T[..., 0, :])
-        return signs(self.signs, T)
+        if (
+            d.dtype == T.dtype and d.device == T.device and not d.is_complex()
+        ):  # The ordinary case of :func:`signs`.
+            return torch.copysign(torch.ones_like(d), d)
+        return signs(d, T)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return T = [A; B], and the phases of D for a complex W."""
@@ -222,11 +216,3 @@ class ScaledCayley(Parametrization):
                 "Use negative_ones=None, or another start: spectral_param.constrain(..., init='paper')."
             )
         return d
-
-
-def _sign_array(x: Tensor, like: Tensor) -> Array:
-    """Return :func:`signs` of one matrix as an array, for a real tensor ``like`` on the host."""
-    if x.dtype != like.dtype or x.device != like.device:
-        x = x.real.to(like)
-    found: Array = np.copysign(1, x.numpy())
-    return found

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen.dense import degenerate_threshold, eigenvectors
+from spectral_param._map import Map, attach, recorded
 from spectral_param._parametrizations.base import (
     Parametrization,
     as_real,
@@ -19,7 +22,8 @@ from spectral_param._parametrizations.base import (
     is_trained,
 )
 from spectral_param._parametrizations.decoded import starts_of_pairs
-from spectral_param._parametrizations.foreign import adapted, count_free, originals_for
+from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for
+from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import (
@@ -153,17 +157,25 @@ class SchurForm(Parametrization):
         self.delta = delta
         self.register_buffer("pairs", None)
 
-    def find(self, *originals: Tensor) -> Any:
-        """Return what is found for P."""
-        return adapted(self.P).find(*map(as_real, originals[self._count :]))
-
-    def constrain(self, *originals: Tensor, found: Any = None) -> Tensor:
+    def reference(self, *originals: Tensor) -> Tensor:
         """Return V."""
+        return self._at(lambda *own: applied(self.P, own), originals)
+
+    def evaluate(self, *values: Tensor) -> Map:
+        """Return V by autograd, at the map of P."""
+        known, of_P = frozen(self), adapted(self.P).evaluate(*map(as_real, values[self._count :]))
+        return recorded(
+            lambda *originals: known._at(functools.partial(attach, of_P), originals),
+            *values,
+            reference=lambda *originals: known._at(of_P.reference, originals),
+        )
+
+    def _at(self, of_P: Callable[..., Tensor], originals: tuple[Tensor, ...]) -> Tensor:
         blocks, P_originals = self._blocks(originals)
         if self.departure is not None:
             excess = departure(blocks) / self.departure**2
             blocks = scale_departure(blocks, (1 + excess).rsqrt())
-        return assemble(adapted(self.P).constrained(P_originals, found), blocks, self.form == "exact")
+        return assemble(of_P(*P_originals), blocks, self.form == "exact")
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
         """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
@@ -306,7 +318,7 @@ class SchurForm(Parametrization):
         return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
     def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
-        """Return blocks that keep the bounds after :meth:`constrain` has scaled their departure."""
+        """Return blocks that keep the bounds after :meth:`reference` has scaled their departure."""
         # At registration the tolerance is the rounding error of the computation. That of a weight in half
         # precision would let too much pass.
         rounding = torch.finfo(W.dtype).eps if project else eps
@@ -373,7 +385,7 @@ class SchurForm(Parametrization):
                 continue
             # Two matrices of different determinant are at least 2 apart.
             with torch.no_grad():
-                distance = torch.linalg.matrix_norm(adapted(self.P).constrained(originals) - target)
+                distance = torch.linalg.matrix_norm(applied(self.P, originals) - target)
             if bool((distance < 1).all()):
                 return candidate_blocks, originals
         raise failure

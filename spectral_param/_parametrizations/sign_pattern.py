@@ -81,7 +81,7 @@ class SignPattern(Parametrization):
         # A free entry is 2 in the buffer: NaN is not equal to NaN, so buffers could not be compared.
         self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
 
-    def constrain(self, T: Tensor) -> Tensor:  # type: ignore[override]
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
         T = as_real(T)
@@ -113,7 +113,7 @@ class SignPattern(Parametrization):
         A matrix that is not square has the norm 1 instead.
         """
         check_real(like, "SignPattern", "Complex numbers have no sign.")
-        T = self.constrain(torch.randn_like(like))
+        T = self.reference(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
         rho = spectral_radius(T) if is_square else decomposed(torch.linalg.matrix_norm, T, ord=2)
         return T / torch.where(rho > 0, rho, 1)[..., None, None]

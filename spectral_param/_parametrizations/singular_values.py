@@ -79,10 +79,10 @@ class SingularValues(Parametrization):
         self.left = Householder(reflections)
         self.right = Householder(reflections)
 
-    def constrain(self, *originals: Tensor) -> Tensor:
+    def reference(self, *originals: Tensor) -> Tensor:
         """Return U diag(σ) Vᴴ."""
         left, right, f = _factors(originals)
-        U, V = self.left.constrain(*left), self.right.constrain(*right)
+        U, V = self.left.reference(*left), self.right.reference(*right)
         # Module.double converts f and leaves the vectors.
         f = as_real(f).to(U.real.dtype)
         return (U * (self.center + self.margin * torch.tanh(f / 2))[..., None, :]) @ V.mH

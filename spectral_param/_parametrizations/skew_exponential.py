@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
+from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal
@@ -62,22 +64,13 @@ class SkewExponential(Parametrization):
         super().__init__(angles=(angles, Angles))
         self.register_buffer("base", None)
 
-    def find(self, T: Tensor) -> Tensor | None:  # type: ignore[override]
-        """Return the base, orthogonal also after averaging and conversion."""
-        return self._exact_base(as_real(T))
-
-    def constrain(self, T: Tensor, found: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return the exponential of T at the base."""
-        T = as_real(T)
-        m, n = T.shape[-2:]
-        base = self._exact_base(T) if found is None else found
-        if m > n:
-            if base is None:
-                base = torch.eye(m, n, dtype=T.dtype, device=T.device)
-            return tangent_exponential(base, T)
-        T = T.tril(-1)
-        E = skew_exponential(T - T.mT)
-        return E if base is None else base @ E
+        return _at(self._exact_base(as_real(T)), T)
+
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+        """Return the same by autograd, at the base as it is now."""
+        return recorded(functools.partial(_at, self._exact_base(as_real(T))), T)
 
     def _exact_base(self, like: Tensor) -> Tensor | None:
         return None if self.base is None else orthogonal(as_real(self.base).to(like.device, like.dtype))
@@ -113,7 +106,7 @@ class SkewExponential(Parametrization):
     def rebase(self, T: Tensor) -> None:
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.constrain(at_least_float32(T))
+            W = self.reference(at_least_float32(T))
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(polar_factor(W))
@@ -131,3 +124,16 @@ class SkewExponential(Parametrization):
             wanted = torch.promote_types(self.base.dtype, torch.float32)
             self.base = polar_factor(base.to(self.base.device, wanted))
         return self
+
+
+def _at(base: Tensor | None, T: Tensor) -> Tensor:
+    """Return the exponential of T at an orthogonal base, the identity if there is none."""
+    T = as_real(T)
+    m, n = T.shape[-2:]
+    if m > n:
+        if base is None:
+            base = torch.eye(m, n, dtype=T.dtype, device=T.device)
+        return tangent_exponential(base, T)
+    T = T.tril(-1)
+    E = skew_exponential(T - T.mT)
+    return E if base is None else base @ E

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.dense import Leader, is_degenerate, leading_eigentriple
+from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
@@ -66,31 +67,40 @@ class SpectralAbscissa(Bounded):
     def __init__(self, abscissa: Bound = 0.0, mode: Mode = "equal") -> None:
         super().__init__("abscissa", abscissa, mode=(mode, Mode))
 
-    def find(self, T: Tensor) -> Leader:  # type: ignore[override]
-        """Return the rightmost eigentriples."""
-        leader = leading_eigentriple(T, "real")
-        if isinstance(self.abscissa, str):  # "present", after another parametrization.
-            self._take_present(leader.triple.eigenvalue.real)
-        if not leader.regular and not self._warned:
-            triple = leader.triple
-            active = self._active(triple.eigenvalue.real - self._bound_for(T))
-            if bool((active & is_degenerate(triple.right, triple.left)).any()):
-                self._warned = True
-                warn_degenerate(
-                    "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
-                    "real part as constant"
-                )
-        return leader
-
-    def constrain(self, T: Tensor, found: Leader | None = None) -> Tensor:  # type: ignore[override]
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        if found is None:
-            alpha = unseen_value(T, "real")
-        else:
-            alpha = known_value(T, found.triple, "real", found.regular)
-        shift = alpha - self._bound_for(T)
-        shift = torch.where(self._active(shift.detach()), shift, 0)
-        return T - shift[..., None, None] * identity_like(T)
+        triple, regular = leading_eigentriple(T, "real")
+        if isinstance(self.abscissa, str):  # "present", after another parametrization.
+            self._take_present(triple.eigenvalue.real)
+        bound = self._bound_for(T)
+        shift = triple.eigenvalue.real - bound
+        active = self._active(shift)
+        if not (regular or self._warned) and bool((active & is_degenerate(triple.right, triple.left)).any()):
+            self._warned = True
+            warn_degenerate(
+                "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
+                "real part as constant"
+            )
+        of_alpha = known_value(T, triple, "real", regular)
+
+        def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
+            trace = G.diagonal(dim1=-2, dim2=-1).sum(dim=-1).real
+            (g,) = of_alpha.pull_back(-trace * active, needed)
+            assert g is not None
+            return (G + g,)
+
+        def reference(T: Tensor) -> Tensor:
+            return self._shifted(T, of_alpha.reference(T) - bound, active)
+
+        return Map(self._shifted(T, shift, active), pull_back, reference)
+
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the same by torch's operations."""
+        shift = unseen_value(T, "real") - self._bound_for(T)
+        return self._shifted(T, shift, self._active(shift.detach()))
+
+    def _shifted(self, T: Tensor, shift: Tensor, active: Tensor) -> Tensor:
+        return T - torch.where(active, shift, 0)[..., None, None] * identity_like(T)
 
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if the shift of the diagonal would undo what a pattern gives.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import functools
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,11 +11,13 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
+from spectral_param._eigen.norm import ORDINARY, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm, tall
+from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.spectral_radius import warn_degenerate
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
@@ -24,14 +27,6 @@ from spectral_param.functional._checks import check_finite
 Mode = Literal["equal", "at_most"]
 # Number of rounding errors by which the bound of a norm may exceed c before a weight is scaled.
 _ROUNDINGS = 8
-
-
-class _Found(NamedTuple):
-    """What a read of a weight finds."""
-
-    norm: Norm
-    leader: symbol.Leader | None  # Of a convolution.
-    regular: bool  # Whether no norm is zero, extreme or NaN.
 
 
 class SpectralNorm(Bounded):
@@ -108,47 +103,44 @@ class SpectralNorm(Bounded):
         self.tracking = NormFollower(solver)
         self.kernels = KernelFollower(solver)
 
-    def find(self, T: Tensor) -> _Found:  # type: ignore[override]
-        """Return the norms of T and their bounds."""
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+        """Return c T/‖T‖, or T where the mode does not scale."""
         leader = None
         if self._is_convolution():
             leader = self.kernels.follow(self._kernel(T), len(self.strides))
-            sigma = leader.pair.value
-            found = Norm(leader.pair, leader.bound)
+            pair, bound = leader.pair, leader.bound
         else:
-            found = self.tracking.follow(tall(T))
-            sigma = found.pair.value
+            pair, bound = self.tracking.follow(tall(T))
+        sigma = pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
-            self._take_present(found.bound)
+            self._take_present(bound)
         low, high = ORDINARY
-        regular = all(low < each < high for each in sigma.reshape(-1).tolist())
-        if not (regular or self._warned) and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
-            self._warned = True
-            warn_degenerate(
-                "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T"
-            )
-        return _Found(found, leader, regular)
-
-    def constrain(self, T: Tensor, found: _Found | None = None) -> Tensor:  # type: ignore[override]
-        """Return c T/‖T‖, or T where the mode does not scale."""
-        if found is None or not found.regular:
-            return self._constrain_any(T)
-        (pair, bound), leader, _ = found
-        active = self._active(bound, T)
+        if not all(low < each < high for each in sigma.reshape(-1).tolist()):
+            if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
+                self._warned = True
+                warn_degenerate(
+                    "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T"
+                )
+            return recorded(functools.partial(frozen(self)._scaled, c=self._bound_for(T)), T)
+        c = self._bound_for(T, bound)
+        active = self._active(bound, T, c)
         if not bool(active.any()):
-            return T
-        c = self._bound_for(T, bound) * (pair.value / bound)
-        if leader is not None:
-            sigma = symbol.norm_at(self._kernel(T), leader)
-            W = T * (c.to(sigma.dtype).to(T.device) / sigma)[..., None, None]
+            return unchanged(T)
+        c = c * (sigma / bound)
+        if leader is None:
+            the = divided_by_norm(T, pair, c)
         else:
-            W = divided_by_norm(T, pair, c)
+            the = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), leader)), T)
         if bool(active.all()):
-            return W
-        return torch.where(active.to(T.device, non_blocking=True)[..., None, None], W, T)
+            return the
+        return where(active.to(T.device, non_blocking=True)[..., None, None], the, T)
 
-    def _constrain_any(self, T: Tensor) -> Tensor:
-        """Return the same for T of any size, and inside transforms and recorded graphs."""
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the same by torch's operations."""
+        return self._scaled(T, self._bound_for(T))
+
+    def _scaled(self, T: Tensor, c: Tensor) -> Tensor:
+        """Return c T/‖T‖, or T where the mode does not scale, for T of any size."""
         scale = power_of_two_scale(T.detach())
         S = divided(T, scale)
         traced = is_traced(T)
@@ -159,15 +151,14 @@ class SpectralNorm(Bounded):
             sigma, cosine = (recorded_norm if traced else norm)(tall(S)), 1.0
         scale = scale[..., 0, 0]
         size = (sigma * scale).detach()
-        active = self._active(size / cosine, T) & ~_is_zero(size, T)
-        divisor = torch.where(active, sigma, 1) / (cosine * self._bound_for(T))
+        active = self._active(size / cosine, T, c) & ~_is_zero(size, T)
+        divisor = torch.where(active, sigma, 1) / (cosine * c)
         return torch.where(active[..., None, None], S / divisor[..., None, None], T)
 
-    def _active(self, bound: Tensor, T: Tensor) -> Tensor:
+    def _active(self, bound: Tensor, T: Tensor, c: Tensor) -> Tensor:
         """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
-        c = self._bound_for(T, bound)
         return ~(bound <= c * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
@@ -237,3 +228,7 @@ class SpectralNorm(Bounded):
 def _is_zero(size: Tensor, T: Tensor) -> Tensor:
     """Return where no multiple of T has a given norm: at zero, or where 1/‖T‖ overflows."""
     return size < torch.finfo(T.dtype).tiny
+
+
+def _over(c: Tensor, sigma: Tensor) -> Tensor:
+    return (c.to(sigma.dtype).to(sigma.device) / sigma)[..., None, None]

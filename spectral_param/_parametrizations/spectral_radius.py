@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,9 +22,11 @@ from spectral_param._eigen.dense import (
 )
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.tracking import Follower
+from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._matrices import to_double
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.memory import frozen
 from spectral_param._paths import Solver
 from spectral_param._scale import balanced, divided, of_ordinary_size
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
@@ -32,14 +36,6 @@ Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
 # Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
 _ROUNDINGS = 32
-
-
-class _Found(NamedTuple):
-    """What a read of a weight finds about T, or about T divided by its extreme size."""
-
-    triple: Eigentriple
-    regular: bool  # See :class:`spectral_param._eigen.dense.Leader`.
-    size: Any  # ρ(T), as a tensor or a number, where the mode asks for it.
 
 
 class SpectralRadiusNorm(Bounded):
@@ -124,39 +120,58 @@ class SpectralRadiusNorm(Bounded):
 
     assignable_after = True
 
-    def find(self, T: Tensor) -> _Found | Literal["slack"]:  # type: ignore[override]
-        """Return the dominant eigentriples of T, scaled where its size is extreme, and close the latches.
-
-        Returns:
-            ``"slack"`` if W = T is proven without them.
-        """
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+        """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
         if self.mode != "equal" and self._is_slack(T):
-            return "slack"
+            return unchanged(T)
         triple, regular = self.tracking.follow(self._measured(T))
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
-        if regular and self.mode == "equal":
-            return _Found(triple, regular, None)
-        if regular:
+        if not regular:
+            return self._evaluate_any(T, triple)
+        radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
+        active = None
+        if self.mode != "equal":
             # Of one matrix on the host as a number, which is faster than a tensor.
             one = T.ndim == 2 and is_on_host(T)
-            found = _Found(triple, regular, abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs())
-        else:
-            # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-            _, scale = of_ordinary_size(T)
-            found = _Found(triple, regular, triple.eigenvalue.abs())
-            # A device is asked once. Its doubts are about a T of ordinary size.
-            asked = torch.stack([(scale != 1).any(), *self._doubts(T, scale, found)])
-            is_extreme, *doubts = asked.tolist()
-            if is_extreme:
-                triple = self._divided(triple, T, scale)
-                found = _Found(triple, regular, triple.eigenvalue.abs() * scale[..., 0, 0])
-                doubts = torch.stack(self._doubts(T, scale, found)).tolist()
-            if any(doubts) and not self._warned:
-                self._warn(*doubts)
-        if self.mode == "latched":
-            self._close_latches(found.size, T)
-        return found
+            size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
+            self._close_latches(size, T)
+            active = self._active(size, T)
+            if active is False:
+                return unchanged(T)
+        divided_map = self._of_absolute if self.of == "absolute" else divided_by_modulus
+        W = divided_map(T, triple, radius)
+        return where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
+
+    def _of_absolute(self, T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
+        """Return r T / ρ(|T|), whose ρ is simple and not zero."""
+        rho = known_value(T.abs(), triple, regular=True)
+
+        def quotient(rho_of: Callable[[Tensor], Tensor], T: Tensor) -> Tensor:
+            return T * (radius / rho_of(T.abs()))[..., None, None]
+
+        evaluation = functools.partial(quotient, functools.partial(attach, rho))
+        return recorded(evaluation, T, reference=functools.partial(quotient, rho.reference))
+
+    def _evaluate_any(self, T: Tensor, triple: Eigentriple) -> Map:
+        """Return the same where a matrix may have an extreme size, or no derivative."""
+        # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
+        _, scale = of_ordinary_size(T)
+        size = triple.eigenvalue.abs()
+        # A device is asked once. Its doubts are about a T of ordinary size.
+        is_extreme, *doubts = torch.stack(
+            [(scale != 1).any(), *self._doubts(T, scale, triple, size)]
+        ).tolist()
+        if is_extreme:
+            triple = self._divided(triple, T, scale)
+            size = triple.eigenvalue.abs() * scale[..., 0, 0]
+            doubts = torch.stack(self._doubts(T, scale, triple, size)).tolist()
+        if any(doubts) and not self._warned:
+            self._warn(*doubts)
+        self._close_latches(size, T)
+        rho = known_value(self._measured(divided(T, scale)), triple)
+        known, active, bound = frozen(self), self._active(size, T), self._bound_for(T)
+        return recorded(lambda T: known._quotient(T, rho.reference, active, bound), T)
 
     @property
     def depends_on_training(self) -> bool:  # type: ignore[override]
@@ -180,41 +195,27 @@ class SpectralRadiusNorm(Bounded):
             return triple._replace(eigenvalue=divided(triple.eigenvalue[..., None, None], scale)[..., 0, 0])
         return self.tracking.follow(self._measured(divided(T, scale))).triple
 
-    def constrain(  # type: ignore[override]
-        self, T: Tensor, found: _Found | Literal["slack"] | None = None
-    ) -> Tensor:
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale."""
-        if isinstance(found, str):
-            return T
-        if found is not None and found.regular:
-            return self._constrain_regular(T, found)
+        if self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
+            S, scale = of_ordinary_size(T.detach())
+            self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
+        return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
+
+    def _quotient(
+        self, T: Tensor, radius_of: Callable[[Tensor], Tensor], active: Tensor | None, bound: Tensor
+    ) -> Tensor:
         S, scale = of_ordinary_size(T)
-        A = self._measured(S)
-        rho = self.tracking.recorded(A) if found is None else known_value(A, found.triple)
-        scale = scale[..., 0, 0]
-        size = (rho * scale).detach()
-        if found is None and self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
-            self._close_latches(size, T)
-        divided_by = self._active(size, T) & ~_nilpotent(A, rho, scale)
-        divisor = torch.where(divided_by, rho, 1) / self._bound_for(T)
+        A, scale = self._measured(S), scale[..., 0, 0]
+        rho = radius_of(A)
+        active = self._active((rho * scale).detach(), T) if active is None else active
+        divided_by = active & ~_nilpotent(A, rho, scale)
+        divisor = torch.where(divided_by, rho, 1) / bound
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
-    def _constrain_regular(self, T: Tensor, found: _Found) -> Tensor:
-        """Return W if no dominant eigenvalue is zero or defective and no matrix has an extreme size."""
-        active = None if self.mode == "equal" else self._active(found.size, T)
-        if active is False:
-            return T
-        radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
-        if self.of == "absolute":
-            rho = known_value(self._measured(T), found.triple, regular=True)
-            W = T * (radius / rho)[..., None, None]
-        else:
-            W = divided_by_modulus(T, found.triple, radius)
-        return torch.where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
-
-    def _doubts(self, T: Tensor, scale: Tensor, found: _Found) -> list[Tensor]:
+    def _doubts(self, T: Tensor, scale: Tensor, triple: Eigentriple, size: Tensor) -> list[Tensor]:
         """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
-        triple, active = found.triple, self._active(found.size, T)
+        active = self._active(size, T)
         S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
         nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
         return [nilpotent.any(), (active & is_degenerate(triple.right, triple.left)).any()]
@@ -311,7 +312,7 @@ class SpectralRadiusNorm(Bounded):
 
     def _close_latches(self, rho: Any, T: Tensor) -> None:
         """In training, close the latches of matrices of radius ρ > r."""
-        if not self.training:
+        if not (self.training and self.mode == "latched"):
             return
         above = self._exceeds(rho, T)
         if isinstance(above, Tensor):

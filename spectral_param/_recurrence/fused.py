@@ -37,7 +37,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import autocast_off, is_on_host, is_wrapped
-from spectral_param._node import differentiated
+from spectral_param._map import differentiated
 from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference

@@ -48,9 +48,8 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_plain
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._node import node
 from spectral_param._scale import balanced
 from spectral_param.functional._diagonal_scaling import least_norm
 from spectral_param.functional._h_infinity import h_infinity
@@ -65,6 +64,20 @@ _FRACTIONS = np.array([0.1, 1e-2, 1e-4])
 _CONDITION = 1e12
 
 
+def evaluate(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Map:
+    """Return :func:`bounded` of ordinary tensors."""
+    k, t = to_double(K), to_double(T).triu()
+    V, Q, L = _value(k, t)
+    factors = block_scales(V, t.shape[-1], radius, 1.0, gain) / (1 + _delta(V, t, eps))
+
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
+        g_K, g_T = _pull_back(to_double(G) * factors, k, t, V, Q, L)
+        return g_K.to(K.dtype), g_T.to(T.dtype)
+
+    reference = functools.partial(bounded, gain=gain, radius=radius, eps=eps)
+    return Map((V * factors).to(K.dtype), pull_back, reference)
+
+
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
     """Return [[A, B], [C, D]] of this gain, in the dtype of K, and also when rounded to ``eps``.
 
@@ -75,24 +88,6 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
         radius: r.
         eps: At least the rounding error of the dtype.
     """
-    if not is_plain(K, T):
-        return bounded_reference(K, T, gain, radius, eps)
-    reference = functools.partial(bounded_reference, gain=gain, radius=radius, eps=eps)
-    k, t = to_double(K.detach()), to_double(T.detach()).triu()
-    V, Q, L = _value(k, t)
-    factors = block_scales(V, t.shape[-1], radius, 1.0, gain) / (1 + _delta(V, t, eps))
-
-    dtypes = K.dtype, T.dtype
-
-    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
-        g_K, g_T = _pull_back(to_double(G) * factors, k, t, V, Q, L)
-        return g_K.to(dtypes[0]), g_T.to(dtypes[1])
-
-    return node((V * factors).to(K.dtype), pull_back, reference, K, T)
-
-
-def bounded_reference(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
-    """Return the same by PyTorch's operations alone."""
     k, t = to_double(K), to_double(T).triu()
     V = _value(k, t)[0]
     factors = block_scales(V.detach(), t.shape[-1], radius, 1.0, gain)

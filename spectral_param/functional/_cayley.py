@@ -39,6 +39,7 @@ real square W flips of pairs of signs, each of which changes A by a matrix of ra
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -55,8 +56,8 @@ from spectral_param._context import (
     is_plain,
     solve,
 )
+from spectral_param._map import Map, apply
 from spectral_param._matrices import Array, identity_like, to_double
-from spectral_param._node import node
 from spectral_param.functional._checks import check_square, with_arrays
 
 _FACTOR, _INVERT = (
@@ -97,7 +98,7 @@ def _plus_identity(T: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
     return plus
 
 
-def _reference(T: Tensor, d: Tensor) -> Tensor:
+def reference(T: Tensor, d: Tensor) -> Tensor:
     """Return the transform by PyTorch's own operations, in double precision."""
     exact = to_double(T)
     m, n = T.shape[-2:]
@@ -344,27 +345,34 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
         return torch.from_numpy(K)
 
 
-def _known(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse) -> Tensor:
-    """Return W of ordinary tensors whose inverse is known, as one node of the graph."""
-    X = T.detach()
-    if isinstance(found, ShortInverse):
-        assert isinstance(d, np.ndarray)
-        return node(
-            _short_transform(d, found),
-            lambda G, _: (_short_gradient(d, found, G),),
-            lambda T: _reference(T, torch.from_numpy(d)),
-            T,
-        )
-    assert isinstance(d, Tensor)
-    D = d.detach()
-    W = _transform(X, D, found)
+def at_signs(T: Tensor, d: Tensor) -> Map:
+    """Return :func:`evaluate` as a function of T alone."""
+    of_both = evaluate(T, d)
+    return Map(
+        of_both.value,
+        lambda G, needed: of_both.pull_back(G, (*needed, False))[:1],
+        lambda T: reference(T, d),
+    )
+
+
+def evaluate(T: Tensor, d: Tensor) -> Map:
+    """Return the transform of (T₁ − T₁ᴴ)/2 and B for plain T = [T₁; B] of shape (..., m, n), m ≥ n."""
+    known = inverse(T)
+    transform: Callable[[], Tensor]
+    gradient: Callable[[Tensor], Tensor]
+    if isinstance(known, ShortInverse):
+        signs = d.numpy()
+        transform = functools.partial(_short_transform, signs, known)
+        gradient = functools.partial(_short_gradient, signs, known)
+    else:
+        transform = functools.partial(_transform, T, d, known)
+        gradient = functools.partial(_gradient, T, d, known)
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        g_T = _gradient(X, D, found, G).to(X.dtype) if needed[0] else None
-        g_d = ((_transform(X, D, found) / D[..., None, :]).conj() * G).sum(dim=-2) if needed[1] else None
-        return g_T, g_d
+        g_d = ((transform() / d[..., None, :]).conj() * G).sum(dim=-2) if needed[1] else None
+        return gradient(G).to(T.dtype) if needed[0] else None, g_d
 
-    return node(W, pull_back, _reference, T, d)
+    return Map(transform(), pull_back, reference)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
@@ -428,24 +436,9 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     return skew_cayley(A, d)
 
 
-def skew_cayley(T: Tensor, d: Tensor | Array, found: Inverse | ShortInverse | None = None) -> Tensor:
-    """Return the transform of (T₁ − T₁ᴴ)/2 and B for T = [T₁; B] of shape (..., m, n), m ≥ n.
-
-    ``found`` is the :func:`inverse` of an ordinary T, and d an array for a :class:`ShortInverse`.
-    """
-    if found is not None:
-        return _known(T, d, found)
-    assert isinstance(d, Tensor)
-    if is_plain(T, d):
-        known = inverse(T.detach())
-        if isinstance(known, ShortInverse):
-            if not d.requires_grad:
-                return _known(T, d.numpy(), known)
-            known = _exact_inverse(T.detach())
-        return _known(T, d, known)
-    # Where no value may be looked at. PyTorch's own derivatives cost one more solve; every transform of
-    # torch.func and torch.compile have them.
-    return _reference(T, d)
+def skew_cayley(T: Tensor, d: Tensor) -> Tensor:
+    """Return the transform of (T₁ − T₁ᴴ)/2 and B, differentiable."""
+    return apply(evaluate, reference, T, d)
 
 
 @with_arrays

@@ -51,9 +51,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, is_plain
+from spectral_param._context import is_on_host
+from spectral_param._map import Map
 from spectral_param._matrices import Array, identity_like, to_double
-from spectral_param._node import node
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
 
@@ -70,6 +70,22 @@ def _half_log(condition: float) -> float:
     return math.log(condition) / 2
 
 
+def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Map:
+    """Return :func:`contracting` of an ordinary tensor."""
+    exact = to_double(X)
+    W, *found = _value(exact, rate / _room(X, eps), condition)
+    if exact is not X:
+        W = W.to(X.dtype)
+        if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
+            found = [X, *(t.to(X.dtype) for t in found[1:-1]), None]
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        g = _pull_back(G if found[0] is X else to_double(G), W, *found)
+        return (g if g.dtype == X.dtype else g.to(X.dtype),)
+
+    return Map(W, pull_back, functools.partial(contracting, rate=rate, condition=condition, eps=eps))
+
+
 def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
     """Return W with ‖ΘWΘ⁻¹‖ ≤ ``rate`` for a real [K; θ], in its dtype, and also when rounded to ``eps``.
 
@@ -79,28 +95,6 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
         condition: The bound of cond Θ.
         eps: At least the rounding error of the dtype.
     """
-    if not is_plain(X):
-        return contracting_reference(X, rate, condition, eps)
-    reference = functools.partial(contracting_reference, rate=rate, condition=condition, eps=eps)
-    x = X.detach()
-    exact = to_double(x)
-    W, *found = _value(exact, rate / _room(X, eps), condition)
-    if exact is not x:
-        W = W.to(x.dtype)
-        if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
-            found = [x, *(t.to(x.dtype) for t in found[1:-1]), None]
-
-    value = W.detach()  # W itself gets a graph, which what is kept of a read must not hold.
-
-    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        g = _pull_back(G if found[0] is x else to_double(G), value, *found)
-        return (g if g.dtype == x.dtype else g.to(x.dtype),)
-
-    return node(W, pull_back, reference, X)
-
-
-def contracting_reference(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
-    """Return the same by PyTorch's operations alone."""
     exact = to_double(X)
     d = log_coordinates(exact[..., -1, :], condition)
     W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _room(X, eps))
@@ -207,7 +201,7 @@ def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dty
         return _Attempt(norm - 1, exact / divisor, torch.cat([K, _row(d, condition)]))
 
     def image(X: Tensor) -> Tensor:
-        return contracting_reference(X, 1.0, condition, eps)
+        return contracting(X, 1.0, condition, eps)
 
     return _nearest(V, condition, dtype, (least_norm, 1.0), attempt, image)
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host, is_plain, is_traced, is_wrapped
+from spectral_param._map import Map, attach
 from spectral_param._matrices import Array, identity_like
-from spectral_param._node import node
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, with_arrays
 
@@ -138,7 +138,7 @@ def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
     """Return the exponentials of ordinary tensors, as one node of the graph, and the norms that decided."""
     E, norm, steps = _scale_and_square(A.detach(), skew)
     reference = functools.partial(_scale_and_square, skew=skew)
-    return node(E, lambda G, _: (_pull_back(steps, G),), lambda A: reference(A)[0], A), norm
+    return attach(Map(E, lambda G, _: (_pull_back(steps, G),), lambda A: reference(A)[0]), A), norm
 
 
 @with_arrays

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectral_param._node import matmul
+from spectral_param._map import matmul
 from spectral_param.functional._checks import with_arrays
 
 

@@ -60,8 +60,8 @@ from torch.nn.functional import pad
 
 from spectral_param import _paths
 from spectral_param._context import promoted
+from spectral_param._map import matmul
 from spectral_param._matrices import Array
-from spectral_param._node import matmul
 from spectral_param.functional._checks import check_choices, with_arrays
 
 Order = Literal["rectangular", "fft"]

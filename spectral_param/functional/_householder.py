@@ -42,9 +42,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_plain, is_traced, solve
+from spectral_param._context import full_precision, is_traced, solve
+from spectral_param._map import Map, apply, matmul
 from spectral_param._matrices import identity_like
-from spectral_param._node import matmul, node
 from spectral_param._scale import divided
 from spectral_param.functional._checks import check_lapack_matrix, with_arrays
 
@@ -71,25 +71,24 @@ def _solve(U: Tensor, tau: Tensor) -> Tensor:
     )
 
 
-def _accumulated(U: Tensor, tau: Tensor) -> Tensor:
-    """Return X of ordinary tensors, by the formulas above, as one node of the graph."""
-    vectors, coefficients = U.detach(), tau.detach()
-    X = _solve(vectors, coefficients)
+def _accumulated(U: Tensor, tau: Tensor) -> Map:
+    """Return X of ordinary tensors, by the formulas above."""
+    X = _solve(U, tau)
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        N = _gram(vectors)
-        adjoint = (coefficients[..., None] * N).mH
+        N = _gram(U)
+        adjoint = (tau[..., None] * N).mH
         Y = torch.linalg.solve_triangular(adjoint, G, upper=False, unitriangular=True)
         g_U = g_tau = None
         if needed[0]:
-            DY = coefficients[..., None].conj() * Y
+            DY = tau[..., None].conj() * Y
             R = (DY @ X.mH).triu(1)
-            g_U = DY.mH - vectors @ (R + R.mH)
+            g_U = DY.mH - U @ (R + R.mH)
         if needed[1]:
-            g_tau = (Y * (vectors.mH - N @ X).conj()).sum(dim=-1)
+            g_tau = (Y * (U.mH - N @ X).conj()).sum(dim=-1)
         return g_U, g_tau
 
-    return node(X.clone(), pull_back, _solve, U, tau)
+    return Map(X, pull_back, _solve)
 
 
 @with_arrays
@@ -127,7 +126,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     if is_traced(U):
         # torch.compile assumes wrong strides of the result of solve_triangular.
         return U, solve(identity_like(U) + tau[..., None] * _gram(U), tau[..., None] * U.mH, check=True)
-    return U, _accumulated(U, tau) if is_plain(U, tau) else _solve(U, tau)
+    return U, apply(_accumulated, _solve, U, tau)
 
 
 @with_arrays

@@ -67,9 +67,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, is_plain, solve
+from spectral_param._context import is_on_host, solve
+from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._node import node
 from spectral_param._scale import balanced
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
@@ -82,10 +82,6 @@ _NORMS = (1e-9, 1e15)
 
 def stable(X: Tensor, radius: float | Tensor = 1.0) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return rV with V = H⁻¹QᴴS for X = [K; S], of spectral radius at most r."""
-    return (_known if is_plain(X) else _reference)(X, radius)
-
-
-def _reference(X: Tensor, radius: float | Tensor) -> Tensor:
     return radius * stable_rounded(X, torch.finfo(X.dtype).eps)
 
 
@@ -205,9 +201,9 @@ def solved_right(B: Tensor, L: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L, half, upper=False, left=False)
 
 
-def _known(X: Tensor, radius: float | Tensor) -> Tensor:
-    """Return :func:`stable` of an ordinary tensor, as one node of the graph."""
-    K, S = X.detach().chunk(2, dim=-2)
+def evaluate(X: Tensor, radius: float | Tensor) -> Map:
+    """Return :func:`stable` of an ordinary tensor."""
+    K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
     if not is_on_host(X) or not _has_safe_squares(X):
         divisors = _divisors(X)
@@ -226,7 +222,7 @@ def _known(X: Tensor, radius: float | Tensor) -> Tensor:
             g_S = g_S / divisor
         return (torch.cat([g_K, g_S], dim=-2),)
 
-    return node(radius * V.mH, pull_back, functools.partial(_reference, radius=radius), X)
+    return Map(radius * V.mH, pull_back, functools.partial(stable, radius=radius))
 
 
 def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ from scipy.linalg import schur
 from torch import Tensor
 
 from spectral_param._context import full_precision
-from spectral_param._node import matmul
+from spectral_param._map import matmul
 from spectral_param.functional._checks import with_arrays
 
 

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_plain
 from spectral_param._eigen import Eigentriple
 from spectral_param._eigen.dense import Height, inner, leading_eigentriple
 from spectral_param._eigen.derivative import eigentriple, known_value, unseen_value
+from spectral_param._map import Map, apply
 from spectral_param.functional._checks import check_square, with_arrays
 
 
@@ -122,7 +124,8 @@ def spectral_abscissa(T: Tensor) -> Tensor:
 
 
 def _value(T: Tensor, height: Height) -> Tensor:
-    if not is_plain(T):
-        return unseen_value(T, height)
-    triple, regular = leading_eigentriple(T, height)
-    return known_value(T, triple, height, regular)
+    def evaluate(T: Tensor) -> Map:
+        triple, regular = leading_eigentriple(T, height)
+        return known_value(T, triple, height, regular)
+
+    return apply(evaluate, functools.partial(unseen_value, height=height), T)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors",),
     ("_context", "_matrices", "_paths", "_scale"),
-    ("_node",),
+    ("_map",),
     ("_eigen", "_recurrence", "functional"),
     ("_parametrizations", "init"),
     ("_constrain", "_model"),

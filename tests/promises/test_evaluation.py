@@ -14,17 +14,13 @@ from tests.promises.cases import CASES, FROM_THE_START
 def counted(constraint: nn.Module) -> list[str]:
     """Return a list to which each evaluation of the constraint appends a name."""
     calls: list[str] = []
-    find, constrain = constraint.find, constraint.constrain
+    evaluate = constraint.evaluate
 
-    def counted_find(*args):
-        calls.append("find")
-        return find(*args)
+    def counted_evaluate(*args):
+        calls.append("evaluate")
+        return evaluate(*args)
 
-    def counted_constrain(*args, **kwargs):
-        calls.append("constrain")
-        return constrain(*args, **kwargs)
-
-    constraint.find, constraint.constrain = counted_find, counted_constrain
+    constraint.evaluate = counted_evaluate
     return calls
 
 
@@ -39,7 +35,7 @@ def test_a_switch_is_no_change(case: Case) -> None:
     assert not constraint.depends_on_training
     calls = counted(constraint)
     expected = module.weight
-    assert "constrain" in calls
+    assert "evaluate" in calls
     del calls[:]
     for switch in (module.eval, module.train, constraint.eval, module.train):
         switch()
@@ -50,14 +46,14 @@ def test_a_switch_is_no_change(case: Case) -> None:
     module.eval()  # As a validation between a forward pass and its backward pass.
     loss.backward()
     assert all(t.grad is not None for t in originals(module))
-    assert "find" not in calls
+    assert not calls
 
 
 def test_a_switch_in_a_network_is_no_change() -> None:
     rnn = sp.nn.ENRNN(3, 5, 4, mode="equal")
     calls = counted(rnn.cells[0].parametrizations["weight_hh"][0])
     rnn(torch.randn(2, 1, 3))
-    assert calls == ["find", "constrain"]
+    assert calls == ["evaluate"]
     del calls[:]
     for switch in (rnn.eval, rnn.train):
         switch()
@@ -92,9 +88,10 @@ class Noisy(sp.SpectralNorm):
     """A constraint of a user, smaller in evaluation."""
 
     depends_on_training = True
+    evaluate = sp.Parametrization.evaluate
 
-    def constrain(self, T, found=None):
-        W = super().constrain(T, found)
+    def reference(self, T):
+        W = super().reference(T)
         return W if self.training else 0.5 * W
 
 

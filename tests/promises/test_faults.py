@@ -27,7 +27,7 @@ calls: list[Tensor] = []
 class Counted(sp.Parametrization):
     """Half of the original; each evaluation is counted."""
 
-    def constrain(self, T: Tensor) -> Tensor:
+    def reference(self, T: Tensor) -> Tensor:
         calls.append(T)
         return T / 2
 
@@ -535,7 +535,9 @@ def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
 class FirstHalved(sp.SpectralNorm):
     """Halves the first matrix of a batch alone."""
 
-    def constrain(self, T: Tensor, found: object = None) -> Tensor:
+    evaluate = sp.Parametrization.evaluate
+
+    def reference(self, T: Tensor) -> Tensor:
         return T * torch.tensor([0.5, 1.0], dtype=T.dtype)[:, None, None]
 
 

@@ -60,7 +60,7 @@ class Stiefel(sp.Parametrization):
     optimizer leaves the set.
     """
 
-    def constrain(self, W: Tensor) -> Tensor:
+    def reference(self, W: Tensor) -> Tensor:
         """Return W, in memory of its own like every constrained weight."""
         return W.clone()
 

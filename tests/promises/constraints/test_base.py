@@ -405,3 +405,28 @@ def test_a_real_weight_that_becomes_complex_is_the_same_or_still_in_its_set(case
     assert violation.max().item() <= tolerance(torch.float64, shape[-1]) * max(1.0, W.abs().max().item())
     if torch.complex128 not in case.dtypes:
         assert not bool(W.imag.any())
+
+
+def test_a_new_reference_beside_an_inherited_evaluation_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"(?s)expected evaluate.*got.*evaluate = spectral_param.Param"):
+
+        class Doubled(sp.ScaledCayley):
+            def reference(self, T):
+                return 2 * super().reference(T)
+
+
+def test_the_remedy_for_a_new_reference_works() -> None:
+    class Doubled(sp.ScaledCayley):
+        evaluate = sp.Parametrization.evaluate
+
+        def reference(self, T):
+            return 2 * super().reference(T)
+
+    class Tripled(Doubled):  # What is inherited differentiates the reference, whichever it is.
+        def reference(self, T):
+            return 1.5 * super().reference(T)
+
+    for make, size in ((Doubled, 2.0), (Tripled, 3.0)):
+        module = torch.nn.Linear(4, 4)
+        torch.nn.utils.parametrize.register_parametrization(module, "weight", make(), unsafe=True)
+        assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(size)

@@ -234,3 +234,14 @@ def test_a_huge_matrix_of_a_batch_leaves_the_others_as_they_are(dtype, recwarn) 
     torch.testing.assert_close(W[[0, 1, 3]], alone[[0, 1, 3]], rtol=0, atol=atol)
     torch.testing.assert_close(W.mT @ W, torch.eye(32, dtype=dtype).expand(4, -1, -1), rtol=0, atol=atol)
     assert not recwarn.list
+
+
+def test_an_input_that_is_written_to_before_the_backward_pass_raises() -> None:
+    """As torch's own operations, instead of a wrong gradient."""
+    A = torch.randn(5, 5, dtype=torch.float64).triu(1).requires_grad_()
+    B = A - A.mT
+    W = sp.functional.scaled_cayley(B, torch.ones(5, dtype=torch.float64))
+    with torch.no_grad():
+        B.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        W.sum().backward()

@@ -12,6 +12,7 @@ import torch
 
 import spectral_param as sp
 from spectral_param._eigen import dense
+from spectral_param._map import Recorded
 from spectral_param._parametrizations import memory
 from spectral_param.testing import holder, originals
 from tests.promises.cases import CASES
@@ -106,25 +107,12 @@ def test_a_read_costs_the_same_however_many_weights_are_in_use() -> None:
     assert length_of_a_read(layer) <= few + 500  # Less than an instruction for each weight in use.
 
 
-@pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
-def test_a_graph_that_was_gone_through_ends_with_the_next_evaluation(make) -> None:
-    """Although the user still has the loss, as in most loops."""
-    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make())
-    memory = layer.parametrizations.weight[0]._memory
-    losses, graphs = [], []
-    for _ in range(3):
-        for original in layer.parametrizations.weight.parameters(recurse=False):
-            original.data.add_(0.01)
-        losses.append(layer.weight.sum() + layer.weight[0].sum())
-        graphs.append(memory.shared().through)
-        if len(losses) == 2:
-            losses[0].backward()
-    assert [each.graph is None for each in graphs] == [False, False, False]
-    losses[2].backward()
-    for original in layer.parametrizations.weight.parameters(recurse=False):
-        original.data.add_(0.01)
-    layer.weight  # noqa: B018
-    assert [each.graph is None for each in graphs] == [False, False, True]
+def pull_back_of(link):
+    """Return how the node that all reads share pulls back."""
+    W = link._memory.shared().weight
+    while not hasattr(W, "pull_back"):  # A change of the layout may follow the node.
+        W = getattr(W, "grad_fn", None) or W.next_functions[0][0]
+    return W.pull_back
 
 
 @pytest.mark.parametrize("make", [sp.SchurForm, sp.SkewExponential])
@@ -134,17 +122,29 @@ def test_the_graph_of_one_read_ends_with_its_backward_pass(make) -> None:
     for original in layer.parametrizations.weight.parameters(recurse=False):
         original.data.add_(0.01)
     loss = layer.weight.sum()
-    through = layer.parametrizations.weight[0]._memory.shared().through
-    assert through.graph is not None
+    pull_back = pull_back_of(layer.parametrizations.weight[0])
+    assert pull_back.graph is not None
     loss.backward()
-    assert through.graph is None
+    assert pull_back.graph is None
+
+
+@pytest.mark.parametrize("make", [sp.SkewExponential, sp.Householder])
+def test_a_frozen_weight_keeps_no_graph(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make()).requires_grad_(False)
+    recorded = []
+    constraint = layer.parametrizations.weight[0]
+    evaluate = constraint.evaluate
+    constraint.evaluate = lambda *values: recorded.append(evaluate(*values)) or recorded[-1]
+    layer.parametrizations.weight.original.data.add_(0.01)
+    layer(torch.randn(2, 6))
+    assert [each.pull_back.graph for each in recorded] == [None]
 
 
 @pytest.mark.parametrize("make", [sp.SpectralNorm, sp.SpectralRadiusNorm])
 def test_a_weight_whose_bound_is_not_reached_needs_no_graph(make) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", make(100.0, mode="at_most"))
     W = layer.weight
-    assert layer.parametrizations.weight[0]._memory.shared().through is None
+    assert not isinstance(pull_back_of(layer.parametrizations.weight[0]), Recorded)
     G = torch.randn_like(W)
     W.backward(G)
     assert torch.equal(layer.parametrizations.weight.original.grad, G)
@@ -154,14 +154,14 @@ def test_a_wide_weight_is_one_node() -> None:
     layer = sp.constrain(torch.nn.Linear(9, 6), "weight", sp.SpectralNorm(0.1))
     W = layer.weight
     assert W.requires_grad
-    assert layer.parametrizations.weight[0]._memory.shared().through is None
+    assert not isinstance(pull_back_of(layer.parametrizations.weight[0]), Recorded)
 
 
 def test_the_recurrent_matrix_of_enrnn_is_one_node() -> None:
     (cell,) = sp.nn.ENRNN(6, 4, 3).cells
     W = cell.weight_hh
     assert W.requires_grad
-    assert cell.parametrizations.weight_hh[0]._memory.shared().through is None
+    assert not isinstance(pull_back_of(cell.parametrizations.weight_hh[0]), Recorded)
 
 
 def tensors_of(x):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param._node import matmul
+from spectral_param._map import matmul
 from tests.properties import DOUBLE
 
 

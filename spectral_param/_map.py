@@ -1,0 +1,199 @@
+"""A differentiable map: its value, how to pull a gradient back, and the same function by torch's operations.
+
+Fast code runs on plain tensors alone and returns a :class:`Map`, which becomes one node of autograd's graph.
+What records a graph and transforms of torch.func see the map's ``reference`` instead. Decided here, once:
+when values may be looked at, the precision of a backward pass, and derivatives of higher order, which are
+those of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import full_precision, is_plain, is_wrapped, precise
+
+# The gradients of the inputs for that of the value; None for those that are not needed.
+PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
+
+
+class Map(NamedTuple):
+    """A function at one point.
+
+    The pull-back and the reference have captured all that they need. So what changes later, as a bound or a
+    buffer, does not reach a backward pass. They hold no tensor of the user's graph, because a read is
+    remembered with them.
+
+    Attributes:
+        value: A tensor without a graph that nobody else writes to.
+        pull_back: Returns the gradients. It is called without grad mode, and in full precision.
+        reference: The same function by torch's operations, for derivatives of higher order.
+        is_private: Whether nobody else may write to the inputs. The node then keeps them itself, and higher
+            derivatives exist after autograd has freed the graph.
+    """
+
+    value: Tensor
+    pull_back: PullBack
+    reference: Callable[..., Tensor]
+    is_private: bool = False
+
+
+class _Node(torch.autograd.Function):
+    """(map, *inputs) -> the value of the map.
+
+    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
+    decomposition of an 8 x 8 matrix.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, the: Map, *inputs: Tensor) -> Tensor:
+        ctx.pull_back, ctx.reference = the.pull_back, the.reference
+        ctx.kept = inputs if the.is_private else None
+        if not the.is_private:
+            ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        # What is returned gets a graph, which a remembered map must not hold.
+        return the.value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
+        if G is None:  # Nothing depends on the value that a gradient is asked for.
+            return (None,) * len(ctx.needs_input_grad)
+        needed = ctx.needs_input_grad[1:]
+        # PyTorch raises here if an input has been written to since; the pull-back would not notice.
+        inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept
+        recorded = torch.is_grad_enabled() or is_wrapped(G)  # By vmap, which maps torch's operations alone.
+        with precise(G):
+            if recorded:
+                return None, *differentiated(ctx.reference, inputs, [G], needed)
+            return None, *ctx.pull_back(G, needed)
+
+
+# torch's own method first looks in the arguments for tensors that a transform of torch.func has left behind,
+# which takes as long as copying a small matrix. An ordinary tensor is none.
+attach: Callable[..., Tensor] = super(torch.autograd.Function, _Node).apply
+
+
+def apply(evaluate: Callable[..., Map], reference: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return a function of tensors: one node where values may be looked at, else the reference."""
+    if not is_plain(*inputs):
+        return reference(*inputs)
+    return attach(evaluate(*(t.detach() for t in inputs)), *inputs)
+
+
+class Recorded:
+    """The pull-back through autograd's graph of a function, or through that of its reference later.
+
+    The graph is used once. A second backward pass evaluates the reference again.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[..., Tensor],
+        values: tuple[Tensor, ...],
+        graph: tuple[Tensor, list[Tensor]] | None = None,
+    ) -> None:
+        self.reference, self.values = reference, values
+        self.graph = graph  # The result, and the leaves that it was computed from.
+
+    def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
+        graph, self.graph = self.graph, None
+        if graph is None:
+            return differentiated(self.reference, self.values, [G], needed)
+        W, leaves = graph
+        wanted = [t for t, is_needed in zip(leaves, needed, strict=True) if is_needed]
+        grads = iter(torch.autograd.grad(W, wanted, G, allow_unused=True))
+        return tuple(next(grads) if is_needed else None for is_needed in needed)
+
+
+def recorded(
+    function: Callable[..., Tensor], *values: Tensor, reference: Callable[..., Tensor] | None = None
+) -> Map:
+    """Return the map of a function whose gradient is autograd's.
+
+    Args:
+        function: Its operations are recorded, if grad mode is on.
+        values: Plain tensors without a graph.
+        reference: For derivatives of higher order, if it is another function.
+    """
+    reference = function if reference is None else reference
+    if not torch.is_grad_enabled():
+        return Map(function(*values), Recorded(reference, values), reference)
+    leaves = [t.detach().requires_grad_() for t in values]
+    W = function(*leaves)
+    graph = (W, leaves) if W.requires_grad else None
+    return Map(W.detach(), Recorded(reference, values, graph), reference)
+
+
+def unchanged(T: Tensor) -> Map:
+    """Return the identity."""
+    return Map(T, lambda G, _: (G,), Tensor.clone)
+
+
+def where(chosen: Tensor, the: Map, T: Tensor) -> Map:
+    """Return a map of T where ``chosen``, which is constant, and T elsewhere."""
+
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
+        (g,) = the.pull_back(G, needed)
+        assert g is not None
+        return (torch.where(chosen, g, G),)
+
+    def reference(T: Tensor) -> Tensor:
+        return torch.where(chosen, the.reference(T), T)
+
+    return Map(torch.where(chosen, the.value, T), pull_back, reference)
+
+
+def differentiated(
+    function: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: Sequence[Any],
+    grads: Sequence[Tensor | None],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a function of ``inputs``, for the gradients ``grads`` of its results.
+
+    For the backward pass of an autograd Function: the function is evaluated again, with a graph of the
+    gradients if grad mode is on. A gradient that is not ``needed`` is None.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases, so that autograd.grad finds only the paths through this call: the inputs may depend on each
+        # other.
+        aliases: list[Any] = [
+            None if t is None else t.view_as(t) if create_graph else t.detach().requires_grad_(wanted)
+            for t, wanted in zip(inputs, needed, strict=True)
+        ]
+        results = function(*aliases)
+    results = (results,) if isinstance(results, Tensor) else results
+    used = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+    if not used:  # Nothing depends on what is needed.
+        return (None,) * len(needed)
+    found = iter(
+        torch.autograd.grad(
+            [result for result, _ in used],
+            [t for t, wanted in zip(aliases, needed, strict=True) if wanted],
+            [g for _, g in used],
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    )
+    return tuple(next(found) if wanted else None for wanted in needed)
+
+
+@full_precision
+def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (..., k, m)
+    """Return AX, with derivatives, in the precision of its factors whatever autocast says."""
+    if not (torch.is_grad_enabled() and (A.requires_grad or X.requires_grad)):
+        return A @ X
+    batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])
+    return apply(_product, torch.matmul, A.expand(*batch, *A.shape[-2:]), X.expand(*batch, *X.shape[-2:]))
+
+
+def _product(A: Tensor, X: Tensor) -> Map:
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        return G @ X.mH if needed[0] else None, A.mH @ G if needed[1] else None
+
+    return Map(A @ X, pull_back, torch.matmul)
