@@ -1,17 +1,18 @@
 """A plain weight that is put back into its set after each step of its optimizer.
 
-The module keeps a record of its constraints, an attribute beside its parameters: it is copied and pickled with
-the module, and no ``state_dict`` has it. The optimizer gets one hook for all of its weights, which looks at the
-record: a weight whose constraint is removed there is let go.
+The module keeps a record of its constraints, an attribute beside its parameters: it is copied and pickled
+with the module, and no ``state_dict`` has it. The optimizer gets one hook for all of its weights, which looks
+at the record: a weight whose constraint is removed there is let go.
 
-A hook runs on steps that changed nothing, as those that a GradScaler skips inside a fused optimizer, and twice
-for an optimizer that steps twice. That does no harm: a member keeps its bits. (The version counter of a parameter
-does not tell: fused optimizers leave it alone.)
+A hook runs on steps that changed nothing, as those that a GradScaler skips inside a fused optimizer, and
+twice for an optimizer that steps twice. That does no harm: a member keeps its bits. (The version counter of a
+parameter does not tell: fused optimizers leave it alone.)
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 import weakref
 from collections import defaultdict
@@ -72,15 +73,16 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
     if not given or not all(isinstance(each, Optimizer) for each in given):
         wrong = next((each for each in given if not isinstance(each, Optimizer)), "none")
         raise ValueError(
-            f"optimizer: expected an optimizer of torch.optim or several, got {described(wrong)}. Construct it "
-            "from the model's parameters, then pass it here; of a wrapper pass the optimizer inside."
+            f"optimizer: expected an optimizer of torch.optim or several, got {described(wrong)}. "
+            "Construct it from the model's parameters, then pass it here; of a wrapper pass the optimizer "
+            "inside."
         )
     for each in given:
         if any(group.get("differentiable") for group in each.param_groups):
             raise ValueError(
                 "optimizer: expected one whose steps are not differentiated, got differentiable=True: the "
-                "projection would be missing in the graph. Leave out the optimizer, to hold the weight by its "
-                "map."
+                "projection would be missing in the graph. Leave out the optimizer, to hold the weight by "
+                "its map."
             )
     return list(dict.fromkeys(given))
 
@@ -121,8 +123,8 @@ def check_set(constraint: Parametrization, weight: Tensor) -> None:
                 trial.right_inverse(nn.Parameter(whole(weight).detach().clone()))
                 number = f" {bound}={readable(getattr(trial, bound))}, what the weight has now,"
             raise ValueError(
-                f"{bound}: expected a number with an optimizer, got 'present', which the checkpoint of a plain "
-                f"weight cannot save. Pass{number or ' a number'} and pass it again when you resume."
+                f"{bound}: expected a number with an optimizer, got 'present', which the checkpoint of a "
+                f"plain weight cannot save. Pass{number or ' a number'} and pass it again when you resume."
             )
 
 
@@ -139,6 +141,20 @@ def begin(constraint: Parametrization, weight: Tensor) -> None:
     constraint._layout = constraint._layout_of(W)
     constraint._become_like(W)
     constraint._shape = W.shape
+
+
+@full_precision
+def _distance(W: Tensor, constraint: Parametrization) -> Tensor:
+    trial = copy.deepcopy(constraint)
+    X = at_least_float32(trial._layout_of(W).split(W))
+    return held.distance(trial, X.clone(), torch.finfo(W.dtype).eps)
+
+
+@torch.no_grad()
+def distance(constraint: Parametrization, weight: Tensor) -> float:
+    """Return how far a weight is outside the set of a constraint; NaN if it is not finite."""
+    W = whole(weight).detach()
+    return float(_distance(W, constraint)) if bool(W.isfinite().all()) else math.nan
 
 
 @torch.no_grad()
@@ -167,10 +183,10 @@ class _Entry:
         weight, known = owner._parameters.get(self.name), self._weight()
         if weight is None or weight is not known:
             raise ValueError(
-                f"{self._full}: expected the parameter that was constrained, got another one in its place, as "
-                "load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. The "
-                "optimizer does not train it. Construct the optimizer anew, and call spectral_param.constrain "
-                "again, with optimizer=."
+                f"{self._full}: expected the parameter that was constrained, got another one in its place, "
+                "as load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. "
+                "The optimizer does not train it. Construct the optimizer anew, and call "
+                "spectral_param.constrain again, with optimizer=."
             )
         return weight
 
@@ -194,7 +210,7 @@ class _Hook:
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Put all weights back."""

@@ -90,8 +90,8 @@ def constrain(
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
-        optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors in
-            each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
+        optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
+            in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
             and after each step of the one optimizer that has it; see below.
 
     Returns:
@@ -262,8 +262,8 @@ def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
     if weight is None:
         got = "a parametrization" if is_parametrized(owner, name) else "a buffer"
         raise ValueError(
-            f"{kind}: expected a parameter with an optimizer, got {name!r}, which is {got}. {remedy}, or call "
-            "spectral_param.remove before."
+            f"{kind}: expected a parameter with an optimizer, got {name!r}, which is {got}. {remedy}, "
+            "or call spectral_param.remove before."
         )
     if has_no_values(weight):
         raise ValueError(
@@ -277,8 +277,8 @@ def _check_not_held(owner: nn.Module, name: str) -> None:
     weight = owner._parameters.get(name)
     if name in _after_step.held_by(owner) and weight is not None and _after_step.is_watched(weight):
         raise ValueError(
-            f"{type(owner).__name__}: expected a weight without a constraint, got {name!r}, which an optimizer "
-            "puts back after each step. Call spectral_param.remove before."
+            f"{type(owner).__name__}: expected a weight without a constraint, got {name!r}, which an "
+            "optimizer puts back after each step. Call spectral_param.remove before."
         )
 
 

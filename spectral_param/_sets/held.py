@@ -1,8 +1,9 @@
 """How a plain weight is put back into the set of a constraint.
 
 Matrices with orthonormal columns share one set, whatever map of theirs is asked for. A norm, a radius, an
-abscissa: the map of the constraint takes a weight itself, and what it follows from step to step belongs to this
-weight alone. So what comes out depends on the steps alone: processes with equal weights keep equal weights.
+abscissa: the map of the constraint takes a weight itself, and what it follows from step to step belongs to
+this weight alone. So what comes out depends on the steps alone: processes with equal weights keep equal
+weights.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations import (
@@ -69,8 +71,8 @@ def refusal(constraint: Any) -> str | None:
         return None
     return (
         "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
-        f"{kind}, which trains what proves it. Leave out the optimizer, to hold the weight by its map, or take "
-        "SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for orthonormal columns."
+        f"{kind}, which trains what proves it. Leave out the optimizer, to hold the weight by its map, or "
+        "take SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for orthonormal columns."
     )
 
 
@@ -103,8 +105,7 @@ def orthonormal_near(X: Tensor, eps: float) -> Tensor:
 
 def value_of(constraint: Any, *originals: Tensor) -> Tensor:
     """Return the matrices of originals, by the fast path."""
-    found = constraint.find(*originals)
-    value: Tensor = constraint.constrain(*originals, **({} if found is None else {"found": found}))
+    value: Tensor = constraint.evaluate(*originals).value
     return value
 
 
@@ -153,3 +154,67 @@ def _block_by_block(constraint: BlockTriangular, X: Tensor, eps: float) -> Tenso
         own = X[..., part, part].clone()
         Y[..., part, part] = own if isinstance(block, torch.nn.Identity) else put_back(block, own, eps)
     return Y
+
+
+def distance(constraint: Any, X: Tensor, eps: float) -> Tensor:  # (..., m, n) -> ()
+    """Return how far matrices are outside the set, the largest one of a batch; 0 for members.
+
+    For orthonormal columns ‖XᴴX - I‖ in the Frobenius norm, else the excess of a norm, radius, abscissa or
+    singular value, or the largest wrong entry of a pattern.
+
+    Args:
+        constraint: A copy that the caller does not keep.
+        X: Matrices in single or double precision.
+        eps: Relative rounding error of the entries.
+
+    Raises:
+        InManifoldError: If the set has no such measure, and X is outside.
+    """
+    if is_orthonormal(constraint):
+        size, resolution = orthonormal.outside(X, eps)
+        return torch.where(size <= resolution, 0, size).amax()
+    if isinstance(constraint, BlockTriangular):
+        return _distance_of_blocks(constraint, X, eps)
+    if isinstance(constraint, SignPattern):
+        return (X - constraint.unconstrain(X, eps=eps, project=True)).abs().amax()
+    if isinstance(constraint, SingularValues):
+        excess = (torch.linalg.svdvals(X) - constraint.center).abs() - constraint.margin
+        limit = _ROUNDINGS * eps * X.shape[-1] ** 0.5 * (constraint.center + constraint.margin)
+        return torch.where(excess <= limit, 0, excess).amax()
+    try:
+        constraint.unconstrain(X, eps=eps, project=False)
+    except InManifoldError:
+        if isinstance(constraint, _MEASURED):
+            return _excess(constraint, X)
+        raise
+    return X.real.new_zeros(())
+
+
+def _excess(constraint: Any, X: Tensor) -> Tensor:
+    """Return by how much the norm, radius or abscissa differs from the bound, or exceeds it."""
+    if isinstance(constraint, SpectralNorm):
+        size = constraint._bound_of(X)
+    elif isinstance(constraint, SpectralRadiusNorm):
+        size = dominant_eigentriple(constraint._measured(X)).eigenvalue.abs()
+    else:
+        size = dominant_eigentriple(X, "real").eigenvalue.real
+    excess = size - constraint._bound_for(X, size)
+    return (excess.abs() if constraint.mode == "equal" else excess.clamp(min=0)).amax()
+
+
+def _distance_of_blocks(constraint: BlockTriangular, X: Tensor, eps: float) -> Tensor:
+    """Return the largest distance of a block, or the largest entry where zeros have to be."""
+    Y, start = X.clone(), 0
+    found = []
+    for i, size in enumerate(constraint.sizes):
+        block: Any = constraint.blocks[i]
+        part = slice(start, start + size)
+        if isinstance(block, Parametrization):
+            found.append(distance(block, X[..., part, part].clone(), eps))
+        Y[..., part, part] = 0
+        for j in range(len(constraint.sizes)):
+            if (i, j) in constraint.coupling:
+                before = sum(constraint.sizes[:j])
+                Y[..., part, before : before + constraint.sizes[j]] = 0
+        start += size
+    return torch.stack([Y.abs().amax(), *found]).amax()
