@@ -36,6 +36,7 @@ bench: $(VENV)/.test  ## time the library beside its peers and write the numbers
 	$(BIN)/python -m benchmarks.device
 	$(BIN)/python -m benchmarks.dynamics
 	$(BIN)/python -m benchmarks.dynamics_forecasts
+	$(BIN)/python -m benchmarks.dynamics_choice
 	$(BIN)/python -m benchmarks.states
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting

@@ -10,7 +10,12 @@
 
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain, remove
+<<<<<<< HEAD
 from spectral_param._model import constraints, num_free_parameters, param_groups, penalty, rebase, violation
+=======
+from spectral_param._map import Map
+from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
+>>>>>>> main
 from spectral_param._parametrizations import (
     BlockTriangular,
     BoundedGain,
@@ -38,6 +43,7 @@ __all__ = [
     "Givens",
     "Householder",
     "LyapunovForm",
+    "Map",
     "Parametrization",
     "ScaledCayley",
     "SchurForm",

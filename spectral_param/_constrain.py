@@ -611,7 +611,8 @@ def _check_padding(owner: Any) -> None:
         raise ValueError(
             f"{kind}: expected padding_mode 'zeros' or 'circular' for SpectralNorm, got {mode!r}, which "
             "repeats pixels, so that the norm of the layer is larger than that of its kernel, by a factor "
-            "that depends on the size of the image. Pad with zeros."
+            "that depends on the size of the image. Take 'zeros' or 'circular', for "
+            "which the bound holds."
         )
     if repeats_results(owner):
         raise ValueError(

@@ -91,7 +91,11 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Return whether the values may be looked at; see :func:`plain`."""
+    """Return whether the values may be looked at; see :func:`plain`.
+
+    It is asked where a choice is made: by a read (``Parametrization.forward``), by ``_map.apply``, where a
+    recurrence chooses its path, where a tangent is large, and where an argument is checked to be skew.
+    """
     return plain(*tensors) is not None
 
 

@@ -85,24 +85,24 @@ def apply(evaluate: Callable[..., Map], reference: Callable[..., Tensor], *input
 
 
 class Recorded:
-    """The pull-back through autograd's graph of a function, or through that of its reference later.
+    """The pull-back through autograd's graph of a function.
 
-    The graph is used once. A second backward pass evaluates the reference again.
+    The graph is used once. A second backward pass evaluates the function again.
     """
 
     def __init__(
         self,
-        reference: Callable[..., Tensor],
+        function: Callable[..., Tensor],
         values: tuple[Tensor, ...],
         graph: tuple[Tensor, list[Tensor]] | None = None,
     ) -> None:
-        self.reference, self.values = reference, values
+        self.function, self.values = function, values
         self.graph = graph  # The result, and the leaves that it was computed from.
 
     def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
         graph, self.graph = self.graph, None
         if graph is None:
-            return differentiated(self.reference, self.values, [G], needed)
+            return differentiated(self.function, self.values, [G], needed)
         W, leaves = graph
         wanted = [t for t, is_needed in zip(leaves, needed, strict=True) if is_needed]
         grads = iter(torch.autograd.grad(W, wanted, G, allow_unused=True))
@@ -121,11 +121,11 @@ def recorded(
     """
     reference = function if reference is None else reference
     if not torch.is_grad_enabled():
-        return Map(function(*values), Recorded(reference, values), reference)
+        return Map(function(*values), Recorded(function, values), reference)
     leaves = [t.detach().requires_grad_() for t in values]
     W = function(*leaves)
     graph = (W, leaves) if W.requires_grad else None
-    return Map(W.detach(), Recorded(reference, values, graph), reference)
+    return Map(W.detach(), Recorded(function, values, graph), reference)
 
 
 def unchanged(T: Tensor) -> Map:

@@ -1132,8 +1132,8 @@ FITS = (
     Fault(
         "shrinkage: the worst ridge is chosen",
         "spectral_param/dynamics/_selection/choose.py",
-        "best = int(np.argmin(errors))",
-        "best = int(np.argmax(errors))",
+        "return min(rows, key=lambda row: row.score)",
+        "return max(rows, key=lambda row: row.score)",
         promise("dynamics/test_horizon.py", "continuous"),
     ),
     Fault(
@@ -1180,9 +1180,9 @@ FITS = (
     ),
     Fault(
         "exact: a ridge is the least that is chosen from, also without noise",
-        "spectral_param/dynamics/_selection/choose.py",
-        "_RIDGES = np.array([0.0, 1e-14, 1e-12, 1e-10, *10.0 ** np.arange(-8, 3.5)])",
-        "_RIDGES = np.array([*10.0 ** np.arange(-8, 3.5)])",
+        "spectral_param/dynamics/_numbers.py",
+        "(0.0, 1e-12, 1e-8,",
+        "(1e-8,",
         promise("dynamics/test_choice.py", "without_noise"),
     ),
     Fault(
@@ -1223,7 +1223,7 @@ FITS = (
     Fault(
         "few-rows: with as few rows as states no ridge is asked for",
         "spectral_param/dynamics/_selection/choose.py",
-        "if errors[0] >= _EXACT and self.few:",
+        "if error[0] >= NUMBERS.exact and self.few:",
         "if False:",
         promise("dynamics/test_choice.py", "as_many_states"),
     ),
@@ -1235,13 +1235,6 @@ FITS = (
         promise("dynamics/test_states.py", "input_delays"),
     ),
     Fault(
-        "instruments: the rows themselves are their instruments, with their noise",
-        "spectral_param/dynamics/_selection/shrunk.py",
-        "side_by_side(Y, _LAGS)[:-2]",
-        "side_by_side(Y, _LAGS)[1:-1]",
-        promise("dynamics/test_choice.py", "both_kinds"),
-    ),
-    Fault(
         "season: one period ago is the row of the start",
         "spectral_param/dynamics/_intervals.py",
         "before = at + k + 1 - -(-(k + 1) // period) * period",
@@ -1250,9 +1243,9 @@ FITS = (
     ),
     Fault(
         "walk: any fit is taken that is a little better than no change",
-        "spectral_param/dynamics/_selection/choose.py",
-        "_HARDLY = 1.15",
-        "_HARDLY = 0.0",
+        "spectral_param/dynamics/_numbers.py",
+        "no_change: float = _number(0.87,",
+        "no_change: float = _number(1.5,",
         promise("dynamics/test_choice.py", "walk"),
     ),
     Fault(
@@ -1999,16 +1992,16 @@ DIAGONAL = (
     ),
     Fault(
         "subclasses: a module counts as what its class is derived from",
-        "spectral_param/analysis/_lipschitz.py",
+        "spectral_param/analysis/_network.py",
         "        if kind is nn.Sequential:",
         "        if isinstance(module, nn.Sequential):",
         promise("analysis/test_lipschitz.py", "refused"),
     ),
     Fault(
         "identity: a residual block has the constant of its function",
-        "spectral_param/analysis/_lipschitz.py",
-        "return (1 + function) *",
-        "return function *",
+        "spectral_param/analysis/_network.py",
+        "(1 + self.number(inner)) *",
+        "self.number(inner) *",
         promise("analysis/test_lipschitz.py", "residual"),
     ),
     Fault(
@@ -2021,16 +2014,66 @@ DIAGONAL = (
     Fault(
         "frequencies: the norm of a convolution is that on the grid of frequencies",
         "spectral_param/analysis/_layer_constants.py",
-        "return float(leader.bound.max()) * (1 + rounding)",
-        "return float(leader.pair.value.max()) * (1 + rounding)",
+        "return float(leader.bound.max()) * (1 + rounding) * repeats",
+        "return float(leader.pair.value.max()) * (1 + rounding) * repeats",
         promise("analysis/test_lipschitz.py", "every_frequency"),
     ),
     Fault(
         "margin: two logits move as one",
-        "spectral_param/analysis/_lipschitz.py",
-        "margin / (math.sqrt(2) * lipschitz)",
-        "margin / lipschitz",
+        "spectral_param/analysis/_certified_radius.py",
+        "math.sqrt(2) * constant)",
+        "constant)",
         promise("analysis/test_lipschitz.py", "radi"),
+    ),
+    Fault(
+        "quarter: the loss of a layer has half of its factor",
+        "spectral_param/analysis/_chain.py",
+        "lost = half.mT @ half",
+        "lost = half.mT @ half / 2",
+        promise("analysis/test_lipschitz_lmi.py", "no_pattern"),
+    ),
+    Fault(
+        "multiplier: Λ is negative",
+        "spectral_param/analysis/_chain.py",
+        "    if not (bool((weight > 0).all()) and most < math.inf):",
+        "    weight = -weight\n    if not most < math.inf:",
+        promise("analysis/test_lipschitz_lmi.py", "he_network"),
+    ),
+    Fault(
+        "proof: the last step has no margin, and is not proven",
+        "spectral_param/analysis/_chain.py",
+        "        square = least * (1 + extra)",
+        "        return math.sqrt(0.99 * least)\n        square = least * (1 + extra)",
+        promise("analysis/test_lipschitz_lmi.py", "one_are or are_one or whose_constant"),
+    ),
+    Fault(
+        "rows: a batch norm of another axis is merged with a Linear",
+        "spectral_param/analysis/_linear_maps.py",
+        "    if not (is_known(before) and is_known(after)):",
+        "    if kind is nn.BatchNorm1d:\n        before = after = (..., module.num_features)\n"
+        "    elif not (is_known(before) and is_known(after)):",
+        promise("analysis/test_lipschitz_lmi.py", "mixed_up"),
+    ),
+    Fault(
+        "runner-up: the radius of a pair is that of the two largest logits",
+        "spectral_param/analysis/_certified_radius.py",
+        "radius = _quotient(margin, constants).amin(dim=-1)",
+        "radius = (_quotient(margin, constants).gather(-1, margin.argmin(-1, keepdim=True)))[..., 0]",
+        promise("analysis/test_lipschitz_lmi.py", "nearer"),
+    ),
+    Fault(
+        "copies: a padding counts each pixel once",
+        "spectral_param/analysis/_repeats.py",
+        "    return math.sqrt(copies)",
+        "    return 1.0",
+        promise("analysis/test_repeats.py", "worst_size"),
+    ),
+    Fault(
+        "classes: LogSoftmax has the constant of two of them",
+        "spectral_param/analysis/_layer_constants.py",
+        "return math.sqrt((1, *shape)[module.dim])",
+        "return math.sqrt(2)",
+        promise("analysis/test_repeats.py", "log_softmax"),
     ),
 )
 

@@ -118,9 +118,9 @@ class Parametrization(nn.Module):
         does; then the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
 
         Returns:
-            A map that has captured all that its backward pass needs; see :class:`spectral_param._map.Map`.
+            A map that has captured all that its backward pass needs; see :class:`spectral_param.Map`.
         """
-        return recorded(self.reference, *values, reference=frozen(self).reference)
+        return recorded(frozen(self).reference, *values)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals that :meth:`reference` maps to W. They share no memory with W.

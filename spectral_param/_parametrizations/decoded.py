@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, is_plain
+from spectral_param._context import is_on_host
 from spectral_param._parametrizations.orthogonal import polar_factor
 
 _BASE = 256  # A digit is exact in bfloat16.
@@ -49,10 +49,8 @@ def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
 
 def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     """Return a copy of B if it is orthogonal to rounding, else an orthogonal matrix near B."""
-    if not (is_plain(B) and is_on_host(B)):
-        # A choice by values is impossible, or would wait for a device. With these signs, Q is B to rounding.
-        Q, R = torch.linalg.qr(B)
-        return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)
+    if not is_on_host(B):
+        return orthogonal_unseen(B)
     B = B.clone()  # First, so that a write from elsewhere does not change what has been judged.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, generator=torch.Generator().manual_seed(n))
@@ -61,3 +59,9 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
         return B
     return polar_factor(B.double()).to(B.dtype)
+
+
+def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
+    """Return the same without a look at values, which is impossible in a graph and waits for a device."""
+    Q, R = torch.linalg.qr(B)  # With these signs, Q is B to rounding.
+    return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

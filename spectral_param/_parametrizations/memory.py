@@ -217,7 +217,7 @@ def _evaluated(
         return W.clone(memory_format=torch.contiguous_format), None, None
     pull_back = known.pull_back
     if isinstance(pull_back, Recorded):  # Its graph ends with the reads.
-        pull_back = Recorded(known.reference, seen)
+        pull_back = Recorded(pull_back.function, seen)
     read = _Read(marks, values, seen, state, matrices, weight, pull_back, known.reference)
     if not W.requires_grad:
         return W, read, None

@@ -13,7 +13,7 @@ from spectral_param import init
 from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
-from spectral_param._parametrizations.decoded import orthogonal
+from spectral_param._parametrizations.decoded import orthogonal, orthogonal_unseen
 from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
 from spectral_param.functional._checks import check_finite, check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
@@ -66,14 +66,16 @@ class SkewExponential(Parametrization):
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return the exponential of T at the base."""
-        return _at(self._exact_base(as_real(T)), T)
+        base = self._base_like(T)
+        return _at(base if base is None else orthogonal_unseen(base), T)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return the same by autograd, at the base as it is now."""
-        return recorded(functools.partial(_at, self._exact_base(as_real(T))), T)
+        base = self._base_like(T)
+        return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
-    def _exact_base(self, like: Tensor) -> Tensor | None:
-        return None if self.base is None else orthogonal(as_real(self.base).to(like.device, like.dtype))
+    def _base_like(self, T: Tensor) -> Tensor | None:
+        return None if self.base is None else as_real(self.base).to(T.device, T.real.dtype)
 
     def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
         """Return T = 0, and make W the base."""

@@ -5,15 +5,17 @@ draw the results of the others. They need matplotlib (the extra ``plot``) and ra
 it. Wrong input raises a :class:`ValueError`, which says what to pass.
 """
 
+from spectral_param.analysis._certified_radius import certified_radius
 from spectral_param.analysis._displacement import displacement
 from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
 from spectral_param.analysis._h_infinity import h_infinity
-from spectral_param.analysis._lipschitz import certified_radius, lipschitz
+from spectral_param.analysis._lipschitz import lipschitz
 from spectral_param.analysis._lyapunov import lyapunov_certificate
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis._plot import (
     plot_angles,
+    plot_choice,
     plot_eigenvalues,
     plot_fisher_memory,
     plot_gradient_norm_bounds,
@@ -64,6 +66,7 @@ __all__ = [
     "lyapunov_certificate",
     "orthogonality_error",
     "plot_angles",
+    "plot_choice",
     "plot_eigenvalues",
     "plot_fisher_memory",
     "plot_gradient_norm_bounds",

@@ -2,10 +2,14 @@ r"""Lipschitz constants of layers in the 2-norm, each proven for every input.
 
 Activations
 -----------
-A function of each entry has the constant sup |φ'|. For GELU that is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 +
-1/(e√π), for SiLU, Mish and the approximation of GELU by tanh the slope where the second derivative is 0; each
-is rounded up. The Jacobian of softmax, diag(p) - ppᵀ, is the covariance of a variable with the values x_i:
-for ‖x‖ = 1 at most (max x_i - min x_i)²/4 ≤ 1/2.
+A function of each entry has the constant sup |φ'|, see :mod:`spectral_param.analysis._slopes`. The
+Jacobian of
+softmax, diag(p) - ppᵀ, is the covariance of a variable with the values x_i: for ‖x‖ = 1 at most (max x_i
+- min
+x_i)²/4 ≤ 1/2. That of the logarithm of softmax, I - 1pᵀ, is a projector, as its square shows, and has
+the norm
+of its complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. As ‖p‖ < 1 comes near 1 where one class prevails, √n is the
+constant. A sorted pair is a permutation of the pair that changes where both are equal, so MaxMin has 1.
 
 Pooling
 -------
@@ -22,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectral_param._constrain import repeats_results, strides_of
@@ -30,52 +34,49 @@ from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._matrices import to_double
 from spectral_param.analysis._h_infinity import h_infinity
+from spectral_param.analysis._repeats import Shape, is_known, padded, padding_constant, upsampled
+from spectral_param.analysis._slopes import ACTIVATIONS, UnknownConstantError, check_weight, slopes
 from spectral_param.functional._proven_norm import norm_bound
+from spectral_param.nn._max_min import MaxMin
 from spectral_param.nn._modrelu import ModReLU
 from spectral_param.nn._state_space import StateSpace, StateSpaceCell
 
-# The largest slopes, rounded up.
-GELU, GELU_TANH = 1.1289041451851549, 1.1289930686587719
-SILU, MISH = 1.0998393201288670, 1.0884981612517280
-SELU = 1.7580993408473769
 
-
-class UnknownConstantError(ValueError):
-    """No constant of a known layer is proven; the message is what was expected."""
-
-
-def constant(module: nn.Module) -> float | None:
+def constant(module: nn.Module, shape: Shape = None) -> float | None:
     """Return the constant of a layer, None for a class that is not known.
+
+    Args:
+        module: The layer.
+        shape: Of one of its inputs; None if it is not known.
 
     Raises:
         UnknownConstantError: If none is proven.
     """
-    found = _CONSTANTS.get(type_before_parametrizations(module))
+    kind = type_before_parametrizations(module)
+    found_slopes = slopes(module)
+    if found_slopes is not None:
+        return max(map(abs, found_slopes))
+    if kind in _BY_SHAPE:
+        return _BY_SHAPE[kind](module, shape)
+    found = _CONSTANTS.get(kind)
     return found(module) if callable(found) else found
 
 
 def _linear(module: Any) -> float:
     """Return a bound of the spectral norm of the weight, from above."""
     W = module.weight
-    _check_weight(W)
+    check_weight(W)
     return norm_bound(to_double(W.detach()).cpu().numpy())
 
 
-def _check_weight(W: Tensor) -> None:
-    if W.is_complex():
-        raise UnknownConstantError("a real weight")
-    if not bool(W.isfinite().all()):
-        raise UnknownConstantError("a weight of finite entries")
-
-
-def _convolution(module: Any) -> float:
+def _convolution(module: Any, shape: Shape) -> float:
     """Return the bound for images of every size; see :mod:`spectral_param._eigen.symbol`."""
-    if module.padding_mode not in ("zeros", "circular"):
-        raise UnknownConstantError("padding_mode 'zeros' or 'circular'")
-    if repeats_results(module):
-        raise UnknownConstantError("a circular padding of at most half of dilation * (kernel_size - 1)")
+    repeats = 1.0
+    if module.padding_mode not in ("zeros", "circular") or repeats_results(module):
+        # A padding of its own, and then a convolution without one.
+        repeats = padding_constant(module.padding_mode, padding_of(module), shape)
     W = module.weight.detach()
-    _check_weight(W)
+    check_weight(W)
     if not bool(W.any()):
         return 0.0
     kernels = to_double(W).unflatten(
@@ -84,7 +85,17 @@ def _convolution(module: Any) -> float:
     strides = strides_of(module)
     leader = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
-    return float(leader.bound.max()) * (1 + rounding)
+    return float(leader.bound.max()) * (1 + rounding) * repeats
+
+
+def padding_of(module: Any) -> tuple[int, ...]:
+    """Return the pixels before and after each axis of a convolution, the last axis first."""
+    if module.padding == "valid":
+        return (0,) * (2 * len(module.kernel_size))
+    if module.padding == "same":
+        reach = [d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]
+        return tuple(side for r in reversed(reach) for side in (r // 2, r - r // 2))
+    return tuple(side for each in reversed(module.padding) for side in (each, each))
 
 
 def _batch_norm(module: Any) -> float:
@@ -137,18 +148,6 @@ def _axes(module: Any, *values: Any) -> Any:
     return zip(*((value,) * axes if isinstance(value, int) else value for value in values), strict=True)
 
 
-def _softplus(module: Any) -> float:
-    if module.threshold < 20:
-        raise UnknownConstantError("a threshold of at least 20, below which softplus jumps")
-    return 1.0
-
-
-def _celu(module: Any) -> float:
-    if not module.alpha > 0:
-        raise UnknownConstantError("a positive alpha")
-    return 1.0
-
-
 def _modrelu(module: Any) -> float:
     if not bool((module.bias <= 0).all()):
         raise UnknownConstantError("biases of at most 0: with a positive one modReLU jumps")
@@ -167,26 +166,50 @@ def _state_space(module: Any) -> float:
     return result
 
 
-def _steepest(slope: float) -> float:
-    """Return the larger of the slopes 1 and this one."""
-    if not math.isfinite(slope):
-        raise UnknownConstantError("a finite slope")
-    return max(1.0, abs(slope))
+def _log_softmax(module: Any, shape: Shape) -> float:
+    """Return the root of the number of classes."""
+    if shape is not None and shape[-1] != -1 and module.dim == -1:
+        return math.sqrt(shape[-1])
+    if shape is None or module.dim is None or not is_known(shape):
+        raise UnknownConstantError(
+            "a number of classes, whose root is the constant. Pass input_shape=, or take dim=-1 after a "
+            "Linear"
+        )
+    if module.dim == 0 or not -len(shape) <= module.dim <= len(shape):
+        raise UnknownConstantError("a dim of the classes, not of the batch")
+    return math.sqrt((1, *shape)[module.dim])  # The batch comes first.
 
 
-def _prelu(module: Any) -> float:
-    _check_weight(module.weight)
-    return max(1.0, float(module.weight.detach().double().abs().max()))
+def _gated(module: Any) -> float:
+    raise UnknownConstantError(
+        "no GLU: it multiplies one half of its input by a function of the other, so that its slopes grow "
+        "with the "
+        "input, and it has no constant"
+    )
 
 
-_CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
-    nn.Linear: _linear,
+_BY_SHAPE: dict[type[nn.Module], Callable[[Any, Shape], float]] = {
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
     nn.Conv3d: _convolution,
     nn.ConvTranspose1d: _convolution,
     nn.ConvTranspose2d: _convolution,
     nn.ConvTranspose3d: _convolution,
+    nn.ReflectionPad1d: padded,
+    nn.ReflectionPad2d: padded,
+    nn.ReflectionPad3d: padded,
+    nn.ReplicationPad1d: padded,
+    nn.ReplicationPad2d: padded,
+    nn.ReplicationPad3d: padded,
+    nn.CircularPad1d: padded,
+    nn.CircularPad2d: padded,
+    nn.CircularPad3d: padded,
+    nn.Upsample: upsampled,
+    nn.UpsamplingNearest2d: upsampled,
+    nn.LogSoftmax: _log_softmax,
+}
+_CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
+    nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.BatchNorm3d: _batch_norm,
@@ -210,30 +233,22 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.Dropout2d: 1.0,
     nn.Dropout3d: 1.0,
     nn.AlphaDropout: 1.0,
-    nn.ReLU: 1.0,
-    nn.ReLU6: 1.0,
-    nn.LeakyReLU: lambda module: _steepest(module.negative_slope),
-    nn.PReLU: _prelu,
-    nn.ELU: lambda module: _steepest(module.alpha),
-    nn.CELU: _celu,
-    nn.SELU: SELU,
-    nn.GELU: lambda module: GELU if module.approximate == "none" else GELU_TANH,
-    nn.SiLU: SILU,
-    nn.Mish: MISH,
-    nn.Sigmoid: 0.25,
-    nn.LogSigmoid: 1.0,
-    nn.Hardsigmoid: 0.16666668,  # 1/6, rounded up from single precision, which kernels have.
-    nn.Tanh: 1.0,
-    nn.Hardtanh: 1.0,
-    nn.Hardswish: 1.5,
-    nn.Softplus: _softplus,
-    nn.Softsign: 1.0,
-    nn.Softshrink: 1.0,
-    nn.Tanhshrink: 1.0,
+    nn.ZeroPad1d: 1.0,
+    nn.ZeroPad2d: 1.0,
+    nn.ZeroPad3d: 1.0,
+    nn.ConstantPad1d: 1.0,
+    nn.ConstantPad2d: 1.0,
+    nn.ConstantPad3d: 1.0,
+    nn.PixelShuffle: 1.0,
+    nn.PixelUnshuffle: 1.0,
+    MaxMin: 1.0,
+    nn.GLU: _gated,
     nn.Softmax: 0.5,
     nn.Softmin: 0.5,
     nn.Softmax2d: 0.5,
     ModReLU: _modrelu,
     StateSpace: _state_space,
 }
-KNOWN = {"Sequential", "Residual", *(kind.__name__ for kind in _CONSTANTS)}
+KNOWN = {"Sequential", "Residual", *ACTIVATIONS, *(kind.__name__ for kind in (*_CONSTANTS, *_BY_SHAPE))} - {
+    "GLU"
+}

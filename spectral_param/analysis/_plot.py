@@ -326,6 +326,48 @@ def plot_modes(
     return ax
 
 
+def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
+    """Draw the errors of the candidates of a forecast on held-out rows, with their spread, by their horizon.
+
+    Args:
+        choice: ``choice_`` of a :class:`~spectral_param.dynamics.StableLinearModel` that was fitted with
+            ``horizon="cv"``.
+        ax: Axes to draw on; None, the default, makes new ones.
+        kwargs: Passed to ``Axes.errorbar``.
+
+    Returns:
+        The axes. Each point is a row of ``choice.table``; a ring is around the one that was taken.
+
+    Raises:
+        ValueError: If it is not such a choice.
+    """
+    table = getattr(choice, "table", None)
+    if not table:
+        raise ValueError(
+            'choice: expected choice_ of a StableLinearModel(horizon="cv") after fit, got '
+            f"{described(choice)}."
+        )
+    import numpy as np
+
+    ax = _axes(ax)
+    steps = [np.inf if horizon is None else horizon for horizon in table["horizon"]]
+    places = sorted(set(steps))
+    x = np.array([places.index(step) for step in steps], dtype=float)
+    known = np.isfinite(table["error"]) & np.isfinite(table["score"])
+    for offset, start in ((-0.1, "measured"), (0.1, "estimated")):
+        of = known & (table["start"] == start)
+        if of.any():
+            drawn = {"fmt": "o", "markersize": 4, "elinewidth": 1, "label": f"{start} starts", **kwargs}
+            ax.errorbar(x[of] + offset, table["error"][of], table["spread"][of], **drawn)
+            x[of] += offset
+    taken = int(np.argmin(table["score"]))
+    ax.scatter(x[taken], table["error"][taken], s=120, facecolors="none", edgecolors="black", label="taken")
+    ax.set_xticks(range(len(places)), [f"{step:.0f}" if step < np.inf else "all" for step in places])
+    ax.set(xlabel="horizon", ylabel="error on held-out rows")
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
 def _check_result(value: object, name: str, is_result: bool, call: str) -> None:
     """Raise unless a plot got a result of the analysis, which a weight is not."""
     if not is_result:

@@ -324,8 +324,7 @@ class StableLinearModel(Fitted):
         X, Y = coordinates.into(X), coordinates.into(Y)
         choice, ridge = None, self.ridge
         if self.horizon == "cv":
-            abscissa = bound_of(_NAME, "continuous", None, self.abscissa)
-            choice = choose_ridge(X, Y, U, abscissa, lambda *data: self._split(self._one_step(*data)))
+            choice = choose_ridge(X, Y, U, lambda *data: self._split(self._one_step(*data)))
             ridge = choice.ridge
         self._set(self._one_step(X, Y, U, ridge), coordinates, X, Y, U, X.std(axis=0), choice)
         self._set_held([], np.zeros(0), None)
@@ -350,13 +349,13 @@ class StableLinearModel(Fitted):
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            variants = [(parts, units)]
+            variants = {lags: (parts, units)}
             if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
                 lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
-                variants.append((lagged, Units.of(lagged, self.offset, common)))
+                variants[self.delays] = lagged, Units.of(lagged, self.offset, common)
             # Of the rows stacked for delays only the newest is forecast.
             found, choice, folds, of_folds = choose(
-                [of_units.parts(of, self.offset) for of, of_units in variants],
+                {rows: of_units.parts(of, self.offset) for rows, (of, of_units) in variants.items()},
                 lead,
                 bound_of(_NAME, "discrete", self.radius, None),
                 self._towards(units),
@@ -364,8 +363,8 @@ class StableLinearModel(Fitted):
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
                 self.verbose,
             )
-            if choice.lagged_inputs:
-                (parts, units), lags = variants[1], self.delays
+            lags = self.delays if choice.lagged_inputs else lags
+            parts, units = variants[lags]
             fit: StableFit | ForecastFit = restored(found, units, self.offset)
             models = [units.restored(*model) for model in of_folds]
         else:

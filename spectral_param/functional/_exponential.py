@@ -14,8 +14,8 @@ size, which is eight times the work; that of the products below is twice the wor
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision, is_on_host, is_plain, is_traced, is_wrapped
-from spectral_param._map import Map, attach
+from spectral_param._map import Map, apply, attach
 from spectral_param._matrices import Array, identity_like
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, with_arrays
@@ -134,11 +134,10 @@ def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
     return g_1 * _powers_of_two(-steps.halvings, G)
 
 
-def _ordinary(A: Tensor, skew: bool) -> tuple[Tensor, Tensor]:
-    """Return the exponentials of ordinary tensors, as one node of the graph, and the norms that decided."""
-    E, norm, steps = _scale_and_square(A.detach(), skew)
-    reference = functools.partial(_scale_and_square, skew=skew)
-    return attach(Map(E, lambda G, _: (_pull_back(steps, G),), lambda A: reference(A)[0]), A), norm
+def _evaluated(A: Tensor, skew: bool) -> tuple[Map, Tensor]:
+    """Return the exponentials of plain tensors, and the norms that decided."""
+    E, norm, steps = _scale_and_square(A, skew)
+    return Map(E, lambda G, _: (_pull_back(steps, G),), lambda A: _scale_and_square(A, skew)[0]), norm
 
 
 @with_arrays
@@ -172,7 +171,7 @@ def exponential(A: Tensor) -> Tensor:
         # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
-    return _ordinary(A, skew=False)[0] if is_plain(A) else _scale_and_square(A, skew=False)[0]
+    return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)
 
 
 # From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
@@ -192,18 +191,28 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
     rotations. The derivatives are those of :func:`exponential`, with an error proportional to the norm.
     """
-    if not is_plain(A):
-        return exponential(A)
-    E, norm = _ordinary(A, skew=True)
+    return apply(_evaluated_skew, exponential, A)
+
+
+def _evaluated_skew(A: Tensor) -> Map:
+    known, norm = _evaluated(A, skew=True)
     large = (norm > _LARGE) & norm.isfinite()
     if not bool(large.any()):
-        return E
+        return known
     large = large.to(A.device, non_blocking=True)
-    exact = _by_schur_form(torch.where(large, A.detach(), 0).double())
+    exact = _by_schur_form(torch.where(large, A, 0).double())
     # The basis of the form is orthogonal to some roundings only.
     exact = (1.5 * exact - 0.5 * exact @ (exact.mT @ exact)).to(A.dtype)
-    derivative = torch.where(E.isfinite(), E - E.detach(), 0)
-    return torch.where(large, exact + derivative, E)
+    lost = large & ~known.value.isfinite()  # Such entries have no derivative.
+
+    def pull_back(G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
+        return known.pull_back(G.masked_fill(lost, 0), needed)
+
+    def reference(A: Tensor) -> Tensor:
+        E = known.reference(A)
+        return torch.where(large, exact + torch.where(lost, 0, E - E.detach()), E)
+
+    return Map(torch.where(large, exact, known.value), pull_back, reference)
 
 
 @full_precision
@@ -231,17 +240,19 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     A = (C - C.mT) / 2
     B = T - base @ C
     size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
-    if m < 2 * n or (is_plain(T) and is_on_host(T) and not bool((size <= _LARGE).all())):
+    values = is_plain(T)
+    if m < 2 * n or (values and is_on_host(T) and not bool((size <= _LARGE).all())):
         return _rotated(base, A, B).to(dtype)
     s = torch.where(size > 1, size, 1)
     above = torch.cat([A, B.mT @ B / -s], dim=-1)
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
-    if is_plain(T) and not is_on_host(T):
+    if values and not is_on_host(T):
         # A device waits once, for the norm, which is at least the size of T.
-        E, norm = _ordinary(block, skew=False)
+        known, norm = _evaluated(block.detach(), skew=False)
         if not bool((norm <= _LARGE).all()):
             return _rotated(base, A, B).to(dtype)
+        E = attach(known, block)
     else:
         E = exponential(block)
     E = E[..., :n]

@@ -3,6 +3,7 @@
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
 from spectral_param.nn._goru import GORU, GORUCell
+from spectral_param.nn._max_min import MaxMin
 from spectral_param.nn._models import (
     ENRNN,
     EUNN,
@@ -31,6 +32,7 @@ __all__ = [
     "ContractingRNN",
     "ExpRNN",
     "GORUCell",
+    "MaxMin",
     "ModReLU",
     "Residual",
     "ScoRNN",

@@ -19,6 +19,7 @@ from benchmarks import (
     costs_table,
     dynamics,
     guarantees,
+    lipschitz,
     memory,
     networks,
     norms,
@@ -269,3 +270,17 @@ def test_registration_is_timed_on_copies() -> None:
     assert layer is seen[-1]
     assert len(set(map(id, [plain, *seen]))) == 5
     assert 0.002 <= seconds < 1
+
+
+def test_quick_run_of_lipschitz_numbers_resumes(monkeypatch, tmp_path) -> None:
+    output = tmp_path / "lipschitz.json"
+    monkeypatch.setattr(
+        lipschitz, "networks", lambda: {"slope 0": lipschitz.dense((64, 8, 10), torch.nn.ReLU())}
+    )
+    monkeypatch.setattr("sys.argv", ["benchmarks.lipschitz", "--quick", "--output", str(output)])
+    lipschitz.main()
+    before = json.loads(output.read_text())
+    for numbers in (*before["depth"].values(), *before["digits"].values()):
+        assert numbers["attack"] <= numbers["steps"] <= numbers["lmi"] <= numbers["norms"]
+    lipschitz.main()
+    assert json.loads(output.read_text()) == before

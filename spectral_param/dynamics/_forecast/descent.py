@@ -16,17 +16,13 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part, Units
 from spectral_param.dynamics._forecast.windows import Objective, operations, windows_of
 from spectral_param.dynamics._growth import ReachedBound
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import fit_stable, triangular_pairs
 from spectral_param.dynamics._one_step.schur import block_sizes, reordered
 
 Start = Literal["measured", "estimated"]
 Model = tuple[Array, Array]  # A, B
 
-# Horizons on the way from one step to a longer horizon; None stands for whole recordings.
-RUNGS: dict[str, tuple[int, ...]] = {"measured": (5, 12, 30), "estimated": (5, 12, 30, 75, 200, 500)}
-STEPS = 10  # on each of them; the next one continues
-LARGEST_COST = 1e10  # multiplications of a Gauss-Newton matrix; horizons between that cost more are left out
-LARGEST_SOLVE = 700  # unknowns; above, L-BFGS is cheaper than the solve with the Gauss-Newton matrix
 _TRIES = 12
 _GAIN = 1e-5
 
@@ -63,12 +59,16 @@ def rungs_below(horizon: int | None, start: str, parts: list[Part]) -> list[int]
     """Return the horizons on the way to this one that are worth their cost."""
     longest = max(len(U) for _, U in parts)
     n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    if n * (n + m) > LARGEST_SOLVE:
+    if n * (n + m) > NUMBERS.solve:
         return []
     goal = longest if horizon is None else min(horizon, longest)
-    return [
-        h for h in RUNGS[start] if h < goal and sum(map(operations, windows_of(parts, h))) <= LARGEST_COST
-    ]
+    below = [h for h in ladder_of(start) if h < goal]
+    return [h for h in below if sum(map(operations, windows_of(parts, h))) <= NUMBERS.cost]
+
+
+def ladder_of(start: str) -> tuple[int, ...]:
+    """Return the horizons on the way from one step to a longer horizon."""
+    return NUMBERS.measured if start == "measured" else NUMBERS.estimated
 
 
 def continued(
@@ -76,7 +76,7 @@ def continued(
 ) -> Model:
     """Return the model of the last of these horizons, each horizon from the model before."""
     for horizon in horizons:
-        model = descend(objective.over(parts, horizon), *model, STEPS, gain)
+        model = descend(objective.over(parts, horizon), *model, NUMBERS.steps, gain)
     return model
 
 
@@ -84,7 +84,7 @@ def climb(
     parts: list[Part],
     horizon: int | None,
     objective: Objective,
-    max_iter: int = 3 * STEPS,
+    max_iter: int = 30,
     initial: Model | None = None,
 ) -> ForecastFit:
     """Return the fit of this horizon, after fits of shorter ones unless there is a first model."""
@@ -159,7 +159,7 @@ def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: flo
     chart, Q = Chart.of(A, radius)
     point = _Point(objective, chart, Q, B)
     n, m = B.shape
-    if n * (n + m) > LARGEST_SOLVE:
+    if n * (n + m) > NUMBERS.solve:
         point = _lbfgs(point, 10 * iterations, gain)
     else:
 

@@ -9,14 +9,11 @@ import dataclasses
 import functools
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Part, Places, joined
-from spectral_param.dynamics._selection.shrunk import OneStep
-
-_LEAD = 50  # at most a quarter of the longest recording
-_STARTS = 100  # of forecasts in a recording, about
-
+from spectral_param.dynamics._numbers import NUMBERS
 
 # Folds -----------------------------------------------------------------------------------------------
 
@@ -36,25 +33,24 @@ class Fold:
         return sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
 
     @functools.cached_property
-    def data(self) -> OneStep:
-        """The products of the rows that are kept."""
-        return OneStep(self.kept)
+    def _forecasts(self) -> tuple[Array, Array, NDArray[np.intp], NDArray[np.intp]]:
+        """All rows that are held out, their inputs, and of each forecast the start and the rows behind it."""
+        begins, left, begin = [], [], 0
+        for Y, _ in self.held:
+            of_part = np.arange(0, len(Y) - 1, max(1, len(Y) // NUMBERS.starts))
+            begins.append(begin + of_part)
+            left.append(len(Y) - 1 - of_part)
+            begin += len(Y)
+        most = np.concatenate(left)
+        order = np.argsort(-most, kind="stable")  # so that those that go on are the first ones
+        return *joined(self.held), np.concatenate(begins)[order], most[order]
 
     def squares(self, A: Array, B: Array, lead: int, shown: slice) -> tuple[Array, Array]:
         """Return sums of squares for :func:`scores`: of models A ``(models, n, n)``, B ``(models, n, m)``.
 
         The columns ``shown`` are compared with those of the rows.
         """
-        rows, inputs = joined(self.held)
-        begins, left, begin = [], [], 0
-        for Y, _ in self.held:
-            of_part = np.arange(0, len(Y) - 1, max(1, len(Y) // _STARTS))
-            begins.append(begin + of_part)
-            left.append(len(Y) - 1 - of_part)
-            begin += len(Y)
-        most = np.concatenate(left)
-        order = np.argsort(-most, kind="stable")  # so that those that go on are the first ones
-        starts, most = np.concatenate(begins)[order], most[order]
+        rows, inputs, starts, most = self._forecasts
         error, total = np.zeros((len(A), lead)), np.zeros(lead)
         after, mean = rows[:, shown], self.mean[shown]
         some = max(1, 2 * len(rows) // len(starts))  # models at a time, for little memory
@@ -74,6 +70,23 @@ class Fold:
                     if not first:
                         total[k] = np.square(after[at + 1] - mean).sum()
         return error, total
+
+
+def errors(
+    folds: list[Fold], models: list[tuple[Array, Array]], lead: int, shown: slice
+) -> tuple[Array, Array]:
+    """Return the errors ``(models,)`` of stacks of models, a stack for each fold, and their spread.
+
+    The spread is the standard deviation of the errors of the folds, which is NaN where one is infinite.
+    """
+    found = [fold.squares(A, B, lead, shown) for fold, (A, B) in zip(folds, models, strict=True)]
+    weights = np.array([fold.weight for fold in folds])
+    both = (np.tensordot(weights, np.stack(of), 1) for of in zip(*found, strict=True))
+    of_folds = np.stack([scores(*of) for of in found])
+    with np.errstate(invalid="ignore"):
+        mean = np.average(of_folds, axis=0, weights=weights)
+        spread = np.sqrt(np.average(np.square(of_folds - mean), axis=0, weights=weights))
+    return scores(*both), spread
 
 
 def cut(recordings: list[Part], places: Places) -> list[Part]:
@@ -133,7 +146,7 @@ def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:
 
 def default_lead(longest: int) -> int:
     """Return the lead for recordings of at most so many rows."""
-    return min(_LEAD, max(1, longest // 4))
+    return min(NUMBERS.lead, max(1, longest // 4))
 
 
 def scores(error: Array, total: Array) -> Array:

@@ -9,17 +9,12 @@ import numpy as np
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._intervals import Block
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._selection.held import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import excited, largest_order, require
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
 from spectral_param.dynamics._states.refine import Problem
-
-SETTLING = 20  # rows, at most a quarter of a block, after which the filter knows the state
-_PATIENCE = 3  # orders without a better one, after which the search ends
-_CHANCE = 2.0  # of a sum of −log p: models that are equally good differ by about so much
-_MOST = 20  # states that are tried
-_SHORT = 8  # iterations of a fit of a fold
 
 
 def fit_states(
@@ -66,11 +61,11 @@ def order(
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    quick = options._replace(max_iter=min(options.max_iter, _SHORT))
+    quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short))
     some = folds(recordings, quick, lead)
     most = 0
     if len(some) > 1:
-        most = min(_MOST, *(largest_order(fold.kept) for _, fold in some))
+        most = min(NUMBERS.states, *(largest_order(fold.kept) for _, fold in some))
         if recordings[0][1].shape[1]:
             most = min(most, *(excited(fold.kept, most) for _, fold in some))
     if most < 1:
@@ -85,8 +80,8 @@ def order(
             found = [unlikely(problem.fit(n), *rows) for problem, fold in some for rows in fold.held]
             number = sum(map(len, found))
             errors[n] = float(np.concatenate(found).mean())
-            progress()
-            if n - min(errors, key=errors.__getitem__) >= _PATIENCE:
+            progress(1)
+            if n - min(errors, key=errors.__getitem__) >= NUMBERS.patience:
                 break
     least = min(errors.values())
     if not np.isfinite(least):
@@ -95,7 +90,7 @@ def order(
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."
         )
-    return min(n for n, error in errors.items() if number * (error - least) <= _CHANCE), errors
+    return min(n for n, error in errors.items() if number * (error - least) <= NUMBERS.chance), errors
 
 
 def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
@@ -112,7 +107,7 @@ def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
 
 def settling(rows: int) -> int:
     """Return the rows after which a forecast may begin."""
-    return min(SETTLING, rows // 4)
+    return min(NUMBERS.settling, rows // 4)
 
 
 def forecasts(some: list[tuple[Problem, Fold]], n: int, lead: int) -> list[Block]:

@@ -30,6 +30,12 @@ def modes():
     return sp.dynamics.StableLinearModel(delays=2, dt=0.1).fit(rows.double())
 
 
+def chosen():
+    t = torch.linspace(0, 20, 60, dtype=torch.float64)
+    rows = torch.stack([t.sin(), t.cos()], dim=1) + 0.1 * (45 * t[:, None]).cos()
+    return sp.dynamics.StableLinearModel(horizon="cv", lead=10).fit(rows).choice_
+
+
 W = 0.9 * torch.eye(4) + torch.diag(torch.ones(3), -1)
 CHAIN = torch.diag(torch.ones(3), -1)
 V = torch.eye(4)[0]
@@ -49,6 +55,7 @@ CASES = {
     "plot_transient_growth": lambda: (analysis.transient_growth(W, 20),),
 }
 CASES["plot_modes"] = lambda: (modes(),)
+CASES["plot_choice"] = lambda: (chosen(),)
 # What each of them leaves on the axes: lines, collections of points, images or bars.
 ARTISTS = ("lines", "collections", "images", "patches")
 
@@ -60,7 +67,8 @@ def close_figures():
 
 
 @pytest.mark.parametrize(
-    "name", sorted(CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds", "plot_modes"})
+    "name",
+    sorted(CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds", "plot_modes", "plot_choice"}),
 )
 def test_a_weight_in_place_of_the_result_is_refused(name) -> None:
     with pytest.raises(ValueError, match=r"expected what analysis\..*\) returns, got .* of shape \(4, 4\)"):
@@ -105,6 +113,16 @@ def test_values_and_labels_are_drawn() -> None:
 
     ax = analysis.plot_loss_gradient_norms(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     assert ax.lines[0].get_ydata().tolist() == [2, 3]
+
+
+def test_a_choice_is_drawn_with_a_ring_around_what_was_taken() -> None:
+    choice = chosen()
+    ax = analysis.plot_choice(choice)
+    (_, height), *others = ax.collections[-1].get_offsets().tolist()
+    assert not others
+    assert height == pytest.approx(choice.error)
+    with pytest.raises(ValueError, match="choice: expected"):
+        analysis.plot_choice(W)
 
 
 def test_heat_map_shows_tau_downwards_and_nothing_above_the_diagonal() -> None:

@@ -430,3 +430,34 @@ def test_the_remedy_for_a_new_reference_works() -> None:
         module = torch.nn.Linear(4, 4)
         torch.nn.utils.parametrize.register_parametrization(module, "weight", make(), unsafe=True)
         assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(size)
+
+
+class Squared(sp.Parametrization):
+    """Entries of at least 0, with a pull-back of its own."""
+
+    shapes = "any"
+
+    def reference(self, T):
+        return T * T
+
+    def evaluate(self, T):
+        return sp.Map(T * T, lambda G, needed: (2 * T * G,), self.reference)
+
+    def unconstrain(self, W, *, eps, project):
+        return W.clamp(min=0).sqrt()
+
+    def start(self, like):
+        return torch.rand_like(like)
+
+    def free_parameters(self, T):
+        return T.numel()
+
+
+def test_a_map_of_ones_own_has_its_gradient_and_the_second_one() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 2, bias=False, dtype=torch.float64), "weight", Squared())
+    T = layer.parametrizations.weight.original
+    T.data.uniform_(1, 2)
+    (first,) = torch.autograd.grad(layer.weight.sum(), T)
+    torch.testing.assert_close(first, 2 * T.detach())
+    (once,) = torch.autograd.grad(layer.weight.square().sum(), T, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(once.sum(), T)[0], 12 * T.detach().square())

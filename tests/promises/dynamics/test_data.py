@@ -231,8 +231,8 @@ def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
         def __exit__(self, *of):
             return False
 
-        def update(self):
-            shown.append("one more")
+        def update(self, steps):
+            shown.extend(steps * ["one more"])
 
     monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=Bar))
     X = driven[0][:50, :2]

@@ -1,0 +1,230 @@
+"""The way through a network of known modules: its layers in order, with their constants and shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils.parametrize import type_before_parametrizations
+
+from spectral_param.analysis._layer_constants import KNOWN, constant
+from spectral_param.analysis._repeats import Shape, is_known
+from spectral_param.analysis._slopes import UnknownConstantError, slopes
+from spectral_param.functional._checks import described, is_finite
+from spectral_param.nn._max_min import MaxMin
+from spectral_param.nn._residual import Residual
+from spectral_param.nn._state_space import StateSpace
+
+# The relative rounding error of a product of two constants.
+ROUNDING = 1 + 4 * torch.finfo(torch.float64).eps
+_TINY = torch.finfo(torch.float64).tiny
+# What a module may have on it that changes its result.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+
+
+class Layer(NamedTuple):
+    """A layer of a network.
+
+    Attributes:
+        module: The layer, None for a part of which only the constant counts.
+        constant: Its Lipschitz constant.
+        before: The shape of one input, as far as it is known.
+        after: That of its output.
+    """
+
+    module: nn.Module | None
+    constant: float
+    before: Shape
+    after: Shape
+
+
+def product(factors: Iterable[float]) -> float:
+    """Return the product, rounded up: infinite, or the least normal number, where it is beyond the range."""
+    mantissa, exponent = 1.0, 0
+    for factor in factors:
+        if factor == 0:
+            return 0.0
+        rounding = 1.0 if mantissa in (0.5, 1.0) or factor == 1 else ROUNDING
+        mantissa, shift = math.frexp(mantissa * factor * rounding)
+        exponent += shift
+    return at_scale(mantissa, exponent)
+
+
+def at_scale(mantissa: float, exponent: int) -> float:
+    """Return mantissa · 2^exponent, at least the least normal number: below it, numbers are rounded."""
+    try:
+        return max(math.ldexp(mantissa, exponent), _TINY)
+    except OverflowError:
+        return math.inf
+
+
+def layers_of(
+    model: nn.Module, stated: dict[str, float], shape: Shape, number: Callable[[Sequence[Layer]], float]
+) -> list[Layer]:
+    """Return the layers of a network.
+
+    Args:
+        model: The network.
+        stated: Constants by names.
+        shape: Of one input; None if it is not given.
+        number: Returns the constant of layers in a row, for the function of a residual block.
+
+    Raises:
+        ValueError: As :func:`spectral_param.analysis.lipschitz` does.
+    """
+    for name, value in stated.items():
+        if not (is_finite(value) and value >= 0):
+            raise ValueError(f"constants[{name!r}]: expected a finite number >= 0, got {value!r}.")
+    walk = _Walk(stated, number)
+    with torch.no_grad():
+        layers = walk.of(model, "", shape, inside_residual=False)
+    if walk.left:
+        names = ", ".join(map(repr, sorted(walk.left)))
+        raise ValueError(
+            "constants: expected names of modules that the bound needs, as in model.named_modules(), got "
+            f"{names}. Leave out those of modules below one that is stated."
+        )
+    return layers
+
+
+def checked_shape(shape: Any) -> Shape:
+    """Return the shape of an input as a tuple of integers, or None.
+
+    Raises:
+        ValueError: Unless it has integers of at least 1.
+    """
+    if shape is None:
+        return None
+    if isinstance(shape, (list, tuple, torch.Size)) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in shape
+    ):
+        return tuple(shape) or None
+    got = repr(shape) if isinstance(shape, (list, tuple, int)) else described(shape)
+    raise ValueError(
+        f"input_shape: expected the sizes of one input without the batch, such as (3, 32, 32), got {got}. "
+        "Of a batch x pass x.shape[1:]."
+    )
+
+
+class _Walk:
+    """The way through a network."""
+
+    def __init__(self, stated: dict[str, float], number: Callable[[Sequence[Layer]], float]) -> None:
+        self.stated, self.left, self.number = stated, set(stated), number
+
+    def of(self, module: nn.Module, name: str, shape: Shape, inside_residual: bool) -> list[Layer]:
+        """Return the layers of a module."""
+        if name in self.stated:
+            self.left.discard(name)
+            return [Layer(None, float(self.stated[name]), shape, None)]
+        self.check(module, name, inside_residual)
+        kind = type_before_parametrizations(module)
+        prefix = f"{name}." if name else ""
+        if kind is nn.Sequential:
+            layers: list[Layer] = []
+            for child, part in _children(module):
+                layers += self.of(part, prefix + child, shape, inside_residual)
+                shape = layers[-1].after if layers else shape
+            return layers
+        if kind is Residual:
+            inner = self.of(
+                module.get_submodule("function"), f"{prefix}function", shape, inside_residual=True
+            )
+            result = (1 + self.number(inner)) * (0.5 if module.mean else 1.0) * ROUNDING
+            return [Layer(None, result, shape, shape)]
+        try:
+            known = constant(module, shape)
+        except UnknownConstantError as error:
+            _refuse(module, name, str(error), _stated(name))
+        if known is None:
+            expected = "a module whose forward is known"
+            remedy = f"{_UNKNOWN.get(kind, '')}{_stated(name)} Known are {', '.join(sorted(KNOWN))}."
+            _refuse(module, name, expected, remedy)
+        return [Layer(module, known, shape, _shape_after(module, name, shape))]
+
+    def check(self, module: nn.Module, name: str, inside_residual: bool) -> None:
+        """Raise if the module does not do what its class says."""
+        if module.training:
+            _refuse(module, name, "a module in evaluation", "Call model.eval() first.")
+        if any(getattr(module, hooks) for hooks in _HOOKS) or any(
+            getattr(torch_module, hooks) for hooks in _GLOBAL_HOOKS
+        ):
+            _refuse(module, name, "a module without forward hooks", f"Remove them. {_stated(name)}")
+        if "forward" in vars(module):
+            _refuse(module, name, "a module with the forward of its class", _stated(name))
+        if inside_residual and getattr(module, "inplace", False):
+            _refuse(module, name, "inplace=False inside a Residual, whose x would change", "Set it.")
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return all children with their names, one that occurs twice as often as it occurs."""
+    parts = module.named_modules(remove_duplicate=False)  # A part may stand there twice.
+    return [(name, part) for name, part in parts if name and "." not in name]
+
+
+def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
+    """Return the shape of an output for that of an input, as far as it is known."""
+    kind = type_before_parametrizations(module)
+    if kind is StateSpace:
+        return None
+    if is_known(shape):
+        return _tried(module, name, shape)
+    if kind is nn.Linear:
+        return (module.out_features,) if shape == (-1,) else (..., module.out_features)
+    if kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        return (-1,)
+    if kind is nn.BatchNorm1d and shape == (-1,):
+        return (module.num_features,)
+    return shape if kind in _KEEP or slopes(module) is not None else None
+
+
+# Layers that do nothing in evaluation; those whose output has the shape of their input, besides activations.
+NEUTRAL = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax, MaxMin)
+
+
+def _tried(module: nn.Module, name: str, shape: Shape) -> Shape:
+    """Return the shape of an output by a trial."""
+    assert shape is not None
+    weight = getattr(module, "weight", None)
+    weight = getattr(module, "running_var", None) if weight is None else weight
+    dtype, device = (torch.float32, torch.device("cpu")) if weight is None else (weight.dtype, weight.device)
+    try:
+        output = module(torch.zeros((1, *shape), dtype=dtype, device=device))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        kind = type_before_parametrizations(module).__name__
+        raise ValueError(
+            f"input_shape: expected the shape of one input of the model without the batch, got one for which "
+            f"{name!r}, a {kind}, gets {shape} and refuses: {error} Of a batch x pass x.shape[1:]."
+        ) from error
+    return tuple(output.shape[1:]) or None if len(output) == 1 else None
+
+
+_NORMALISED = "It divides by a deviation that can be near 0, so it has no useful constant. "
+_UNKNOWN: dict[type[nn.Module], str] = {nn.LayerNorm: _NORMALISED, nn.GroupNorm: _NORMALISED}
+
+
+def _stated(name: str) -> str:
+    """Return what to do about a module without a constant."""
+    if name == "":
+        return (
+            "Pass the torch.nn.Sequential inside it, or a new one of its layers, in the order in which its "
+            "forward calls them. Constants of its children alone would not help: nobody knows what it does "
+            "with their results. For x + f(x) take spectral_param.nn.Residual."
+        )
+    return (
+        f"State its constant, if you know one: lipschitz(model, {{{name!r}: L}}). For x + f(x) take "
+        "spectral_param.nn.Residual."
+    )
+
+
+def _refuse(module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
+    kind = type_before_parametrizations(module)
+    raise ValueError(
+        f"lipschitz: expected {expected}, got {name!r}, a {kind.__module__}.{kind.__qualname__}. {remedy}"
+    )
