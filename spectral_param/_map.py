@@ -90,6 +90,9 @@ class Recorded:
     The graph is used once. A second backward pass evaluates the function again.
     """
 
+    #: The result, and the leaves that it was computed from, until they are used.
+    graph: tuple[Tensor, list[Tensor]] | None = None
+
     def __init__(
         self,
         function: Callable[..., Tensor],
@@ -97,16 +100,16 @@ class Recorded:
         graph: tuple[Tensor, list[Tensor]] | None = None,
     ) -> None:
         self.function, self.values = function, values
-        self.graph = graph  # The result, and the leaves that it was computed from.
+        if graph is not None:
+            self.graph = graph
 
     def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
-        graph, self.graph = self.graph, None
+        # In one step: of two threads, one gets the graph.
+        graph = vars(self).pop("graph", None)
         if graph is None:
             return differentiated(self.function, self.values, [G], needed)
         W, leaves = graph
-        wanted = [t for t, is_needed in zip(leaves, needed, strict=True) if is_needed]
-        grads = iter(torch.autograd.grad(W, wanted, G, allow_unused=True))
-        return tuple(next(grads) if is_needed else None for is_needed in needed)
+        return _gradients([W], leaves, [G], needed)
 
 
 def recorded(
@@ -171,16 +174,21 @@ def differentiated(
     used = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
     if not used:  # Nothing depends on what is needed.
         return (None,) * len(needed)
-    found = iter(
-        torch.autograd.grad(
-            [result for result, _ in used],
-            [t for t, wanted in zip(aliases, needed, strict=True) if wanted],
-            [g for _, g in used],
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-    )
-    return tuple(next(found) if wanted else None for wanted in needed)
+    results, cotangents = zip(*used, strict=True)
+    return _gradients(results, aliases, cotangents, needed, create_graph)
+
+
+def _gradients(
+    results: Sequence[Tensor],
+    inputs: Sequence[Any],
+    grads: Sequence[Tensor],
+    needed: Sequence[bool],
+    create_graph: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return autograd's gradients of those inputs that are needed, and None for the others."""
+    wanted = [t for t, is_needed in zip(inputs, needed, strict=True) if is_needed]
+    each = iter(torch.autograd.grad(results, wanted, grads, create_graph=create_graph, allow_unused=True))
+    return tuple(next(each) if is_needed else None for is_needed in needed)
 
 
 @full_precision

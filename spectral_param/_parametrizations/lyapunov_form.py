@@ -310,9 +310,9 @@ class LyapunovForm(Bounded):
         return found, least
 
     def _read(self, X: Tensor) -> Tensor:
-        """Return V of an original in the dtype of the weight, as :meth:`reference` computes it."""
+        """Return V of an original in the dtype of the weight, as a read computes it."""
         if self.growth is None and self.abscissa is None:
-            return to_double(lyapunov.stable(X, 1.0))
+            return to_double(lyapunov.evaluate(X, 1.0).value)
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:

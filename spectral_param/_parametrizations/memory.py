@@ -50,7 +50,6 @@ class State(NamedTuple):
     # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
     # each is in training and depends on that.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
-    marks: list[_Mark]  # Those of the buffers.
     buffers: list[Tensor]
 
 
@@ -191,17 +190,14 @@ def _evaluated(
                 seen = tuple(map(torch.detach, exact))
                 break
         state = state_of(constraint)
-        buffers = [] if state is None else state.buffers
-        copied = list(map(torch.clone, map(torch.detach, buffers))) if buffers else []
         if state is None:
             W = constraint.reference(*exact)
         else:
+            # Copied first: what evaluate writes to a buffer, as a latch, makes the next read evaluate again.
+            state = State(state.structure, [buffer.detach().clone() for buffer in state.buffers])
             # Of frozen originals no graph is kept.
             with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
                 known: Map = constraint.evaluate(*seen)
-            if buffers:
-                # Marked again: a latch that closed during the read is no edit by the user.
-                state = State(state.structure, list(map(_mark, buffers)), copied)
             W = attach(known._replace(is_private=True), *exact)
         matrices = W.detach()
         weight = matrices
@@ -286,7 +282,6 @@ def state_of(constraint: nn.Module) -> State | None:
     """
     parts: list[nn.Module] = [constraint]
     edits: list[tuple[int, bool]] = []
-    marks: list[_Mark] = []
     buffers: list[Tensor] = []
     for part in parts:  # The list grows in the loop.
         content = vars(part)
@@ -296,7 +291,6 @@ def state_of(constraint: nn.Module) -> State | None:
         if "_edits" in content:  # One of our constraints.
             for buffer in content["_buffers"].values():
                 if buffer is not None and buffer.numel():
-                    marks.append(_mark(buffer))
                     buffers.append(buffer)
             if content["_by_training"] is None:  # An attribute has been set.
                 content["_by_training"] = part.depends_on_training
@@ -304,7 +298,7 @@ def state_of(constraint: nn.Module) -> State | None:
         elif not isinstance(part, (nn.ModuleList, nn.Identity)):
             return None
         parts.extend(part.children())
-    return State((parts, edits), marks, buffers)
+    return State((parts, edits), buffers)
 
 
 def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[Tensor]) -> bool:

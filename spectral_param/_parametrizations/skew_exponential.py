@@ -108,7 +108,7 @@ class SkewExponential(Parametrization):
     def rebase(self, T: Tensor) -> None:
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.reference(at_least_float32(T))
+            W = self.evaluate(at_least_float32(T)).value  # As a read gives it, whatever the base holds.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(polar_factor(W))

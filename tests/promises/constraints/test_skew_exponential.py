@@ -255,3 +255,17 @@ def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
     with pytest.raises(InManifoldError, match=r"SkewExponential: expected.*got.*3\.0e\+00"):
         module.weight = 2 * torch.eye(3)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4)])
+def test_rebase_keeps_the_weight_of_averaged_models(shape) -> None:
+    """The mean of two bases is not orthogonal: reads take its polar factor, and rebase the same."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(shape[1], shape[0], dtype=torch.float64)
+    layer = sp.constrain(layer, "weight", sp.SkewExponential())
+    constraint = layer.parametrizations.weight[0]
+    constraint.base.add_(0.3 * torch.randn_like(constraint.base))
+    layer.parametrizations.weight.original.data.normal_(std=0.1)
+    W = layer.weight.detach().clone()
+    sp.rebase(layer)
+    torch.testing.assert_close(layer.weight, W)
