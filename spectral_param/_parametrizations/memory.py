@@ -198,7 +198,8 @@ def _evaluated(
             # Of frozen originals no graph is kept.
             with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
                 known: Map = constraint.evaluate(*seen)
-            W = attach(known._replace(is_private=True), *exact)
+            # A weight whose bound is not reached is its original, and needs no node.
+            W = exact[0] if known.value is seen[0] else attach(known._replace(is_private=True), *exact)
         matrices = W.detach()
         weight = matrices
         if constraint._layout != PLAIN or W.dtype != copies[0].dtype:
