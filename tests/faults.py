@@ -533,10 +533,10 @@ GRADIENTS = (
         promise("constraints/test_memory.py", "one_by_one"),
     ),
     Fault(
-        "late-hessian: the second derivative of a read is that of the numbers that hold later",
-        "spectral_param/_parametrizations/spectral_abscissa.py",
-        "of_alpha.reference(T) - bound, active)",
-        "of_alpha.reference(T) - self._bound_for(T), active)",
+        "late-hessian: the second derivative of a read is that of the attributes that hold later",
+        "spectral_param/_parametrizations/base.py",
+        "return recorded(frozen(self).reference, *values)",
+        "return recorded(self.reference, *values)",
         promise("constraints/test_memory.py", "after_an_edit"),
     ),
     Fault(
