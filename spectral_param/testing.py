@@ -16,9 +16,10 @@
 ...         return torch.ones_like(T).triu(1).count_nonzero().item()
 >>> spectral_param.testing.check_constraint(lambda shape: Skew())
 
-A check that fails raises an ``AssertionError`` that says what was expected. An error of the constraint itself
-is not caught. A :class:`Case` says more than a function does: what the members of the set are, which shapes
-and dtypes there are, which checks are expected to fail. With pytest, each check is a test of its own::
+A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
+was expected. An error of the constraint itself is its cause. A :class:`Case` says more than a function does:
+what the members of the set are, which shapes and dtypes there are, which checks are expected to fail. With
+pytest, each check is a test of its own::
 
     @spectral_param.testing.parametrize_with_checks([case])
     def test_contract(check):
@@ -985,7 +986,8 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
             :class:`~spectral_param.errors.UnsupportedDtypeError`.
 
     Raises:
-        AssertionError: If the constraint breaks a contract, or if a check that is expected to fail passes.
+        AssertionError: If the constraint breaks a contract or raises an error, or if a check that is expected
+            to fail passes. It begins with the name of the case, of the check, the shape and the dtype.
     """
     if isinstance(constraint, Case):
         case = constraint
@@ -994,7 +996,11 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
         case = replace(case, dtypes=tuple(dtype for dtype in case.dtypes if _is_taken(case, dtype)))
     for trial in conformance(case):
         if trial.expected_failure is None:
-            trial()
+            try:
+                trial()
+            except Exception as error:
+                what = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+                raise AssertionError(f"{trial}: {what}{error}") from error
             continue
         try:
             trial()

@@ -52,6 +52,13 @@ def fault_test(words: str) -> tuple[str, ...]:
 
 PROMISES = (
     Fault(
+        "functional_call: the weight's own name detaches it in silence",
+        "spectral_param/_parametrizations/base.py",
+        "        check_not_swapped(name)\n",
+        "",
+        promise("test_constrain.py", "functional_call"),
+    ),
+    Fault(
         "reads: a second read evaluates the constraint again",
         "spectral_param/_parametrizations/memory.py",
         "if last is None or last.marks != marks or not _is_current(",

@@ -17,6 +17,7 @@ from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory, frozen
+from spectral_param._parametrizations.swapped import check_not_swapped
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_choices, check_matrix
 
@@ -230,6 +231,7 @@ class Parametrization(nn.Module):
         """
         name = type(self).__name__
         check_matrix(W, name)
+        check_not_swapped(name)
         if isinstance(W, nn.Parameter):  # Registration. What is assigned to a weight is no Parameter.
             self._check_unused()
             self._shape = None
@@ -342,10 +344,10 @@ class Parametrization(nn.Module):
         eps = torch.finfo(W.dtype).eps
         try:
             return self.unconstrain(self._split(at_least_float32(W)), eps=eps, project=project)
-        except InManifoldError as error:
+        except InManifoldError:
             known = None if project else self._last_originals(W, eps)
             if known is None:
-                raise InManifoldError(f"{error}{'' if project else _FUNCTIONAL_CALL}") from None
+                raise
             return known if len(known) > 1 else known[0]
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
