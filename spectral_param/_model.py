@@ -162,12 +162,15 @@ def penalty(model: nn.Module) -> Tensor:
         >>> loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
         >>> (loss + spectral_param.penalty(rnn)).backward()
     """
-    total = torch.zeros(())
-    for constraint, originals in constraints_of(model):
-        if isinstance(constraint, SchurForm):
-            own = constraint.penalty(*originals)
-            total = total.to(own.device) + own
-    return total
+    found = [
+        constraint.penalty(*originals)
+        for constraint, originals in constraints_of(model)
+        if isinstance(constraint, SchurForm)
+    ]
+    if found:
+        return torch.stack([each.to(found[0]) for each in found]).sum()
+    like = next(model.parameters(), torch.empty(0, dtype=torch.float32, device="cpu"))
+    return like.detach().real.new_zeros(())
 
 
 def rebase(model: nn.Module) -> None:

@@ -59,10 +59,15 @@ def _uniform(
     sample = torch.rand(
         (*tensor.shape[:-2], count),
         dtype=tensor.real.dtype,
-        device=tensor.device,
+        device=_source(tensor, generator),
         generator=generator,
     )
-    return low + (high - low) * sample
+    return low + (high - low) * sample.to(tensor.device)
+
+
+def _source(tensor: Tensor, generator: torch.Generator | None) -> torch.device:
+    """Return where the random numbers for a tensor are drawn: a generator draws on its own device alone."""
+    return tensor.device if generator is None else generator.device
 
 
 def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator | None = None) -> Tensor:
@@ -245,7 +250,8 @@ def spectral_radius_(
                 f"factor gives it the radius {radius:g}: add an entry that closes a cycle."
             )
     with torch.no_grad():
-        tensor.normal_(generator=generator)
+        drawn = torch.empty_like(tensor, device=_source(tensor, generator))
+        tensor.copy_(drawn.normal_(generator=generator))
         if mask is not None:
             blocks.masked_fill_(~mask.to(tensor.device), 0)
         # LAPACK has no half precisions.
@@ -324,7 +330,8 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     norms = [norm_bound(scaled(*pair)) for pair in zip(matrices.each, scalings, strict=True)]
     # Rounding the entries adds this, whatever Θ is.
     room = 1 + 2 * torch.finfo(_dtype_of(W)).eps * len(scalings[0]) ** 0.5
-    factors = torch.tensor(norms, dtype=torch.float64).mul(room).reciprocal() * ((rate - (1 - leak)) / leak)
+    factors = torch.tensor(norms, dtype=torch.float64, device="cpu").mul(room).reciprocal()
+    factors *= (rate - (1 - leak)) / leak
     if is_sparse(W):
         W = scaled_(W, float(factors))
     else:

@@ -52,6 +52,27 @@ def fault_test(words: str) -> tuple[str, ...]:
 
 PROMISES = (
     Fault(
+        "devices: signs are tried on PyTorch's default device",
+        "spectral_param/_parametrizations/decoded.py",
+        'dtype=B.dtype, device="cpu", generator',
+        "dtype=B.dtype, generator",
+        promise("test_defaults.py", "SkewExponential"),
+    ),
+    Fault(
+        "devices: the frequencies of a kernel are on PyTorch's default device",
+        "spectral_param/_eigen/symbol.py",
+        'dtype=torch.float64, device="cpu")',
+        "dtype=torch.float64)",
+        promise("test_defaults.py", "kernel"),
+    ),
+    Fault(
+        "dtypes: a penalty has PyTorch's default dtype",
+        "spectral_param/_model.py",
+        "like.detach().real.new_zeros(())",
+        "torch.zeros((), device=like.device)",
+        promise("test_defaults.py", "model"),
+    ),
+    Fault(
         "functional_call: the weight's own name detaches it in silence",
         "spectral_param/_parametrizations/base.py",
         "        check_not_swapped(name)\n",

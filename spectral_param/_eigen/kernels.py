@@ -168,7 +168,7 @@ class _Search:
         self.kernel, self.points, self.norms = K, points, norms
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
         self.exact: _Grams | None = None
-        self.upper = torch.full((len(points),), math.inf, dtype=torch.float64)
+        self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
         self.reserve = torch.full_like(self.upper, _RESERVE)
         self.bound = 0.0  # B
         self.found: Norm | None = None
@@ -216,7 +216,7 @@ class _Search:
         if level > self.bound:
             # The candidate is looked at when all have been asked, since another one may take its place.
             self.bound, self.candidate = level, int(part[best])
-            self._prove(part[torch.arange(len(part)) != best])
+            self._prove(part[torch.arange(len(part), device="cpu") != best])
         else:
             self._decide(part)
 
@@ -229,7 +229,7 @@ class _Search:
             return
         if levels is None:
             part = self._open(part)
-            levels = torch.full((len(part),), self.bound, dtype=torch.float64)
+            levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
         # Each number is a sum of so many products. Rounding errors add up as a random walk does, so that this
         # leaves a reserve.
@@ -244,7 +244,7 @@ class _Search:
         if self.exact is None:
             self.exact = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
-        square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64)
+        square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64, device="cpu")
         proven = proof.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
         self.upper[part[proven]] = self.bound
         part = part[~proven]
@@ -310,7 +310,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     Of r and -r there is one, and C_0 is halved.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
-    first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
+    first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
     C = K.new_zeros(len(r), n, n)
@@ -324,7 +324,8 @@ def _ritz_value(G: Tensor, steps: int) -> Tensor:  # (m, n, n) -> (m), on the ho
     """Return about λ_max(G) from below, by steps of Lanczos' method without orthogonalisation."""
     n = G.shape[-1]
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 1, generator=generator).to(G.device, G.dtype).expand(len(G), n, 1)
+    x = torch.randn(n, 1, dtype=torch.float32, device="cpu", generator=generator)
+    x = x.to(G.device, G.dtype).expand(len(G), n, 1)
     x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
     before, beta = torch.zeros_like(x), x.new_zeros(len(G), 1, 1).real
     alphas, betas = [], []

@@ -95,8 +95,9 @@ class Parametrization(nn.Module):
         # the real originals of a complex weight.
         self._shape: torch.Size | None = None
         self._layout = PLAIN
-        self.register_buffer("_like", torch.empty(0), persistent=False)
-        self.register_buffer("_like_real", torch.empty(0), persistent=False)
+        for name in ("_like", "_like_real"):
+            empty = torch.empty(0, dtype=torch.float32, device="cpu")
+            self.register_buffer(name, empty, persistent=False)
         self._from_paper = False
         self._is_after = False
         self._warned = False  # Of a matrix without a derivative.
@@ -372,7 +373,8 @@ class Parametrization(nn.Module):
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
         with unset_fake_temporarily(), torch.device("cpu"):
-            originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
+            zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
+            originals = self.start(self._split(at_least_float32(zeros)))
 
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)

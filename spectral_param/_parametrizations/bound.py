@@ -93,7 +93,8 @@ class Bounded(Parametrization):
                 f"{name}.detach()."
             )
         expected = "a number, a tensor or 'present'"
-        values = as_numbers(value, name, expected, dtype=torch.float64, device="cpu").clone()
+        given = value.cpu() if isinstance(value, Tensor) else value
+        values = as_numbers(given, name, expected, dtype=torch.float64).clone()
         if not kind.allows(values):
             raise ValueError(f"{name}: expected finite {kind.positive}numbers, got {value!r}. {kind.remedy}")
         return values
@@ -215,4 +216,4 @@ class Bounded(Parametrization):
     def _batch(self) -> torch.Size:
         """Return the shape of the batch of matrices of the registered weight."""
         assert self._shape is not None
-        return self._split(torch.empty(self._shape, device="meta")).shape[:-2]
+        return self._split(torch.empty(self._shape, dtype=torch.float32, device="meta")).shape[:-2]

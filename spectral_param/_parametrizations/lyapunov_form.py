@@ -374,7 +374,7 @@ class LyapunovForm(Bounded):
         if self._takes_present(project):
             least = least_norm if self.abscissa is None else least_abscissa
             sizes = [least(matrix.numpy(), self._condition()).size for matrix in matrices]
-            self._take_present(torch.tensor(sizes, dtype=torch.float64).reshape(W.shape[:-2]))
+            self._take_present(torch.tensor(sizes, dtype=exact.dtype, device="cpu").reshape(W.shape[:-2]))
         limits = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
         found = []
         for matrix, bound in zip(matrices, limits, strict=True):

@@ -371,7 +371,7 @@ class SchurForm(Parametrization):
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the originals of P, with determinant 1 if the parametrization of P allows it, else -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
-        everywhere = torch.ones(P.shape[:-2], dtype=torch.bool)
+        everywhere = torch.ones(P.shape[:-2], dtype=torch.bool, device=P.device)
         failure = ValueError(
             "P: expected a parametrization that reaches every orthogonal matrix, up to the sign of one "
             f"column, but {type(self.P).__name__} returned another matrix. Take SkewExponential()."

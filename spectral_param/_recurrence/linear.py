@@ -84,7 +84,7 @@ class _Response:
 def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, top: int) -> _Response:
     W = weight_hh.to(torch.promote_types(weight_hh.dtype, torch.float64))
     n = len(W)
-    rows = torch.eye(n).to(W) if weight_ih is None else weight_ih.mT.to(W)
+    rows = torch.eye(n, dtype=W.dtype, device=W.device) if weight_ih is None else weight_ih.mT.to(W)
     rows = torch.cat([rows, W.new_zeros(1, n) if bias is None else bias.to(W)[None]])
     powers = [W]
     for _ in range(top):

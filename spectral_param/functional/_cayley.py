@@ -199,7 +199,7 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     """
     n = len(plus)
     Z = _inverse_by_blocks(plus).mul_(2)
-    x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
+    x = torch.randn(n, 1, dtype=T.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
     if T.shape[-2] > n:

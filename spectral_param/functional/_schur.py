@@ -157,7 +157,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
         # The basis in reverse order makes an upper triangular form lower triangular.
         P, S = Q.flip(-1), upper.flip(-1, -2)
-        order = torch.arange(len(S))
+        order = torch.arange(len(S), device="cpu")
         for i in S.diagonal(1).nonzero()[:, 0].tolist():
             if S[i, i + 1].abs() > S[i + 1, i].abs():
                 order[i], order[i + 1] = i + 1, i

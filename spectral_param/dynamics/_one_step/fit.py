@@ -153,7 +153,7 @@ def fit_stable(
         A = restored(A)
         eigenvalues = [np.linalg.eigvals(A).astype(np.complex128)]
         if device is not None:  # Torch's LAPACK may be another one.
-            eigenvalues.append(torch.linalg.eigvals(torch.tensor(A)).numpy())
+            eigenvalues.append(torch.linalg.eigvals(torch.from_numpy(A)).numpy())
         found = max(float(region.height(e).max()) for e in eigenvalues)
         return 0.0 if found <= bound + _ROUNDING * size else (found - bound) / scale
 
@@ -168,7 +168,7 @@ def fit_stable(
     A = restored(best)
     unit_y = scale * unit
     B = unit_y / unit_u * reduction.inputs_for(best)
-    found = [M if device is None else torch.tensor(M, device=device) for M in (A, B)]
+    found = [M if device is None else torch.tensor(M, dtype=torch.float64, device=device) for M in (A, B)]
     return StableFit(
         A=found[0],
         B=found[1] if m else None,
