@@ -59,7 +59,7 @@ PROMISES = (
         promise("test_defaults.py", "SkewExponential"),
     ),
     Fault(
-        "devices: the frequencies of a kernel are on PyTorch's default device",
+        "lattice: the frequencies of a kernel are on PyTorch's default device",
         "spectral_param/_eigen/symbol.py",
         'dtype=torch.float64, device="cpu")',
         "dtype=torch.float64)",
@@ -1670,8 +1670,8 @@ VERBS = (
     Fault(
         "penalty: that of a model is that of its last weight",
         "spectral_param/_model.py",
-        "total = total.to(own.device) + own",
-        "total = own",
+        "return torch.stack([each.to(found[0]) for each in found]).sum()",
+        "return found[-1]",
         promise("constraints/test_schur_form.py", "penalty"),
     ),
     Fault(
@@ -1860,8 +1860,8 @@ DIAGONAL = (
     Fault(
         "room: an estimate of a norm that is too small is taken for its bound",
         "spectral_param/functional/_proven_norm.py",
-        "    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64)):",
-        "    while False:",
+        "while not is_below(",
+        "while False and not is_below(",
         ("tests/internal/functional/proven_norm",),
     ),
     Fault(
@@ -1930,8 +1930,8 @@ DIAGONAL = (
     Fault(
         "leak: a leaky reservoir is scaled as one without a leak",
         "spectral_param/init.py",
-        "reciprocal() * ((rate - (1 - leak)) / leak)",
-        "reciprocal() * rate",
+        "factors *= (rate - (1 - leak)) / leak",
+        "factors *= rate",
         promise("test_echo_state.py", "meet"),
     ),
     Fault(
