@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import sparse
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import Array
+from spectral_param._precision import to_double, to_like
 from spectral_param.errors import NotFiniteError, NotProvenError, UnsupportedDtypeError
 from spectral_param.functional._checks import is_finite, square_blocks
 from spectral_param.functional._contraction import (
@@ -337,8 +338,8 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     else:
         with torch.no_grad():
             blocks = square_blocks(cast(Tensor, W), name)
-            factors = factors.reshape(matrices.batch).to(blocks.device)
-            blocks.copy_(to_double(blocks) * factors[..., None, None])
+            exact = to_double(blocks)
+            blocks.copy_(exact * to_like(factors.reshape(matrices.batch), exact)[..., None, None])
     return W, certificate(matrices_of(W, name), scalings, leak)
 
 

@@ -37,8 +37,8 @@ from spectral_param._eigen import proof, symbol
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
 from spectral_param._eigen.singular import Pair, leading_pair, tall
 from spectral_param._eigen.tracking import Cache
-from spectral_param._matrices import to_double
 from spectral_param._paths import Solver
+from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 # Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
@@ -70,7 +70,8 @@ class KernelFollower(Cache):
                 caller does not change them any more.
             axes: Number of spatial dimensions.
         """
-        K = K.detach().resolve_conj()
+        # Values and proofs are in double precision.
+        K = K.detach().resolve_conj().to(double_device(K.device))
         batch, kernels = K.shape[: -axes - 2], K.reshape(-1, *K.shape[-axes - 2 :])
         points, cosine = symbol.grid(tuple(K.shape[-axes:]), not K.is_complex())
         if kernels.shape[1] > kernels.shape[2]:
@@ -95,7 +96,7 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (
         symbol.symbol(to_double(part), points).flatten(-2).norm(dim=-1) for part in S[:, None].split(step)
     ]
     sigma, index = torch.cat(sizes).max(dim=-1)  # (b, P) -> (b)
-    sigma = sigma.cpu() * scale[:, 0, 0].double().cpu()
+    sigma = sigma.cpu() * scale[:, 0, 0].cpu().double()
     one = K.new_ones(1).to(K.dtype.to_complex())
     return [Norm(Pair(size, one), size) for size in sigma], index.tolist()
 

@@ -122,7 +122,7 @@ class Leader(NamedTuple):
 
 def norm_at(K: Tensor, found: Leader) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
-    pair = Pair(found.pair.value, found.pair.vector.to(K.dtype.to_complex()))
+    pair = Pair(found.pair.value, found.pair.vector.to(K.device, K.dtype.to_complex()))
     return known_norm(tall(symbol(K, found.frequency)[..., 0, :, :]), pair)
 
 

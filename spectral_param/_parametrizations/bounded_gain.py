@@ -10,9 +10,10 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
+from spectral_param._precision import to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
     block_scales,

@@ -41,9 +41,10 @@ def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  #
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
     """Return the ranks of the numbers with these digits: those of a permutation are the permutation."""
-    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float64, device="cpu")
+    # Sums of digits of indices are below 2^24, which single precision holds exactly.
+    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float32, device="cpu")
     powers = powers.to(digits.device, non_blocking=True)
-    order = torch.argsort((digits.real.double().round() * powers[:, None]).sum(dim=0), stable=True)
+    order = torch.argsort((digits.real.float().round() * powers[:, None]).sum(dim=0), stable=True)
     return torch.argsort(order)
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.spectral_radius import rounding_tolerance
+from spectral_param._precision import to_double, to_like
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
@@ -156,7 +157,7 @@ class LyapunovForm(Bounded):
             return lyapunov.stable(X, factor)
         # In double precision: it costs little beside what the bounds are for.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
-        return self._placed(V.to(X.dtype))
+        return self._placed(to_like(V, X))
 
     def evaluate(self, X: Tensor) -> Map:  # type: ignore[override]
         """Return W, for a radius without growth and for the diagonal metric by a pull-back of their own."""
@@ -364,7 +365,7 @@ class LyapunovForm(Bounded):
         exact = to_double(X)
         shift = self._bound_for(X, exact).abs()[..., None, None]
         V = diagonal.dissipative(exact, self._condition(), self._eps_of(X), shift)
-        return self._placed(V).to(X.dtype)
+        return to_like(self._placed(V), X)
 
     def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:
         """Return the originals of matrices; raise for one outside the set, unless it is projected."""

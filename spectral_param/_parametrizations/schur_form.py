@@ -25,6 +25,7 @@ from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.skew_exponential import SkewExponential
+from spectral_param._precision import to_like
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import (
     check_finite,
@@ -364,7 +365,7 @@ class SchurForm(Parametrization):
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
         worst = 1 / degenerate_threshold(W.dtype)
         tolerance: Tensor = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
-        return tolerance[..., None].to(distance.device, distance.dtype)
+        return to_like(tolerance[..., None], distance)
 
     def _invert_P(  # noqa: N802
         self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float

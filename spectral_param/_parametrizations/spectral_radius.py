@@ -23,11 +23,11 @@ from spectral_param._eigen.dense import (
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.tracking import Follower
 from spectral_param._map import Map, attach, recorded, unchanged, where
-from spectral_param._matrices import to_double
 from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._paths import Solver
+from spectral_param._precision import to_double
 from spectral_param._scale import balanced, divided, of_ordinary_size
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
 from spectral_param.functional._checks import check_finite

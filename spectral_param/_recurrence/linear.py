@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param._context import precise
+from spectral_param._precision import double_device
 from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
@@ -36,7 +37,7 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
-    if rows.sizes[-1] != batch:
+    if rows.sizes[-1] != batch or double_device(rows.x.device) != rows.x.device:
         return None
     # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
     if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):

@@ -153,7 +153,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
     The blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|. W is real and finite.
     """
     vectors, forms = [], []
-    for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):
+    for matrix in W.detach().cpu().double().reshape(-1, *W.shape[-2:]):
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
         # The basis in reverse order makes an upper triangular form lower triangular.
         P, S = Q.flip(-1), upper.flip(-1, -2)

@@ -10,6 +10,7 @@ import scipy.linalg
 import torch
 
 from spectral_param._matrices import Array
+from spectral_param._precision import double_device
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data import (
     Part,
@@ -168,7 +169,7 @@ def fit_stable(
     A = restored(best)
     unit_y = scale * unit
     B = unit_y / unit_u * reduction.inputs_for(best)
-    found = [M if device is None else torch.tensor(M, dtype=torch.float64, device=device) for M in (A, B)]
+    found = [M if device is None else torch.from_numpy(M).to(double_device(device)) for M in (A, B)]
     return StableFit(
         A=found[0],
         B=found[1] if m else None,
