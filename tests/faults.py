@@ -66,6 +66,27 @@ PROMISES = (
         promise("test_defaults.py", "kernel"),
     ),
     Fault(
+        "double: double precision is asked of a device that has none",
+        "spectral_param/_precision.py",
+        'else torch.device("cpu")',
+        "else device",
+        promise("test_device.py", "without_double and ScaledCayley"),
+    ),
+    Fault(
+        "sends: a device converts to double precision what it sends to the host",
+        "spectral_param/_eigen/dense.py",
+        "return T.cpu().to(kind, copy=True,",
+        'return T.to("cpu", kind, copy=True,',
+        promise("test_device.py", "without_double and SpectralRadiusNorm"),
+    ),
+    Fault(
+        "elsewhere: a gradient is pulled back on the device, by what the host knows",
+        "spectral_param/_at_host.py",
+        "the.pull_back(G.cpu(), needed)",
+        "the.pull_back(G, needed)",
+        promise("test_device.py", "without_double and ScaledCayley"),
+    ),
+    Fault(
         "dtypes: a penalty has PyTorch's default dtype",
         "spectral_param/_model.py",
         "like.detach().real.new_zeros(())",

@@ -138,8 +138,7 @@ def gates(to: To) -> Any:
     lstm = sp.constrain(
         to(nn.LSTM(3, 4, dtype=torch.float32, device="cpu")), "weight_hh_l0", sp.ScaledCayley()
     )
-    output, _ = lstm(to(normal(5, 2, 3)))
-    return output.detach(), gradients(output, *lstm.parameters())
+    return lstm.weight_hh_l0.detach(), gradients(lstm.weight_hh_l0, *lstm.parametrizations.parameters())
 
 
 def chained(to: To) -> Any:
@@ -243,12 +242,12 @@ def network(name: str, to: To) -> Any:
     dtype = torch.complex64 if name in COMPLEX else torch.float32
     net = to(NETWORKS[name](device="cpu", dtype=dtype))
     x = to(normal(3, 2) if name.endswith("Cell") else normal(40, 3, 2))
-    optimizer, found = torch.optim.SGD(net.parameters(), lr=1e-3), []
+    optimizer, found = torch.optim.SGD(net.parameters(), lr=1e-2), []
     for _ in range(2):
         optimizer.zero_grad()
         result = net(x)
         output = result[0] if isinstance(result, tuple) else result
-        (output.abs() if output.is_complex() else output).square().sum().backward()
+        (output.abs() if output.is_complex() else output).square().mean().backward()
         optimizer.step()
         found.append(output.detach())
     found += [p.grad for p in net.parameters() if p.grad is not None]
@@ -271,9 +270,8 @@ def layers(to: To) -> Any:
             parameter.fill_(0.1)
     torch.manual_seed(0)
     rnn = to(sp.nn.ScoRNN(4, 3, 2, device="cpu", dtype=torch.float32))
-    packed = nn.utils.rnn.pack_padded_sequence(
-        to(normal(6, 3, 4)), torch.tensor([6, 4, 1], dtype=torch.int64, device="cpu")
-    )
+    lengths = torch.tensor([6, 4, 1], dtype=torch.int64, device="cpu")
+    packed = to(nn.utils.rnn.pack_padded_sequence(normal(6, 3, 4), lengths))
     output, last = rnn(packed)
     activation = to(sp.nn.ModReLU(4, device="cpu", dtype=torch.float32))
     return sp.nn.MaxMin()(x), activation(x), block(x), output.data, last
@@ -384,7 +382,7 @@ def _inits() -> dict[str, Job]:
 
 def _analyses() -> dict[str, Job]:
     a, W = sp.analysis, stable(6)
-    lower = functools.cache(lambda: a.lower_schur(stable(6)).Theta)
+    lower = functools.cache(lambda: a.lower_schur(stable(6)).Theta.float())
     delays = torch.diag(torch.ones(5, **HOST), -1)
 
     def rnn(to: To) -> nn.Module:
