@@ -68,8 +68,8 @@ PROMISES = (
     Fault(
         "double: double precision is asked of a device that has none",
         "spectral_param/_precision.py",
-        'else torch.device("cpu")',
-        "else device",
+        'return torch.device("cpu")',
+        "return device",
         promise("test_device.py", "without_double and ScaledCayley"),
     ),
     Fault(

@@ -37,7 +37,9 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
-    if rows.sizes[-1] != batch or double_device(rows.x.device) != rows.x.device:
+    if rows.sizes[-1] != batch:
+        return None
+    if double_device(rows.x.device) != rows.x.device:
         return None
     # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
     if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
