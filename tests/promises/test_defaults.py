@@ -74,11 +74,10 @@ def test_the_table_has_every_public_name() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_constructors_follow_both_defaults_as_those_of_torch_do(name, device) -> None:
-    with defaults(device, torch.float64):
+def test_constructors_follow_both_defaults_as_those_of_torch_do(name) -> None:
+    with defaults("meta", torch.float64):
         tensors = list(NETWORKS[name]().parameters())
-        assert all(t.device.type == device and t.dtype.to_real() == torch.float64 for t in tensors)
+        assert all(t.is_meta and t.dtype.to_real() == torch.float64 for t in tensors)
         given = NETWORKS[name](device="cpu", dtype=tensors[0].dtype)
         assert all(t.device.type == "cpu" for t in given.parameters())
 

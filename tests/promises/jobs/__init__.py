@@ -27,9 +27,19 @@ __all__ = ["JOBS", "NETWORKS", "numbers", "on_the_host", "parametrized", "same"]
 JOBS: dict[str, Job] = {**CONSTRAINTS, **TRAINED, **FUNCTIONS, **ANALYSES, **FITS}
 
 
+# What takes long beside what it finds, because others are made of the same parts.
+_NETWORKS = ("BlockRNN", "EUNN", "NNRNN", "ORNN", "ScuRNN", "SpectralRNN", "StateSpace")
+LONG = {
+    *VARIANTS,
+    *(f"network: {name}" for name in _NETWORKS),
+    *("constraint: Givens", "constraint: circular kernel", "analysis: pictures", "testing"),
+    *("analysis: gradient_norms, state", "functional: scaled_cayley, large", "functional: rnn, long"),
+}
+
+
 def parametrized() -> list[Any]:
-    """The names of the jobs for pytest, those of variants for the night."""
-    return [pytest.param(name, marks=pytest.mark.nightly if name in VARIANTS else ()) for name in JOBS]
+    """The names of the jobs for pytest, the long ones for the night."""
+    return [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in JOBS]
 
 
 def numbers(found: Any) -> list[Any]:

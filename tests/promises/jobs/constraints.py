@@ -19,7 +19,7 @@ from tests.promises.jobs.tensors import HOST, Job, To, gradients, normal, stable
 
 
 def trained(case: Case, shape: tuple[int, ...], to: To) -> Any:
-    """Registration from outside, three steps, a checkpoint, a draw, a new start, the weight again."""
+    """Registration from outside, two steps, a checkpoint, a draw, a new start, the weight again."""
     dtype = torch.float32 if torch.float32 in case.dtypes else torch.complex64
     with usual_defaults():
         torch.manual_seed(0)
@@ -28,7 +28,7 @@ def trained(case: Case, shape: tuple[int, ...], to: To) -> Any:
     module = holder(case, to(W))
     weights, every = [module.weight.detach().clone()], list(module.parameters())
     optimizer = torch.optim.SGD(every, lr=0.01)
-    for _ in range(3):
+    for _ in range(2):
         optimizer.zero_grad()
         (module.weight - G).abs().square().sum().backward()
         optimizer.step()
@@ -192,5 +192,5 @@ CONSTRAINTS: dict[str, Job] = {
     "testing": checked,
 }
 
-# Other modes of a constraint, which take long for what they find.
+# Other modes of a constraint.
 VARIANTS = {f"constraint: {case.name}" for case in (*CASES, *FROM_THE_START) if case.variant}

@@ -46,7 +46,7 @@ def network(name: str, to: To) -> Any:
     torch.manual_seed(0)
     dtype = torch.complex64 if name in COMPLEX else torch.float32
     net = to(NETWORKS[name](device="cpu", dtype=dtype))
-    x = to(normal(3, 2) if name.endswith("Cell") else normal(40, 3, 2))
+    x = to(normal(3, 2) if name.endswith("Cell") else normal(8, 2, 2))
     optimizer, found = torch.optim.SGD(net.parameters(), lr=1e-2), []
     for _ in range(2):
         optimizer.zero_grad()
