@@ -111,7 +111,7 @@ def test_a_device_without_eigenvalues(name) -> None:
             sp.constrain(nn.ParameterDict({"weight": W}), "weight", sp.SpectralRadiusNorm())
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized("constraint", "network", "model", "init"))
 def test_a_device_without_double_precision(name) -> None:
     """What needs it is computed on the host; the numbers are those of a model there, to single precision."""
     expected = on_the_host(name)

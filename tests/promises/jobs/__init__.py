@@ -37,9 +37,10 @@ LONG = {
 }
 
 
-def parametrized() -> list[Any]:
-    """The names of the jobs for pytest, the long ones for the night."""
-    return [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in JOBS]
+def parametrized(*daily: str) -> list[Any]:
+    """The names of the jobs for pytest: the long ones for the night, and those that begin otherwise."""
+    long = {name for name in JOBS if name in LONG or (daily and not name.startswith(daily))}
+    return [pytest.param(name, marks=pytest.mark.nightly if name in long else ()) for name in JOBS]
 
 
 def numbers(found: Any) -> list[Any]:
