@@ -19,11 +19,11 @@ def where_double(evaluate: Callable[..., Map]) -> Callable[..., Map]:
     """
 
     @functools.wraps(evaluate)
-    def wrapped(*values: Any) -> Map:
+    def wrapped(*values: Any, **options: Any) -> Map:
         device = values[0].device
         if device.type == "cpu" or double_device(device) == device:
-            return evaluate(*values)
-        the = evaluate(*map(_on_host, values))
+            return evaluate(*values, **options)
+        the = evaluate(*map(_on_host, values), **{name: _on_host(value) for name, value in options.items()})
 
         def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
             return tuple(None if g is None else g.to(device) for g in the.pull_back(G.cpu(), needed))

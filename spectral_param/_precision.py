@@ -12,6 +12,8 @@ import functools
 import torch
 from torch import Tensor
 
+from spectral_param._context import is_on_host
+
 # Devices of these types need not be tried.
 _WITH, _WITHOUT = ("cpu", "cuda", "meta"), ("mps",)
 
@@ -26,7 +28,7 @@ def to_like(X: Tensor, Y: Tensor) -> Tensor:
 
     Nor is it in the backward pass: the host converts, in both directions.
     """
-    return X.to(Y.device).to(Y.dtype) if Y.is_cpu else X.to(Y.dtype).to(Y.device)
+    return X.to(Y.device).to(Y.dtype) if is_on_host(Y) else X.to(Y.dtype).to(Y.device)
 
 
 def double_device(device: torch.device) -> torch.device:
