@@ -214,6 +214,10 @@ class _Factories(TorchFunctionMode):
         if function in (torch.tensor, torch.as_tensor) and device is not None:
             on_host = function(*args, **{**kwargs, "device": "cpu"})
             return on_host.to(device)
+        if function is torch.arange and device is not None and torch.device(device).type == DEVICE.type:
+            # PyTorch fills an empty tensor, whose wrapper would keep the size 0.
+            _asked()
+            return OnDevice(function(*args, **{**kwargs, "device": "cpu"}))
         return function(*args, **kwargs)
 
 
