@@ -18,6 +18,12 @@ class Skew(sp.Parametrization):
     def reference(self, T):
         return T.triu(1) - T.triu(1).mT
 
+    def outside(self, W, eps):
+        return (W + W.mT).abs().amax(dim=(-2, -1)), 100 * eps * W.abs().amax(dim=(-2, -1)).clamp(min=1)
+
+    def near(self, W):
+        return (W - W.mT) / 2
+
     def invert(self, W):
         return W.triu(1)
 
@@ -232,14 +238,7 @@ def test_a_constraint_is_checked_from_its_function_alone() -> None:
         def reference(self, T):
             return 2 * super().reference(T)
 
-    class Checked(Skew):
-        def outside(self, W, eps):
-            return (W + W.mT).abs().amax(dim=(-2, -1)), 100 * eps
-
-        def near(self, W):
-            return (W - W.mT) / 2
-
-    testing.check_constraint(lambda shape: Checked())
+    testing.check_constraint(lambda shape: Skew())
     with pytest.raises(AssertionError, match="weight after registration"):
         testing.check_constraint(lambda shape: Doubled())
 
