@@ -20,21 +20,20 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, Places
+from spectral_param.dynamics._eigenvalues import spectral_radius
 from spectral_param.dynamics._forecast.descent import (
     ForecastFit,
-    Model,
     Start,
     continued,
     descend,
     ladder_of,
     rungs_below,
-    spectral_radius,
 )
-from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._forecast.windows import Model, Objective
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import Fold, cut, errors, folds_of
+from spectral_param.dynamics._recordings import Part, Places
+from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 
