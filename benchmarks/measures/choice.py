@@ -1,4 +1,4 @@
-"""What ``horizon="cv"`` chooses on each problem of the forecasts.
+"""What ``horizon="cv"`` chooses on each problem of the forecasts, and without each number of its rule.
 
 A nightly test holds later choices to it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from benchmarks.problems.choice import KEYS, choice_of
+from benchmarks.problems.choice import KEYS, errors_without
 from benchmarks.problems.forecasts import Problem, problems
 from benchmarks.table import Result
 from benchmarks.task import Task
@@ -35,11 +35,10 @@ def tasks(quick: bool) -> Iterator[Task]:
 
 def _of(make: Callable[[], Problem]) -> Result:
     """Return what is chosen, and its errors on held-out rows and of forecasts."""
-    model, error = choice_of(make())
-    choice = model.choice_
-    assert choice is not None
+    taken, errors = errors_without(make())
     return {
-        "choice": {key: getattr(choice, key) for key in KEYS},
-        "held_out_error": choice.error,
-        "error": error,
+        "choice": {key: getattr(taken, key) for key in KEYS},
+        "held_out_error": taken.error,
+        "error": errors.pop("today"),
+        "without": errors,
     }
