@@ -249,13 +249,9 @@ class _Search:
         ways = [(towards, ridge) for towards in self.whole.aims for ridge in NUMBERS.ridges]
         stacks = []
         for data in self.data:
-            A, B = data.shrunk(ridges)
-            if self.n <= NUMBERS.many:
-                for i in np.flatnonzero(np.abs(np.linalg.eigvals(A)).max(axis=-1) > data.radius).tolist():
-                    A[i], B[i] = data.stable(A[i], B[i], ways[i][1])
-            stacks.append((A, B))
+            stacks.append(data.shrunk(ridges, stable=self.n <= NUMBERS.many))
         error, spread = errors(self.folds, stacks, self.lead, self.shown)
-        del stacks, A, B  # before the next ones are made
+        del stacks  # before the next ones are made
         factor, first = np.full(len(ways), NUMBERS.complicated), 0
         if error[0] >= NUMBERS.exact and self.few:
             # The fit of all rows is worse than those of the folds, which have fewer rows than unknowns,

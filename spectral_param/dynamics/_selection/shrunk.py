@@ -40,7 +40,7 @@ class OneStep:
         if towards is not None:
             self.aims = {"given": towards}
 
-    def shrunk(self, ridges: Array) -> tuple[Array, Array]:
+    def shrunk(self, ridges: Array, stable: bool = False) -> tuple[Array, Array]:
         """Return A ``(fits, n, n)`` and B ``(fits, n, m)`` with the least error, for each aim and ridge.
 
         Ridges are in units of the mean square of a state.
@@ -53,6 +53,9 @@ class OneStep:
             both[:, : self.n] += A0.T
             found.append(both)
         A, B = np.split(np.concatenate(found).swapaxes(1, 2), [self.n], axis=2)
+        if stable:
+            for i in np.flatnonzero(np.abs(np.linalg.eigvals(A)).max(axis=-1) > self.radius).tolist():
+                A[i], B[i] = self.stable(A[i], B[i], ridges[i % len(ridges)])
         return A, B
 
     def fit(self, towards: str, ridge: float) -> tuple[Array, Array]:
