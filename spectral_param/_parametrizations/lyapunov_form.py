@@ -24,6 +24,7 @@ from spectral_param.functional._checks import (
     check_time,
     is_finite,
 )
+from spectral_param.functional._contraction import warn_of_gates
 from spectral_param.functional._diagonal_metric import (
     contracting_inverse,
     dissipative_inverse,
@@ -175,6 +176,8 @@ class LyapunovForm(Bounded):
         """Return the original, found in double precision."""
         check_finite(W, "LyapunovForm")
         if self._is_diagonal():
+            if project and self.gates > 1:  # When it is registered.
+                warn_of_gates("LyapunovForm")
             return self._diagonal_inverses(W, eps, project)
         return self._inverses(W, *self._bound_and_size(W, eps, project), eps, project)
 
