@@ -4,8 +4,9 @@ Gates that forget
 
 What is proven of a trained LSTM, and what a proof costs.
 
-An LSTM was trained elsewhere. Does it forget where it started from, whatever it reads? Nothing can be proven of it as
-it is. This tutorial scales it until a rate is proven, trains it further inside the set, and compares the errors.
+An LSTM was trained elsewhere. Does it forget where it started from, whatever it reads? Nothing can be proven
+of it as it is. This tutorial scales it until a rate is proven, trains it further inside the set, and compares
+the errors.
 """
 
 # sphinx_gallery_thumbnail_path = 'thumbnails/plot_14_gates_that_forget.png'
@@ -20,8 +21,8 @@ torch.manual_seed(0)
 # %%
 # A trained LSTM
 # --------------
-# The task: the sum of the last numbers of a sequence, the older the less, :math:`y_t = \sum_k 0.9^k x_{t-k}`, of
-# numbers between -1/2 and 1/2.
+# The task: the sum of the last numbers of a sequence, the older the less, :math:`y_t = \sum_k 0.9^k x_{t-k}`,
+# of numbers between -1/2 and 1/2.
 
 RATE, BOUND, UNITS = 0.97, 0.5, 24
 
@@ -62,8 +63,8 @@ errors = {"LSTM as it was trained": error(lstm, head)}
 # %%
 # What is proven of it
 # --------------------
-# :func:`spectral_param.analysis.contraction` takes a bound of the inputs, since a forget gate that reads them can
-# come near 1. It finds no rate, and says what stands in the way.
+# :func:`spectral_param.analysis.contraction` takes a bound of the inputs, since a forget gate that reads them
+# can come near 1. It finds no rate, and says what stands in the way.
 
 found = sp.analysis.contraction(lstm, input_bound=BOUND)
 print(found.rate, "-", found.obstacle)
@@ -73,16 +74,17 @@ assert found.rate is None
 # %%
 # Scale it
 # --------
-# :func:`spectral_param.init.contracting_` multiplies the recurrent weights by the largest factor for which the rate
-# is proven. No factor suffices where a forget gate can come above the rate by its bias and its input: so first these
-# biases are lowered.
+# :func:`spectral_param.init.contracting_` multiplies the recurrent weights by the largest factor for which
+# the rate is proven. No factor suffices where a forget gate can come above the rate by its bias and its
+# input: so first these biases are lowered.
 
 
 @torch.no_grad()
 def scale(network):
     """Lower the biases of forget gates that can exceed 0.95, then scale; return the certificate."""
     rows = slice(UNITS, 2 * UNITS)
-    reach = BOUND * network.weight_ih_l0[rows, 0].abs() + network.bias_ih_l0[rows] + network.bias_hh_l0[rows]
+    bias = network.bias_ih_l0[rows] + network.bias_hh_l0[rows]
+    reach = BOUND * network.weight_ih_l0[rows, 0].abs() + bias
     network.bias_ih_l0[rows] -= (reach - 3.0).clamp(min=0)  # The sigmoid of 3 is 0.953.
     return sp.init.contracting_(network, RATE, BOUND)
 
@@ -100,8 +102,8 @@ assert factor < 0.5
 # Train it further
 # ----------------
 # A step of training leads out of the set, so the network is scaled again, here after each tenth step. A
-# :class:`spectral_param.nn.ContractingGRU` needs no such care: its rate holds for all values of its parameters, and for
-# inputs of any size.
+# :class:`spectral_param.nn.ContractingGRU` needs no such care: its rate holds for all values of its
+# parameters, and for inputs of any size.
 
 train(lstm, head, 400, 1e-2, after=lambda: scale(lstm))
 certificate = scale(lstm)
@@ -127,9 +129,9 @@ assert errors["ContractingGRU"] < 0.2
 # %%
 # What the proof says
 # -------------------
-# Two runs read the same inputs, from different starts with :math:`|h_i| ≤ 1` and :math:`|c_i| ≤ κ_i`. Their difference
-# δ, of h and c together, shrinks by the rate in each step, in the norm :math:`\max_i |δ_i|/d_i`. Both κ and d come with
-# the certificate. Adam looks for starts and inputs that keep the runs apart.
+# Two runs read the same inputs, from different starts with :math:`|h_i| ≤ 1` and :math:`|c_i| ≤ κ_i`. Their
+# difference δ, of h and c together, shrinks by the rate in each step, in the norm :math:`\max_i |δ_i|/d_i`.
+# Both κ and d come with the certificate. Adam looks for starts and inputs that keep the runs apart.
 
 lstm = lstm.double()
 certificate = sp.analysis.contraction(lstm, input_bound=BOUND)
@@ -143,7 +145,9 @@ def distances(inputs, h, c):
         if x is not None:
             state = lstm(BOUND * torch.tanh(x).expand(1, 2, 1), tuple(part[None] for part in state))[1]
             state = tuple(part[0] for part in state)
-        found.append(torch.stack([((s[0] - s[1]) / u[0]).abs().max() for s, u in zip(state, d, strict=True)]).max())
+        found.append(
+            torch.stack([((s[0] - s[1]) / u[0]).abs().max() for s, u in zip(state, d, strict=True)]).max()
+        )
     return torch.stack(found)
 
 
@@ -158,7 +162,9 @@ apart = (distances(inputs, h, c) / distances(inputs, h, c)[0]).detach().numpy()
 
 envelope = certificate.rate ** np.arange(31)
 figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
-ax.fill_between(np.arange(31), 1e-6, envelope, alpha=0.15, label=f"proven: {certificate.rate:.2f} to the power of time")
+ax.fill_between(
+    np.arange(31), 1e-6, envelope, alpha=0.15, label=f"proven: {certificate.rate:.2f} to the power of time"
+)
 ax.plot(apart, label="the scaled LSTM under attack")
 ax.set(yscale="log", xlabel="steps", ylabel="distance of two runs", ylim=(1e-3, None))
 ax.legend(fontsize="small")
@@ -167,5 +173,6 @@ plt.show()
 assert (apart <= envelope * (1 + 1e-9)).all()
 
 # %%
-# The price is in the recurrent weights: they are a small fraction of what they were, and what the network remembers
-# goes through its cell state. A task that computes with its states loses more: :doc:`/bounds_measured` has three tasks.
+# The price is in the recurrent weights: they are a small fraction of what they were, and what the network
+# remembers goes through its cell state. A task that computes with its states loses more:
+# :doc:`/bounds_measured` has three tasks.
