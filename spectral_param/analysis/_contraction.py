@@ -13,6 +13,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectral_param.functional._checks import check_module
 from spectral_param.functional._gate_weights import Weights, as_array
+from spectral_param.functional._gru_growth import scaling_of
 from spectral_param.functional._network_contraction import Contraction, Proof, prove, shaped, starts_of
 from spectral_param.functional._recurrent_modules import (
     KINDS,
@@ -145,7 +146,9 @@ def _cell(cell: Any, label: str, bound: float) -> Weights | str:
     if isinstance(cell, ContractingGRUCell):
         weight, limit = cell.bounded()
         parts = (cell.weight_ih, weight, cell.bias_ih, cell.bias_hh)
-        return layer("GRU", label, parts, bound, limit=math.inf if limit is None else as_array(limit))
+        clamp = math.inf if limit is None else as_array(limit)
+        own = as_array(scaling_of(cell.log_scaling))
+        return layer("GRU", label, parts, bound, limit=clamp, scaling=own)
     if isinstance(cell, GORUCell):
         return (
             f"{label}: the orthogonal weight of the candidate and its modReLU: the states have no bound. "

@@ -32,6 +32,7 @@ the unit roundoff. So each d, once it is rounded, is a proof in double precision
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -77,40 +78,50 @@ class Root(NamedTuple):
     scaling: Array
 
 
-def comparison_root(layers: Sequence[Layer], goal: float | None = None) -> Root:
+def comparison_root(layers: Sequence[Layer], goal: float | None = None, start: Array | None = None) -> Root:
     """Return the least rate that a search finds for layers in a row, proven, and its d.
-
-    The search is Noda's iteration, d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d.
 
     Args:
         layers: Their comparison functions.
         goal: End as soon as the rate is known to be at most this, or above it: no d has a rate below
             min g(d)_i/d_i.
+        start: A d. The rate is at most that of this one.
     """
-    terms = 2 * sum(layer.linear.shape[1] for layer in layers) + 40
-    room = 1 + terms * _EPS
     size = sum(len(layer.linear) for layer in layers)
-    d, best = np.ones(size), Root(np.inf, np.ones(size))
+    room = 1 + (2 * sum(layer.linear.shape[1] for layer in layers) + 40) * _EPS
+    best = Root(np.inf, np.ones(size))
     with np.errstate(all="ignore"):
-        for _ in range(_STEPS):
-            values, B = _evaluated(layers, d)
-            rate = float((values / d).max())
-            if not rate < best.rate * (1 - 1e-14):
-                break
-            best = Root(rate, d)
-            if goal is not None and (rate * room <= goal or float((values / d).min()) > goal * room):
+        for d in [np.ones(size)] if start is None else [start / start.max(), np.ones(size)]:
+            found = _searched(layers, d, None if goal is None else goal / room, room)
+            best = min(best, found, key=lambda root: root.rate)
+    return Root(best.rate * room, best.scaling)
+
+
+def _searched(layers: Sequence[Layer], d: Array, goal: float | None, room: float) -> Root:
+    """Return the least rate and its d after Noda's iteration, without room for rounding.
+
+    A step is d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d. Where it does not lower σ,
+    as it may not because g is not linear, the next one is d <- d + g(d)/σ from the best d, which never raises
+    it.
+    """
+    best, values_of_best, is_safe = Root(np.inf, d), d, False
+    for _ in range(_STEPS):
+        values, B = _evaluated(layers, d)
+        rate, x = float((values / d).max()), np.full(len(d), np.nan)
+        if rate < best.rate * (1 - 1e-14):
+            best, values_of_best, is_safe = Root(rate, d), values, False
+            if goal is not None and (rate <= goal or float((values / d).min()) > goal * room**2):
                 break
             floor = _FLOOR * rate
-            shifted = np.diag(np.full(size, (rate + floor) * (1 + 4 * _EPS))) - B - floor / size
-            try:
+            shifted = np.diag(np.full(len(d), (rate + floor) * (1 + 4 * _EPS))) - B - floor / len(d)
+            with contextlib.suppress(np.linalg.LinAlgError):
                 x = np.linalg.solve(shifted, d)
-            except np.linalg.LinAlgError:
+        if not np.isfinite(x / x.max()).all():
+            if is_safe:
                 break
-            x = x / x.max()
-            if not np.isfinite(x).all():
-                break
-            d = x.clip(min=_EPS)
-    return Root(best.rate * room, best.scaling)
+            x, is_safe = best.scaling + values_of_best / best.rate, True
+        d = (x / x.max()).clip(min=_EPS)
+    return best
 
 
 def _evaluated(layers: Sequence[Layer], d: Array) -> tuple[Array, Array]:

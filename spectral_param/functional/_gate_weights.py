@@ -40,6 +40,7 @@ class Weights:
         input_bound: The largest entry of an input; infinite if none is known.
         output_bound: The largest entry of a state; infinite for ReLU.
         limit: The largest arguments of the update gates, ``(n,)``, if they are clamped.
+        scaling: A d that has a rate, ``(n,)``, if one is known.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Weights:
     input_bound: float
     output_bound: float = 1.0
     limit: Array | float = math.inf
+    scaling: Array | None = None
 
     @property
     def units(self) -> int:

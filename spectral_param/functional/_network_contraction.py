@@ -94,12 +94,21 @@ def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
     for holds in (False, True):
         if not all((holds and layer.kind == "GRU") or layer_is_bounded(layer) for layer in chain):
             continue
-        root = comparison_root([layer.comparison(k > 0, holds) for k, layer in enumerate(chain)])
+        comparisons = [layer.comparison(k > 0, holds) for k, layer in enumerate(chain)]
+        root = comparison_root(comparisons, start=_start(chain))
         if root.rate <= 1:
             # A rate below 1 by a layer that holds says nothing of update gates near 1.
             held = holds and any(layer.kind == "GRU" for layer in chain)
             return 1.0 if held else root.rate, np.split(root.scaling, cuts)
     return None, []
+
+
+def _start(chain: list[Weights]) -> Array | None:
+    """Return a d of layers whose own are known; a later layer has larger ones, to outweigh what it reads."""
+    known = [layer.scaling for layer in chain if layer.scaling is not None]
+    if len(known) < len(chain):
+        return None
+    return np.concatenate([1e4**k * (d / d.max()) for k, d in enumerate(known)])
 
 
 def _in_2_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:

@@ -70,6 +70,7 @@ def layer(
     input_bound: float,
     activation: str = "tanh",
     limit: Array | float = math.inf,
+    scaling: Array | None = None,
 ) -> Weights:
     """Return one layer of weight_ih, weight_hh, bias_ih and bias_hh.
 
@@ -90,7 +91,7 @@ def layer(
     if not all(np.isfinite(array).all() for array in (W, U, b_ih, b_hh)):
         raise NotFiniteError(f"{label}: expected finite weights, got NaN or infinite ones.")
     output = 1.0 if kind != "RNN" or activation == "tanh" else math.inf
-    return Weights(label, kind, U, W, b_ih + b_hh, b_hh[-n:], input_bound, output, limit)
+    return Weights(label, kind, U, W, b_ih + b_hh, b_hh[-n:], input_bound, output, limit, scaling)
 
 
 def check_settings(module: nn.Module, name: str) -> None:
