@@ -2172,7 +2172,7 @@ DIAGONAL = (
 
 GATES = (
     Fault(
-        "growth: the reset gate counts half",
+        "reset: the reset gate counts half",
         "spectral_param/functional/_gru_growth.py",
         "q * (U_r @ d) / 4",
         "q * (U_r @ d) / 8",
@@ -2207,7 +2207,7 @@ GATES = (
         promise("analysis/test_contraction.py", "zero_weights"),
     ),
     Fault(
-        "coupling: a later layer is compared as if it read the same",
+        "later: a later layer is compared as if it read the same",
         "spectral_param/functional/_network_contraction.py",
         "layer.comparison(k > 0, holds)",
         "layer.comparison(False, holds)",
@@ -2221,7 +2221,7 @@ GATES = (
         promise("analysis/test_contraction.py", "jacobians"),
     ),
     Fault(
-        "bisection: recurrent weights are scaled further than they have to be",
+        "farther: recurrent weights are scaled further than they have to be",
         "spectral_param/functional/_gate_scaling.py",
         "outside - inside > 1e-8 * outside",
         "outside - inside > 1e-2 * outside",

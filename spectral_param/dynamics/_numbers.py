@@ -1,8 +1,4 @@
-"""Every number of the choice, in one table: margins, ladders, sizes.
-
-``python -m benchmarks choice`` measures what the choice loses without a number of the rule:
-``benchmarks.measures.choice.without``, on the page of forecasts compared.
-"""
+"""Every number of the choice, in one table: margins, ladders, sizes."""
 
 from __future__ import annotations
 
