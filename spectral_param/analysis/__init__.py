@@ -41,6 +41,7 @@ from spectral_param.analysis._spectra import (
     singular_values,
     spectral_summary,
 )
+from spectral_param.analysis._stationary import StationaryDistribution, stationary_distribution
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 from spectral_param.functional._contraction import ContractionCertificate
 
@@ -49,6 +50,7 @@ __all__ = [
     "LowerSchur",
     "LyapunovCertificate",
     "Recorder",
+    "StationaryDistribution",
     "TransientGrowth",
     "certified_radius",
     "departure_from_normality",
@@ -81,6 +83,7 @@ __all__ = [
     "schur_eigenvalues",
     "singular_values",
     "spectral_summary",
+    "stationary_distribution",
     "subdiagonal_magnitudes",
     "transient_growth",
 ]
