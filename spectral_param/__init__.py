@@ -15,6 +15,7 @@ from spectral_param._model import num_free_parameters, param_groups, penalty, re
 from spectral_param._parametrizations import (
     BlockTriangular,
     BoundedGain,
+    DoublyStochastic,
     FourierUnitary,
     Givens,
     Householder,
@@ -28,6 +29,7 @@ from spectral_param._parametrizations import (
     SpectralAbscissa,
     SpectralNorm,
     SpectralRadiusNorm,
+    Stochastic,
 )
 
 __version__ = "0.1.0"
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockTriangular",
     "BoundedGain",
+    "DoublyStochastic",
     "FourierUnitary",
     "Givens",
     "Householder",
@@ -49,6 +52,7 @@ __all__ = [
     "SpectralAbscissa",
     "SpectralNorm",
     "SpectralRadiusNorm",
+    "Stochastic",
     "analysis",
     "constrain",
     "dynamics",

@@ -12,14 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import (
-    HALF,
-    full_precision,
-    is_compiled,
-    is_on_host,
-    is_plain,
-    not_nested,
-)
+from spectral_param._context import HALF, full_precision, is_compiled, is_on_host, is_plain, not_nested
 from spectral_param._map import Map, apply, differentiated
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
@@ -75,13 +68,19 @@ def doubly_stochastic(T: Tensor) -> Tensor:
         True
     """
     check_logits(T, "doubly_stochastic")
-    return _operator(T) if is_compiled() else apply(evaluate, reference, T)
+    return apply(evaluate, reference, T)
 
 
 def evaluate(T: Tensor) -> Map:
     """Return W of an ordinary tensor."""
     W = _computed(T)
-    return Map(W, lambda G, _: (_pull_back(T, W, G),), reference)
+    version = None if W.is_inference() else W._version
+
+    def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
+        # The caller has W, and may have written to it.
+        return (_pull_back(T, W if W._version == version else _computed(T), G),)
+
+    return Map(W, pull_back, reference)
 
 
 def check_logits(T: Tensor, name: str) -> None:
@@ -180,6 +179,8 @@ class _Scaled(torch.autograd.Function):
 
 def reference(T: Tensor) -> Tensor:
     """Return W by torch's operations, with derivatives of every order in every mode."""
+    if is_compiled():
+        return _operator(T)
     W: Tensor = _Scaled.apply(reduced(_working(T)))  # type: ignore[no-untyped-call]
     return W.to(T.dtype)
 
