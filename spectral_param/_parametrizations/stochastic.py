@@ -125,9 +125,8 @@ def check_inside(distance: Tensor, W: Tensor, eps: float, name: str, sums: str) 
     """Raise if a distance is more than rounding."""
     if bool((distance > 10 * W.shape[-1] * eps).any()):
         raise InManifoldError(
-            f"{name}: expected {sums} of sum 1 and no entry below floor/n, got a weight with sums from "
-            f"{W.sum(dim=-1).min():.6g} to {W.sum(dim=-1).max():.6g} of rows, from {W.sum(dim=-2).min():.6g} "
-            f"to {W.sum(dim=-2).max():.6g} of columns and entries from {W.min():.6g} on. Remove the "
+            f"{name}: expected {sums} of sum 1 and no entry below floor/n, got entries from {W.min():.6g} on "
+            f"that are off by {distance.max():.3g}, in a sum or n times in an entry. Remove the "
             "parametrization, set the weight and register a new instance, which scales a weight without "
             "negative entries."
         )

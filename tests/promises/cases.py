@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -595,6 +596,12 @@ CASES = (
         dtypes=(torch.float32, torch.float64),
     ),
 )
+
+
+def from_any(case: Case) -> Literal["paper"] | None:
+    """The start of a case for a weight of any kind: some refuse negative entries."""
+    return "paper" if case.name.startswith(("Stochastic", "DoublyStochastic")) else case.init
+
 
 # Whose set is that of the weight at registration: the member that a check starts from.
 FROM_THE_START = (

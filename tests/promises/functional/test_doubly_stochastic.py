@@ -168,6 +168,16 @@ def test_a_gradient_of_nearly_a_permutation_keeps_its_digits() -> None:
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5 * expected.abs().max().item())
 
 
+def test_a_result_that_is_written_to_keeps_its_gradient() -> None:
+    """As with torch's own functions, which raise or are right."""
+    T, G = normal((3, 3), torch.float64, 0).requires_grad_(), normal((3, 3), torch.float64, 1)
+    (expected,) = torch.autograd.grad(2 * doubly_stochastic(T), T, G)
+    W = doubly_stochastic(T)
+    W.mul_(2)
+    (found,) = torch.autograd.grad(W, T, G)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("count", [2, 100])
 def test_infinite_logits_give_nan_in_their_matrix_alone(value, count) -> None:
