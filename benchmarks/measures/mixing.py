@@ -32,7 +32,7 @@ DEPENDS = (
 )
 VARIES = "streams|gradient|sums|peak"
 
-SEEDS, DEPTH, STREAMS, WIDTH = 3, 24, 4, 16
+SEEDS, EPOCHS, DEPTH, STREAMS, WIDTH = 3, 10, 24, 4, 16
 SIZES = (2, 3, 4, 8, 16, 32, 64)
 
 
@@ -52,7 +52,7 @@ def tasks(quick: bool) -> Iterator[Task]:
     for seed in range(1 if quick else SEEDS):
         for mixing in MIXINGS:
             name = f"streams: {mixing}, seed {seed}"
-            yield Task(name, partial(streams, mixing, seed, 1 if quick else 30), threads=1)
+            yield Task(name, partial(streams, mixing, seed, 1 if quick else EPOCHS), threads=1)
 
 
 # How exact they are -----------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Streams(nn.Module):
         self.bias = nn.Parameter(4 * torch.eye(STREAMS).repeat(DEPTH, 1, 1))
         self.logits = nn.ModuleList(nn.Linear(STREAMS * WIDTH, STREAMS**2, bias=False) for _ in range(DEPTH))
         for layer in self.logits:
-            nn.init.normal_(layer.weight, std=0.1)
+            nn.init.normal_(layer.weight, std=0.01)
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
