@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
 from spectral_param._parametrizations.base import real_entries
@@ -41,6 +42,66 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
                 else:
                     yield link, (X,)
                 X = link(X)
+
+
+def constraints(model: nn.Module) -> dict[str, Parametrization]:
+    """Return the constraints of this library in a model, by the names of their weights.
+
+    A bound that is set on a constraint acts from the next read on. Of a list of constraints it is the last
+    one, which is sure to hold.
+
+    Args:
+        model: Any model.
+
+    Example:
+        >>> layer = torch.nn.Linear(4, 4)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralNorm(0.9))
+        >>> spectral_param.constraints(layer)["weight"].norm = 0.5
+        >>> bool(torch.linalg.matrix_norm(layer.weight, 2) < 0.5001)
+        True
+    """
+    check_module(model, "model")
+    found: dict[str, Parametrization] = {}
+    for path, owner in model.named_modules(remove_duplicate=False):
+        lists: Any = owner.parametrizations if is_parametrized(owner) else {}
+        for name, links in lists.items():
+            if isinstance(links[-1], Parametrization):
+                found[f"{path}.{name}" if path else name] = links[-1]
+    return found
+
+
+def violation(model: nn.Module) -> dict[str, float]:
+    """Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
+
+    It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
+    weight that is not finite. Nothing that training depends on is changed.
+
+    Args:
+        model: Any model.
+
+    Raises:
+        ValueError: If ``model`` is not a module.
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.ScaledCayley())
+        >>> spectral_param.violation(layer)
+        {'weight': 0.0}
+    """
+    return {
+        name: _distance(constraint, _weight_of(model, name))
+        for name, constraint in constraints(model).items()
+    }
+
+
+def _distance(constraint: Parametrization, W: Tensor) -> float:
+    return float(constraint.distance(W).max()) if bool(W.isfinite().all()) else math.nan
+
+
+def _weight_of(model: nn.Module, full: str) -> Tensor:
+    path, _, name = full.rpartition(".")
+    weight: Tensor = getattr(model.get_submodule(path), name).detach()
+    return weight
 
 
 def param_groups(

@@ -16,7 +16,7 @@ LAYERS = (
     ("errors",),
     ("_context", "_matrices", "_paths", "_scale"),
     ("_map",),
-    ("_eigen", "_recurrence", "functional"),
+    ("_eigen", "_recurrence", "functional", "_sets"),
     ("_parametrizations", "init"),
     ("_constrain", "_model"),
     ("dynamics", "nn"),
