@@ -11,6 +11,7 @@ from spectral_param._map import Map
 from spectral_param._parametrizations import stochastic
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
 from spectral_param.functional import _doubly_stochastic as doubly
+from spectral_param.functional._checks import check_real
 
 
 class DoublyStochastic(Parametrization):
@@ -72,20 +73,33 @@ class DoublyStochastic(Parametrization):
             functools.partial(_reference, floor=floor),
         )
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
+        check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the largest error of the sum of a row or column, or n times what an entry lacks to ε/n."""
+        return stochastic.largest_error(W, self.floor, dims=(-1, -2)), 10 * W.shape[-1] * eps
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return W with scaled rows and columns, and mixed with 1/n where an entry is below ε/n.
+
+        Raises:
+            ValueError: For negative entries, and rows or columns of zeros.
+        """
+        stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
+        T = torch.where(W > 0, W.log(), -1e4)  # Any number far below the logarithms of positive ones.
+        return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
+
+    def invert(self, W: Tensor) -> Tensor:
         """Return the logarithms of S."""
-        stochastic.check_weight(W, "DoublyStochastic")
-        if project:
-            stochastic.check_scalable(W, (-1, -2), eps, "DoublyStochastic")
-            W = near(W, self.floor)
-        else:
-            distance = outside(W, self.floor)
-            stochastic.check_inside(distance, W, eps, "DoublyStochastic", "rows and columns")
         return stochastic.logits(W, self.floor)
+
+    def _set_name(self) -> str:
+        return f"a weight with rows and columns of sum 1 and no entry below {self.floor:g}/n"
 
     def start(self, like: Tensor) -> Tensor:
         """Return Gaussian logits."""
-        stochastic.check_weight(like, "DoublyStochastic")
         return torch.randn_like(like)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
@@ -100,14 +114,3 @@ class DoublyStochastic(Parametrization):
 
 def _reference(T: Tensor, floor: float) -> Tensor:
     return stochastic.mixed(doubly.reference(as_real(T)), floor)
-
-
-def outside(W: Tensor, floor: float) -> Tensor:  # (..., n, n) -> (...)
-    """Return the largest error of a sum, or n times what an entry lacks to floor/n."""
-    return stochastic.largest_error(W, floor, dims=(-1, -2))
-
-
-def near(W: Tensor, floor: float) -> Tensor:
-    """Return W with scaled rows and columns, and mixed with 1/n where an entry is below floor/n."""
-    T = torch.where(W > 0, W.log(), -1e4)  # Any number far below the logarithms of positive ones.
-    return stochastic.raised(doubly.evaluate(T).value, floor, dims=(-2, -1))

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
-from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, check_real, is_finite
+from spectral_param.functional._checks import check_real, is_finite
 
 # Logarithm of what stands for a zero: far below rounding, and within what doubly_stochastic distinguishes.
 LEAST = -60.0
+#: What to do with complex weights.
+AMPLITUDES = "Pass W.abs().square(), for example, the probabilities of complex amplitudes."
 
 
 class Stochastic(Parametrization):
@@ -61,19 +62,34 @@ class Stochastic(Parametrization):
         """Return (1 - ε) softmax(T) + ε/n."""
         return mixed(torch.softmax(as_real(T), dim=-1), self.floor)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
+        check_real(W, "Stochastic", AMPLITUDES)
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the largest error of the sum of a row, or n times what an entry lacks to ε/n."""
+        return largest_error(W, self.floor, dims=(-1,)), 10 * W.shape[-1] * eps
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return rows divided by their sums, and mixed with 1/n where an entry is below ε/n.
+
+        Raises:
+            ValueError: For negative entries, and rows of zeros.
+        """
+        check_scalable(W, (-1,), "Stochastic")
+        W = W.clamp(min=0)
+        W = W / W.amax(dim=-1, keepdim=True)  # Not to overflow.
+        return raised(W / W.sum(dim=-1, keepdim=True), self.floor, dims=(-1,))
+
+    def invert(self, W: Tensor) -> Tensor:
         """Return the logarithms of the softmax."""
-        check_weight(W, "Stochastic")
-        if project:
-            check_scalable(W, (-1,), eps, "Stochastic")
-            W = near(W, self.floor)
-        else:
-            check_inside(outside(W, self.floor), W, eps, "Stochastic", "rows")
         return logits(W, self.floor)
+
+    def _set_name(self) -> str:
+        return f"a weight with rows of sum 1 and no entry below {self.floor:g}/n"
 
     def start(self, like: Tensor) -> Tensor:
         """Return Gaussian logits."""
-        check_weight(like, "Stochastic")
         return torch.randn_like(like)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
@@ -83,18 +99,6 @@ class Stochastic(Parametrization):
     def extra_repr(self) -> str:
         """Return the argument, for ``repr``."""
         return f"floor={self.floor}"
-
-
-def outside(W: Tensor, floor: float) -> Tensor:  # (..., m, n) -> (...)
-    """Return the largest error of a sum of a row, or n times what an entry lacks to floor/n."""
-    return largest_error(W, floor, dims=(-1,))
-
-
-def near(W: Tensor, floor: float) -> Tensor:
-    """Return rows divided by their sums, and mixed with 1/n where an entry is below floor/n."""
-    W = W.clamp(min=0)
-    W = W / W.amax(dim=-1, keepdim=True)  # Not to overflow.
-    return raised(W / W.sum(dim=-1, keepdim=True), floor, dims=(-1,))
 
 
 def logits(W: Tensor, floor: float) -> Tensor:
@@ -121,35 +125,18 @@ def largest_error(W: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
     return torch.stack([lacking, *((W.sum(dim=dim) - 1).abs().amax(dim=-1) for dim in dims)]).amax(dim=0)
 
 
-def check_inside(distance: Tensor, W: Tensor, eps: float, name: str, sums: str) -> None:
-    """Raise if a distance is more than rounding."""
-    if bool((distance > 10 * W.shape[-1] * eps).any()):
-        raise InManifoldError(
-            f"{name}: expected {sums} of sum 1 and no entry below floor/n, got entries from {W.min():.6g} on "
-            f"that are off by {distance.max():.3g}, in a sum or n times in an entry. Remove the "
-            "parametrization, set the weight and register a new instance, which scales a weight without "
-            "negative entries."
-        )
-
-
-def check_weight(W: Tensor, name: str) -> None:
-    """Raise unless W is real and finite."""
-    check_real(W, name, "Pass W.abs().square(), for example, the probabilities of complex amplitudes.")
-    check_finite(W, name)
-
-
-def check_scalable(W: Tensor, dims: tuple[int, ...], eps: float, name: str) -> None:
+def check_scalable(W: Tensor, dims: tuple[int, ...], name: str) -> None:
     """Raise if W has negative entries, or sums along one of ``dims`` that are zero."""
     least = W.min()
-    if least < -10 * W.shape[-1] * eps * W.max():
-        raise InManifoldError(
+    if least < -10 * W.shape[-1] * torch.finfo(W.dtype).eps * W.max():
+        raise ValueError(
             f"{name}: expected a weight without negative entries, got {least:.6g}. Take init='paper', a "
             "random start, or give a weight: spectral_param.constrain(module, name, constraint, "
             "init=W.abs()), or init=W.exp() if W has logits."
         )
     for dim, kind in zip(dims, ("row", "column"), strict=False):
         if not bool((W.amax(dim=dim) > 0).all()):
-            raise InManifoldError(
+            raise ValueError(
                 f"{name}: expected a positive entry in each {kind}, got a {kind} of zeros, which has no "
                 "multiple of sum 1. Give it an entry, on the diagonal for example: init=W + torch.eye(n)."
             )

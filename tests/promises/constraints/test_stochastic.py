@@ -182,9 +182,21 @@ def test_other_weights_are_refused_and_the_remedies_work(kind) -> None:
         with refused("floor"):
             kind(floor)
     module = constrained(torch.eye(3), kind(0.3))
-    for W in (torch.eye(3), torch.full((3, 3), 0.5), -torch.eye(3)):
-        with refused(name, error=InManifoldError):
+    for W in (torch.eye(3), torch.full((3, 3), 0.5)):
+        with refused(name, "project", error=InManifoldError):
             module.weight = W
+        module.weight = sp.constraints(module)["weight"].project(W)
+        check_member(module.weight.detach(), kind, 0.3)
+    with refused(name, "negative"):
+        module.weight = -torch.eye(3)
+
+
+def test_distances_are_errors_of_sums_or_what_entries_lack() -> None:
+    W = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
+    assert sp.Stochastic().distance(W).item() == 0
+    assert sp.DoublyStochastic().distance(W).item() == pytest.approx(0.2)
+    assert sp.Stochastic(0.5).distance(W).item() == pytest.approx(0.3)  # 0.1 lacks 0.15 of 0.5/2.
+    assert sp.Stochastic().distance(-W).item() == pytest.approx(2)
 
 
 def test_a_start_of_which_no_permutation_is_a_part_still_gives_a_member() -> None:
