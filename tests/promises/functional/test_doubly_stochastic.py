@@ -69,6 +69,7 @@ def check_sums(W):
     assert W.min() >= 0
 
 
+@example(kind="sparse", n=8, size=6.0, dtype=torch.float64, seed=1)  # Whole steps of Newton diverge.
 @example(kind="sparse", n=64, size=30.0, dtype=torch.float32, seed=1)
 @example(kind="nearly a triangle", n=16, size=30.0, dtype=torch.float64, seed=0)
 @example(kind="permutation", n=2, size=30.0, dtype=torch.float32, seed=1)
