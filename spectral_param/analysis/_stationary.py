@@ -84,7 +84,7 @@ def stationary_distribution(W: Tensor) -> StationaryDistribution:
     _check_stochastic(chains, 8 * n * torch.finfo(W.dtype).eps, name)
     found = [_of_one(chain) for chain in chains.reshape(-1, n, n).cpu().numpy()]
     pi = torch.from_numpy(np.stack([pi for pi, _ in found])).reshape(*W.shape[:-1]).to(W.device)
-    rate = torch.tensor([rate for _, rate in found], dtype=torch.float64).reshape(W.shape[:-2]).to(W.device)
+    rate = torch.from_numpy(np.array([rate for _, rate in found])).reshape(W.shape[:-2]).to(W.device)
     nan = torch.nan
     return StationaryDistribution(torch.where(finite[..., None], pi, nan), torch.where(finite, rate, nan))
 

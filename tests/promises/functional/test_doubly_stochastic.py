@@ -145,6 +145,16 @@ def test_derivatives_of_first_and_second_order_are_exact(size) -> None:
     assert gradgradcheck(doubly_stochastic, (T,), fast_mode=True)
 
 
+def test_logits_beyond_the_limit_have_no_derivative() -> None:
+    """Two rows have one column alone, so others of their entries count as -60 and are large all the same."""
+    T = torch.tensor([[0.0, -1000, -1010], [0, -1020, -1000], [0, -1, -2]], dtype=torch.float64)
+    T.requires_grad_()
+    assert doubly_stochastic(T)[:2, 1:].min() > 0.1
+    assert gradcheck(doubly_stochastic, (T,))
+    (found,) = torch.autograd.grad(doubly_stochastic(T), T, normal((3, 3), torch.float64, 0))
+    assert found[:2, 1:].abs().max() == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_in_single_precision_is_that_of_double_precision(kind) -> None:
     """To rounding of the gradient of W, however weakly rows and columns hang together."""
@@ -167,6 +177,8 @@ def test_a_gradient_of_nearly_a_permutation_keeps_its_digits() -> None:
     )
     assert expected.abs().max() < 1e-25
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    for dim in (0, 1):  # What is added to a row or a column changes nothing.
+        assert found.double().sum(dim).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a_result_that_is_written_to_keeps_its_gradient() -> None:
