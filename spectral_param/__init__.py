@@ -22,6 +22,7 @@ from spectral_param._model import (
 from spectral_param._parametrizations import (
     BlockTriangular,
     BoundedGain,
+    DoublyStochastic,
     FourierUnitary,
     Givens,
     Householder,
@@ -35,6 +36,7 @@ from spectral_param._parametrizations import (
     SpectralAbscissa,
     SpectralNorm,
     SpectralRadiusNorm,
+    Stochastic,
 )
 
 __version__ = "0.1.0"
@@ -42,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockTriangular",
     "BoundedGain",
+    "DoublyStochastic",
     "FourierUnitary",
     "Givens",
     "Householder",
@@ -56,6 +59,7 @@ __all__ = [
     "SpectralAbscissa",
     "SpectralNorm",
     "SpectralRadiusNorm",
+    "Stochastic",
     "analysis",
     "constrain",
     "constraints",

@@ -3,6 +3,7 @@
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import BlockTriangular
 from spectral_param._parametrizations.bounded_gain import BoundedGain
+from spectral_param._parametrizations.doubly_stochastic import DoublyStochastic
 from spectral_param._parametrizations.fourier_unitary import FourierUnitary
 from spectral_param._parametrizations.givens import Givens
 from spectral_param._parametrizations.householder import Householder
@@ -15,10 +16,12 @@ from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param._parametrizations.spectral_abscissa import SpectralAbscissa
 from spectral_param._parametrizations.spectral_norm import SpectralNorm
 from spectral_param._parametrizations.spectral_radius import SpectralRadiusNorm
+from spectral_param._parametrizations.stochastic import Stochastic
 
 __all__ = [
     "BlockTriangular",
     "BoundedGain",
+    "DoublyStochastic",
     "FourierUnitary",
     "Givens",
     "Householder",
@@ -32,4 +35,5 @@ __all__ = [
     "SpectralAbscissa",
     "SpectralNorm",
     "SpectralRadiusNorm",
+    "Stochastic",
 ]

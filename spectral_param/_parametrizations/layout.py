@@ -74,6 +74,6 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
             f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
             "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
             "or Householder, with which they are 1, SingularValues, with which they lie in an "
-            "interval, or SpectralNorm, a bound on the largest."
+            "interval, or SpectralNorm, a bound on the largest; for rows of sum 1 take Stochastic."
         )
     return Layout(gates, tuple(kernel), shapes == "tall" and m < n)

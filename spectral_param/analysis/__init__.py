@@ -42,6 +42,7 @@ from spectral_param.analysis._spectra import (
     singular_values,
     spectral_summary,
 )
+from spectral_param.analysis._stationary import StationaryDistribution, stationary_distribution
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 from spectral_param.functional._contraction import ContractionCertificate
 from spectral_param.functional._network_contraction import Contraction
@@ -52,6 +53,7 @@ __all__ = [
     "LowerSchur",
     "LyapunovCertificate",
     "Recorder",
+    "StationaryDistribution",
     "TransientGrowth",
     "certified_radius",
     "contraction",
@@ -85,6 +87,7 @@ __all__ = [
     "schur_eigenvalues",
     "singular_values",
     "spectral_summary",
+    "stationary_distribution",
     "subdiagonal_magnitudes",
     "transient_growth",
 ]

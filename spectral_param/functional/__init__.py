@@ -8,6 +8,7 @@ from spectral_param._recurrence.activation import modrelu
 from spectral_param._recurrence.dispatch import rnn
 from spectral_param._recurrence.goru import goru
 from spectral_param.functional._cayley import cayley, cayley_inverse, scaled_cayley
+from spectral_param.functional._doubly_stochastic import doubly_stochastic
 from spectral_param.functional._exponential import exponential
 from spectral_param.functional._fourier import fourier_operator
 from spectral_param.functional._givens import givens_operator
@@ -20,6 +21,7 @@ __all__ = [
     "cayley",
     "cayley_inverse",
     "dominant_eigen",
+    "doubly_stochastic",
     "exponential",
     "fourier_operator",
     "givens_operator",

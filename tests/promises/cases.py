@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -257,6 +258,33 @@ def signed(W: Tensor) -> Tensor:
     W = blocks_of(W)
     wrong = ((pattern == 0) & (W != 0)) | (pattern.nan_to_num(0) * W < 0)
     return torch.where(wrong, 0, W).reshape(shape)
+
+
+def chain(shape: Shape, dtype: torch.dtype, floor: float) -> Tensor:
+    """Rows of sum 1, with some entries that are no more than floor/n."""
+    W = torch.rand(shape, dtype=dtype)
+    W[..., 0, 0] = 0.0 if shape[-1] > 1 else 1.0
+    return (1 - floor) * W / W.sum(dim=-1, keepdim=True) + floor / shape[-1]
+
+
+def stochastic_violation(W: Tensor, floor: float) -> Tensor:
+    """|rows - 1|, and n times what entries lack to floor/n."""
+    lacking = torch.relu(floor - W.shape[-1] * W.amin(dim=-1))
+    return torch.maximum((W.sum(dim=-1) - 1).abs(), lacking)
+
+
+def mixing(shape: Shape, dtype: torch.dtype, floor: float) -> Tensor:
+    """A mean of permutations (Birkhoff)."""
+    blocks = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
+    for matrix in blocks.reshape(-1, *blocks.shape[-2:]):
+        for weight in torch.rand(4, dtype=dtype).softmax(dim=0):
+            matrix += weight * torch.eye(shape[-1], dtype=dtype)[torch.randperm(shape[-1])]
+    return ((1 - floor) * blocks + floor / shape[-1]).reshape(shape)
+
+
+def doubly_stochastic_violation(W: Tensor, floor: float) -> Tensor:
+    W = blocks_of(W)
+    return torch.maximum(stochastic_violation(W, floor), stochastic_violation(W.mT, floor))
 
 
 CASES = (
@@ -525,6 +553,42 @@ CASES = (
         dtypes=(torch.float32, torch.float64),
     ),
     Case(
+        name="DoublyStochastic",
+        make=lambda shape: sp.DoublyStochastic(),
+        member=lambda shape, dtype: mixing(shape, dtype, 0.0),
+        violation=lambda W: doubly_stochastic_violation(W, 0.0),
+        outside=lambda shape, dtype: torch.rand(shape, dtype=dtype),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="DoublyStochastic-floor",
+        variant=True,
+        make=lambda shape: sp.DoublyStochastic(0.2),
+        member=lambda shape, dtype: mixing(shape, dtype, 0.2),
+        violation=lambda W: doubly_stochastic_violation(W, 0.2),
+        outside=lambda shape, dtype: torch.rand(shape, dtype=dtype),
+        dtypes=(torch.float32, torch.float64),
+    ),
+    Case(
+        name="Stochastic",
+        make=lambda shape: sp.Stochastic(),
+        member=lambda shape, dtype: chain(shape, dtype, 0.0),
+        violation=lambda W: stochastic_violation(W, 0.0),
+        outside=lambda shape, dtype: torch.rand(shape, dtype=dtype),
+        dtypes=(torch.float32, torch.float64),
+        rectangles=RECTANGLES,
+    ),
+    Case(
+        name="Stochastic-floor",
+        variant=True,
+        make=lambda shape: sp.Stochastic(0.2),
+        member=lambda shape, dtype: chain(shape, dtype, 0.2),
+        violation=lambda W: stochastic_violation(W, 0.2),
+        outside=lambda shape, dtype: torch.rand(shape, dtype=dtype),
+        dtypes=(torch.float32, torch.float64),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
         name="SchurForm-paper",
         make=lambda shape: sp.SchurForm(sp.ScaledCayley(), form="paper"),
         member=lambda shape, dtype: torch.randn(shape, dtype=dtype),
@@ -532,6 +596,12 @@ CASES = (
         dtypes=(torch.float32, torch.float64),
     ),
 )
+
+
+def from_any(case: Case) -> Literal["paper"] | None:
+    """The start of a case for a weight of any kind: some refuse negative entries."""
+    return "paper" if case.name.startswith(("Stochastic", "DoublyStochastic")) else case.init
+
 
 # Whose set is that of the weight at registration: the member that a check starts from.
 FROM_THE_START = (

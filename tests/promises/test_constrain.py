@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 import spectral_param as sp
 from spectral_param.testing import holder
 from tests.messages import refused
-from tests.promises.cases import CASES, abscissas, orthogonality_defect, radii
+from tests.promises.cases import CASES, abscissas, from_any, orthogonality_defect, radii
 
 
 def test_constrain_returns_the_module() -> None:
@@ -648,7 +648,7 @@ def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
 def test_the_protocol_of_geotorch(case) -> None:
     dtype = case.dtypes[0]
     layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype)
-    sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
+    sp.constrain(layer, "weight", case.make((4, 4)), init=from_any(case))
     constraint = layer.parametrizations.weight[0]
     before = [t.clone() for t in layer.state_dict().values()]
     W = constraint.sample()
@@ -685,7 +685,7 @@ def test_weights_are_contiguous(case) -> None:
 def test_originals_are_contiguous(case) -> None:
     """As FSDP2, LBFGS, ``parameters_to_vector`` and safetensors ask."""
     layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[0])
-    sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
+    sp.constrain(layer, "weight", case.make((4, 4)), init=from_any(case))
     assert all(p.is_contiguous() for p in layer.parameters())
     layer.weight = layer.weight.detach()
     assert all(p.is_contiguous() for p in layer.parameters())
@@ -772,7 +772,7 @@ def test_reads_of_one_weight_have_graphs_of_their_own() -> None:
     """Two losses, each with its backward pass, as of a discriminator."""
     for case in CASES:
         layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[-1])
-        sp.constrain(layer, "weight", case.make((4, 4)), init=case.init)
+        sp.constrain(layer, "weight", case.make((4, 4)), init=from_any(case))
         G = torch.randn(4, 4, dtype=case.dtypes[-1])
         first, second = ((layer.weight * G).abs().square().sum() for _ in range(2))
         tensors = tuple(layer.parameters())

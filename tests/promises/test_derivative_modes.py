@@ -214,6 +214,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "cayley-complex": (lambda X: F.cayley(skew(X)), (matrices(3, 3, dtype=torch.complex128),)),
     "cayley_inverse": (lambda X: F.cayley_inverse(F.cayley(skew(X))), (matrices(4, 4),)),
     "scaled_cayley": (lambda X: F.scaled_cayley(skew(X), SIGNS), (matrices(4, 4),)),
+    "doubly_stochastic": (F.doubly_stochastic, (matrices(4, 4),)),
     "exponential": (lambda X: F.exponential(skew(X)), (matrices(4, 4),)),
     "householder": (F.householder, (matrices(4, 3),)),
     "householder-complex": (F.householder, (matrices(3, 2, dtype=torch.complex128),)),

@@ -198,3 +198,21 @@ def test_tall_weights_of_large_originals_on_a_device(scale) -> None:
         W = layer.to(DEVICE).weight.detach().cpu()
     assert (W.mT @ W - torch.eye(16)).abs().max() <= 100 * 16 * torch.finfo(torch.float64).eps
     torch.testing.assert_close(W, expected, rtol=0, atol=1e-12 * scale)
+
+
+def test_doubly_stochastic_matrices_do_not_wait() -> None:
+    T = torch.randn(7, 4, 4, dtype=torch.float64)
+    T[0] *= 30
+    T[1] *= 1000
+    X = T.to(DEVICE).requires_grad_()
+    with standin.counting() as asked:
+        W = sp.functional.doubly_stochastic(X)
+        (gradient,) = torch.autograd.grad(W.square().sum(), X)
+    assert asked.waits == 0
+    assert asked.launches > 0
+    found = [W.detach().cpu(), gradient.cpu()]
+    X = T.clone().requires_grad_()
+    W = sp.functional.doubly_stochastic(X)
+    expected = [W.detach(), torch.autograd.grad(W.square().sum(), X)[0]]
+    for on_device, on_host in zip(found, expected, strict=True):
+        torch.testing.assert_close(on_device, on_host, rtol=0, atol=1e-13)

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import register_parametrization, transfer_parame
 
 import spectral_param as sp
 from spectral_param.testing import tolerance
-from tests.promises.cases import CASES, FROM_THE_START
+from tests.promises.cases import CASES, FROM_THE_START, from_any
 
 
 @pytest.mark.parametrize("case", [*CASES, *FROM_THE_START], ids=lambda case: case.name)
@@ -20,7 +20,7 @@ def test_a_second_weight_is_refused_and_the_first_stays(case) -> None:
     torch.manual_seed(0)
     constraint = case.make((4, 4))
     first, second = (nn.Linear(4, 4, dtype=case.dtypes[0]) for _ in range(2))
-    constraint = sp.constrain(first, "weight", constraint, init=case.init).parametrizations.weight[0]
+    constraint = sp.constrain(first, "weight", constraint, init=from_any(case)).parametrizations.weight[0]
     before, other = first.weight.detach().clone(), second.weight.detach().clone()
     for register in (register_parametrization, sp.constrain):
         with pytest.raises(ValueError, match=r"expected.*each weight.*got.*belongs to weight of Linear"):
@@ -29,7 +29,7 @@ def test_a_second_weight_is_refused_and_the_first_stays(case) -> None:
     assert torch.equal(second.weight, other)
     third = copy.deepcopy(second)
     for layer in (third, second):
-        sp.constrain(layer, "weight", copy.deepcopy(constraint), init=case.init)  # The remedy.
+        sp.constrain(layer, "weight", copy.deepcopy(constraint), init=from_any(case))  # The remedy.
     if case not in FROM_THE_START:  # Their set is that of the weight.
         assert case.violation(third.weight.detach()).max() <= tolerance(case.dtypes[0], 4)
     trained = second.weight.detach().clone()

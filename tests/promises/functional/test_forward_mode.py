@@ -19,6 +19,7 @@ FUNCTIONS = {
     "dominant_eigen": lambda X: F.dominant_eigen(X).eigenvalue.abs(),
     "cayley": lambda X: F.cayley(skew(X)).sum(),
     "scaled_cayley": lambda X: F.scaled_cayley(skew(X), D).sum(),
+    "doubly_stochastic": lambda X: F.doubly_stochastic(X).square().sum(),
     "householder": lambda X: F.householder(X).sum(),
 }
 

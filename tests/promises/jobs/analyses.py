@@ -82,6 +82,7 @@ def _analyses() -> dict[str, Job]:
             rnn(to), to(normal(6, 3, 2)), lambda output: output.square().sum()
         ),
         "lower_schur": lambda to: a.lower_schur(to(W)),
+        "stationary_distribution": lambda to: a.stationary_distribution(to(W.softmax(dim=-1))),
         "lyapunov_certificate": lambda to: a.lyapunov_certificate(to(W)),
         "lyapunov_certificate, diagonal": lambda to: a.lyapunov_certificate(to(W), metric="diagonal"),
         "orthogonality_error": lambda to: a.orthogonality_error(to(W)),

@@ -74,6 +74,7 @@ def _functions() -> dict[str, Job]:
             shear,
             pairs,
         ),
+        "doubly_stochastic": derived(f.doubly_stochastic, W),
         "spectral_abscissa": derived(f.spectral_abscissa, W),
         "spectral_radius": derived(f.spectral_radius, W),
         "spectral_radius, large": derived(f.spectral_radius, stable(130)),

@@ -1,0 +1,116 @@
+"""Matrices whose rows and columns have the sum 1: mixing without amplification."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from spectral_param._map import Map
+from spectral_param._parametrizations import stochastic
+from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param.functional import _doubly_stochastic as doubly
+from spectral_param.functional._checks import check_real
+
+
+class DoublyStochastic(Parametrization):
+    r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes, and amplifies nothing.
+
+    Its norm is exactly 1, and so is that of any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of
+    the entries of Wx is that of x. For one matrix for each token take
+    :func:`spectral_param.functional.doubly_stochastic`, of which this is the constraint.
+
+    Example:
+        >>> mixing = torch.nn.Linear(4, 4, bias=False)
+        >>> mixing = spectral_param.constrain(
+        ...     mixing, "weight", spectral_param.DoublyStochastic(), init=0.9 * torch.eye(4) + 0.025
+        ... )
+        >>> W = mixing.weight
+        >>> torch.allclose(W.sum(dim=0), torch.ones(4)), torch.allclose(W.sum(dim=1), torch.ones(4))
+        (True, True)
+        >>> round(torch.linalg.matrix_norm(W, 2).item(), 5)
+        1.0
+
+    Args:
+        floor: ε, 0 <= ε < 1. No entry is below ε/n. All singular values but the first, which is 1, are then
+            at most 1 - ε, so that differences between the entries of x shrink by this factor in each step.
+            The default, 0, bounds nothing.
+
+    Raises:
+        ValueError: If ``floor`` is outside its range.
+
+    :math:`W = (1 - ε) S + ε/n` for the doubly stochastic :math:`S_{ij} = e^{T_{ij} + f_i + g_j}` of the
+    logits T. Sources: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic
+    matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of a residual
+    network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
+
+    Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
+    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. Zeros that no permutation
+    avoids, as in a triangular matrix of ones, are lost or gained; see
+    :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
+    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+
+    An entry of 0 (ε/n) becomes :math:`e^{-60}` (more), which is less than a rounding error, and has a
+    derivative as small: **zeros stay zeros in training**. To let all entries train, register a mixture, as
+    in the example: ``0.9 * W + 0.1 / n``.
+    """
+
+    def __init__(self, floor: float = 0.0) -> None:
+        super().__init__()
+        self.floor = stochastic.checked_floor(floor)
+
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return (1 - ε) S + ε/n."""
+        return _reference(T, floor=self.floor)
+
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+        """Return the same, with the pull-back of S."""
+        floor, of_T = self.floor, doubly.evaluate(as_real(T))
+        return Map(
+            stochastic.mixed(of_T.value, floor),
+            lambda G, needed: of_T.pull_back((1 - floor) * G, needed),
+            functools.partial(_reference, floor=floor),
+        )
+
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
+        check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the largest error of the sum of a row or column, or n times what an entry lacks to ε/n."""
+        return stochastic.largest_error(W, self.floor, dims=(-1, -2)), 10 * W.shape[-1] * eps
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return W with scaled rows and columns, and mixed with 1/n where an entry is below ε/n.
+
+        Raises:
+            ValueError: For negative entries, and rows or columns of zeros.
+        """
+        stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
+        T = torch.where(W > 0, W.log(), -1e4)  # Any number far below the logarithms of positive ones.
+        return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return the logarithms of S."""
+        return stochastic.logits(W, self.floor)
+
+    def _set_name(self) -> str:
+        return f"a weight with rows and columns of sum 1 and no entry below {self.floor:g}/n"
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian logits."""
+        return torch.randn_like(like)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return (n - 1)² for each matrix."""
+        n = T.shape[-1]
+        return is_trained(T) * T[..., 0, 0].numel() * (n - 1) ** 2
+
+    def extra_repr(self) -> str:
+        """Return the argument, for ``repr``."""
+        return f"floor={self.floor}"
+
+
+def _reference(T: Tensor, floor: float) -> Tensor:
+    return stochastic.mixed(doubly.reference(as_real(T)), floor)

@@ -1,0 +1,152 @@
+"""Matrices whose rows are probabilities: transitions of Markov chains, weights of means."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param.functional._checks import check_real, is_finite
+
+# Logarithm of what stands for a zero: far below rounding, and within what doubly_stochastic distinguishes.
+LEAST = -60.0
+#: What to do with complex weights.
+AMPLITUDES = "Pass W.abs().square(), for example, the probabilities of complex amplitudes."
+
+
+class Stochastic(Parametrization):
+    r"""Weight with entries ≥ 0 and rows of sum 1: each output is a weighted mean of the inputs.
+
+    A square one has the transitions of a Markov chain: W[i, j] is the probability of going from i to j. Its
+    spectral radius is 1, and so is that of a product of such weights.
+    :func:`spectral_param.analysis.stationary_distribution` says where the chain is in the long run.
+
+    Example:
+        >>> counts = torch.tensor([[90.0, 10.0], [3.0, 7.0]])
+        >>> chain = torch.nn.Linear(2, 2, bias=False)
+        >>> chain = spectral_param.constrain(chain, "weight", spectral_param.Stochastic(), init=counts)
+        >>> chain.weight.detach()
+        tensor([[0.9000, 0.1000],
+                [0.3000, 0.7000]])
+
+    Args:
+        floor: ε, 0 <= ε < 1. No entry is below ε/n, for n columns. The moduli of all eigenvalues but the one
+            that is 1 are then at most 1 - ε, so that each step takes this fraction of the distance from the
+            stationary distribution away. The default, 0, bounds nothing.
+
+    Raises:
+        ValueError: If ``floor`` is outside its range.
+
+    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are those of the
+    softmax times 1 - ε: the second term maps each of their left eigenvectors, whose entries have the sum 0,
+    to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19, 1952).
+
+    Registration takes a weight of any shape without negative entries, and divides each row by its sum. A row
+    that then has an entry below ε/n is mixed with 1/n until it has none. Negative entries and rows without a
+    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+
+    An entry of 0 (ε/n) becomes :math:`e^{-60}` (more), which is less than a rounding error, and has a
+    derivative as small: **zeros stay zeros in training**, as those of a graph should. To let all entries
+    train, register ``0.9 * W + 0.1 / n``.
+    """
+
+    shapes = "any"
+
+    def __init__(self, floor: float = 0.0) -> None:
+        super().__init__()
+        self.floor = checked_floor(floor)
+
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return (1 - ε) softmax(T) + ε/n."""
+        return mixed(torch.softmax(as_real(T), dim=-1), self.floor)
+
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
+        check_real(W, "Stochastic", AMPLITUDES)
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the largest error of the sum of a row, or n times what an entry lacks to ε/n."""
+        return largest_error(W, self.floor, dims=(-1,)), 10 * W.shape[-1] * eps
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return rows divided by their sums, and mixed with 1/n where an entry is below ε/n.
+
+        Raises:
+            ValueError: For negative entries, and rows of zeros.
+        """
+        check_scalable(W, (-1,), "Stochastic")
+        W = W.clamp(min=0)
+        W = W / W.amax(dim=-1, keepdim=True)  # Not to overflow.
+        return raised(W / W.sum(dim=-1, keepdim=True), self.floor, dims=(-1,))
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return the logarithms of the softmax."""
+        return logits(W, self.floor)
+
+    def _set_name(self) -> str:
+        return f"a weight with rows of sum 1 and no entry below {self.floor:g}/n"
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian logits."""
+        return torch.randn_like(like)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return m(n - 1) for each matrix."""
+        return is_trained(T) * (T.numel() - T[..., 0].numel())
+
+    def extra_repr(self) -> str:
+        """Return the argument, for ``repr``."""
+        return f"floor={self.floor}"
+
+
+def logits(W: Tensor, floor: float) -> Tensor:
+    """Return the logarithms of what :func:`mixed` makes a member of; they do for rows and columns, too."""
+    return ((W - floor / W.shape[-1]) / (1 - floor)).clamp(min=math.exp(LEAST)).log()
+
+
+def mixed(S: Tensor, floor: float) -> Tensor:
+    """Return (1 - ε) S + ε/n."""
+    return S if floor == 0 else (1 - floor) * S + floor / S.shape[-1]
+
+
+def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
+    """Return the nearest of the mixtures of S and 1/n that have no entry below floor/n."""
+    n = S.shape[-1]
+    least = n * S.amin(dim=dims, keepdim=True)
+    share = torch.where(least < floor, (floor - least) / (1 - least), 0)
+    return S + share * (1 / n - S)
+
+
+def largest_error(W: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
+    """Return the largest error of the sums along each of ``dims``, or n times what an entry lacks."""
+    lacking = (floor - W.shape[-1] * W.amin(dim=(-2, -1))).clamp(min=0)
+    return torch.stack([lacking, *((W.sum(dim=dim) - 1).abs().amax(dim=-1) for dim in dims)]).amax(dim=0)
+
+
+def check_scalable(W: Tensor, dims: tuple[int, ...], name: str) -> None:
+    """Raise if W has negative entries, or sums along one of ``dims`` that are zero."""
+    least = W.min()
+    if least < -10 * W.shape[-1] * torch.finfo(W.dtype).eps * W.max():
+        raise ValueError(
+            f"{name}: expected a weight without negative entries, got {least:.6g}. Take init='paper', a "
+            "random start, or give a weight: spectral_param.constrain(module, name, constraint, "
+            "init=W.abs()), or init=W.exp() if W has logits."
+        )
+    for dim, kind in zip(dims, ("row", "column"), strict=False):
+        if not bool((W.amax(dim=dim) > 0).all()):
+            raise ValueError(
+                f"{name}: expected a positive entry in each {kind}, got a {kind} of zeros, which has no "
+                "multiple of sum 1. Give it an entry, on the diagonal for example: init=W + torch.eye(n)."
+            )
+
+
+def checked_floor(floor: float) -> float:
+    """Return the argument ``floor``; raise if it is outside its range."""
+    if not (is_finite(floor) and 0 <= floor < 1):
+        raise ValueError(
+            f"floor: expected 0 <= floor < 1, got {floor!r}. It is n times the least entry of a weight with "
+            "n columns: for entries of at least p pass n * p."
+        )
+    return float(floor)
