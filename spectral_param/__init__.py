@@ -11,7 +11,7 @@
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain, remove
 from spectral_param._map import Map
-from spectral_param._model import num_free_parameters, param_groups, penalty, rebase
+from spectral_param._model import constraints, num_free_parameters, param_groups, penalty, rebase, violation
 from spectral_param._parametrizations import (
     BlockTriangular,
     BoundedGain,
@@ -51,6 +51,7 @@ __all__ = [
     "SpectralRadiusNorm",
     "analysis",
     "constrain",
+    "constraints",
     "dynamics",
     "errors",
     "functional",
@@ -62,4 +63,5 @@ __all__ = [
     "rebase",
     "remove",
     "testing",
+    "violation",
 ]

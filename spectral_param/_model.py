@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from spectral_param import _after_step
 from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
 from spectral_param._parametrizations.base import real_entries
 from spectral_param._parametrizations.foreign import adapted
@@ -41,6 +42,71 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
                 else:
                     yield link, (X,)
                 X = link(X)
+
+
+def constraints(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the constraints of this library in a model, by the names of their weights.
+
+    Both those that are held by a map and those that are held after each step of an optimizer. A bound that is
+    set on a constraint acts from the next read on, or from the next step. Of a list of constraints it is the
+    last one, which is sure to hold.
+
+    Args:
+        model: Any model.
+
+    Example:
+        >>> layer = torch.nn.Linear(4, 4)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.SpectralNorm(0.9))
+        >>> spectral_param.constraints(layer)["weight"].norm = 0.5
+        >>> bool(torch.linalg.matrix_norm(layer.weight, 2) < 0.5001)
+        True
+    """
+    check_module(model, "model")
+    found: dict[str, nn.Module] = {}
+    for path, owner in model.named_modules(remove_duplicate=False):
+        lists: Any = owner.parametrizations if is_parametrized(owner) else {}
+        own = {name: links[-1] for name, links in lists.items() if isinstance(links[-1], Parametrization)}
+        for name, constraint in {**own, **_after_step.held_by(owner)}.items():
+            found[f"{path}.{name}" if path else name] = constraint
+    return found
+
+
+def violation(model: nn.Module) -> dict[str, float]:
+    r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
+
+    For orthonormal columns (rows, if W is wide) ‖WᴴW - I‖ in the Frobenius norm. For a norm, a spectral
+    radius, an abscissa or singular values the largest excess, for a pattern the largest wrong entry, for
+    blocks the largest of these. Averages of weights that are held after the step leave their sets: this
+    function says by how much. Nothing that training depends on is changed. Where FSDP2 shards the weights,
+    all processes have to call it.
+
+    Args:
+        model: Any model.
+
+    Raises:
+        ValueError: If a weight is outside a set that has no such measure.
+
+    Example:
+        >>> layer = torch.nn.Linear(8, 8)
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> cayley = spectral_param.ScaledCayley()
+        >>> layer = spectral_param.constrain(layer, "weight", cayley, optimizer=optimizer)
+        >>> spectral_param.violation(layer)
+        {'weight': 0.0}
+        >>> _ = layer.weight.data.mul_(2)
+        >>> round(spectral_param.violation(layer)["weight"], 4)  # 3√8
+        8.4853
+    """
+    return {
+        name: _after_step.distance(constraint, _weight_of(model, name))  # type: ignore[arg-type]
+        for name, constraint in constraints(model).items()
+    }
+
+
+def _weight_of(model: nn.Module, full: str) -> Tensor:
+    path, _, name = full.rpartition(".")
+    weight: Tensor = getattr(model.get_submodule(path), name)
+    return weight
 
 
 def param_groups(

@@ -18,6 +18,8 @@ LAYERS = (
     ("_map",),
     ("_eigen", "_recurrence", "functional"),
     ("_parametrizations", "init"),
+    ("_sets",),
+    ("_after_step",),
     ("_constrain", "_model"),
     ("dynamics", "nn"),
     ("analysis", "testing"),
