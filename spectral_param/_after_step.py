@@ -1,8 +1,8 @@
 """A plain weight that is put back into its set after each step of its optimizer.
 
 The module keeps a record of its constraints, an attribute beside its parameters: it is copied and pickled
-with the module, and no ``state_dict`` has it. The optimizer gets one hook for all of its weights, which looks
-at the record: a weight whose constraint is removed there is let go.
+with the module, and no ``state_dict`` has it. The optimizer gets one hook for all of its weights; copies and
+pickles of an optimizer have none.
 
 A hook runs on steps that changed nothing, as those that a GradScaler skips inside a fused optimizer, and
 twice for an optimizer that steps twice. That does no harm: a member keeps its bits. (The version counter of a
@@ -12,6 +12,7 @@ parameter does not tell: fused optimizers leave it alone.)
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 import weakref
@@ -26,23 +27,19 @@ from torch.optim import Optimizer
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization, at_least_float32, readable
 from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.copies import RESETS
 from spectral_param._sets import held
 from spectral_param.functional._checks import described
 
 _RECORD = "_held_constraints"
+# Most entries of the weights that are put back by one call: it takes several times their memory.
+_BATCH = 2**24
 
 
 def held_by(owner: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints that hold after the step, by the names of a module's own parameters."""
     record: dict[str, Parametrization] = vars(owner).get(_RECORD, {})
     return record
-
-
-def held_in(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Parametrization]]:
-    """Yield the full name of each weight that is held after the step, its module, its name there, its set."""
-    for path, owner in model.named_modules(remove_duplicate=False):
-        for name, constraint in held_by(owner).items():
-            yield f"{path}.{name}" if path else name, owner, name, constraint
 
 
 def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
@@ -54,9 +51,32 @@ def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
         record = held_by(part)
         for key in [key for key, other in record.items() if other is constraint]:
             del record[key]
-        if not record:
-            vars(part).pop(_RECORD, None)
+        if _RECORD in vars(part) and not record:
+            for name in (_RECORD, *_resets(part)):
+                del vars(part)[name]
+    for hook in _HOOKS.values():
+        hook.entries = [entry for entry in hook.entries if entry.constraint is not constraint]
     return True
+
+
+class _Reset:
+    """A module's ``reset_parameters`` that starts its weights again in their sets.
+
+    It is an attribute of the module, whose class stays as it is.
+    """
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __call__(self) -> None:
+        getattr(type(self._owner), self._name)(self._owner)
+        for name, constraint in held_by(self._owner).items():
+            write(self._owner._parameters[name], constraint.sample())
+
+
+def _resets(owner: nn.Module) -> list[str]:
+    """Return which methods of a module start held weights again."""
+    return [name for name in RESETS if isinstance(vars(owner).get(name), _Reset)]
 
 
 def checked_optimizers(optimizer: Any) -> list[Optimizer]:
@@ -78,6 +98,13 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
             "inside."
         )
     for each in given:
+        try:
+            each.register_step_post_hook(_nothing).remove()
+        except AttributeError:  # A wrapper that is called an optimizer, as accelerate's, without a start.
+            raise ValueError(
+                f"optimizer: expected one that takes hooks, got {type(each).__name__}, whose constructor "
+                "does not call that of torch.optim.Optimizer. Of a wrapper pass the optimizer inside."
+            ) from None
         if any(group.get("differentiable") for group in each.param_groups):
             raise ValueError(
                 "optimizer: expected one whose steps are not differentiated, got differentiable=True: the "
@@ -85,6 +112,10 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
                 "its map."
             )
     return list(dict.fromkeys(given))
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing after a step."""
 
 
 def optimizer_of(weight: Tensor, optimizers: list[Optimizer]) -> Optimizer:
@@ -146,8 +177,16 @@ def begin(constraint: Parametrization, weight: Tensor) -> None:
 @full_precision
 def _distance(W: Tensor, constraint: Parametrization) -> Tensor:
     trial = copy.deepcopy(constraint)
-    X = at_least_float32(trial._layout_of(W).split(W))
-    return held.distance(trial, X.clone(), torch.finfo(W.dtype).eps)
+    trial._layout = trial._layout_of(W)
+    return held.distance(trial, _split(trial, W), torch.finfo(W.dtype).eps)
+
+
+def free_parameters(constraint: Parametrization) -> int:
+    """Return the number of independent real numbers of a held weight."""
+    trial = copy.deepcopy(constraint)
+    trial._become_like(torch.empty(0, dtype=trial.dtype))
+    with torch.random.fork_rng(devices=[]):
+        return trial.free_parameters(*trial._start_again("free_parameters"))
 
 
 @torch.no_grad()
@@ -164,7 +203,7 @@ def projected(constraint: Parametrization, W: Tensor) -> Tensor:
 
 
 class _Entry:
-    """A weight, under one of its names."""
+    """A weight, under one of its names. Its module may be gone before it."""
 
     def __init__(self, owner: nn.Module, name: str, constraint: Parametrization, full: str) -> None:
         self._owner, self.name, self.constraint = weakref.ref(owner), name, constraint
@@ -172,23 +211,24 @@ class _Entry:
         self.has_warned = False
 
     def weight(self) -> Tensor | None:
-        """Return the parameter; None if it is not held any more.
+        """Return the parameter; None if it is gone.
 
         Raises:
             ValueError: If the module has another parameter in its place.
         """
-        owner = self._owner()
-        if owner is None or held_by(owner).get(self.name) is not self.constraint:
-            return None
-        weight, known = owner._parameters.get(self.name), self._weight()
-        if weight is None or weight is not known:
+        owner, known = self._owner(), self._weight()
+        if owner is not None and (known is None or owner._parameters.get(self.name) is not known):
             raise ValueError(
                 f"{self._full}: expected the parameter that was constrained, got another one in its place, "
                 "as load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. "
                 "The optimizer does not train it. Construct the optimizer anew, and call "
                 "spectral_param.constrain again, with optimizer=."
             )
-        return weight
+        return known
+
+    def has(self, weight: Tensor) -> bool:
+        """Return whether it is this weight."""
+        return self._weight() is weight
 
     def is_finite(self, W: Tensor) -> bool:
         """Return whether a weight may be put back; warn once if a step left it non-finite."""
@@ -223,13 +263,20 @@ class _Hook:
             if not _waits(entry.constraint, W) or entry.is_finite(W):
                 groups[_key(entry.constraint, W)].append((entry, weight, W))
         has_moved = False
-        for group in groups.values():
+        for group in itertools.chain.from_iterable(map(_parts, groups.values())):
             constraints = [entry.constraint for entry, _, _ in group]
             found = _put_back(group[0][2], constraints, [_split(e.constraint, W) for e, _, W in group])
             for (entry, weight, W), X in zip(group, found, strict=True):
                 has_moved |= _written(weight, W, _joined(entry.constraint, X, W))
         if has_moved:
             _forget_curvature(optimizer)
+
+
+def _parts(group: list[tuple[_Entry, Tensor, Tensor]]) -> Iterator[list[tuple[_Entry, Tensor, Tensor]]]:
+    """Yield parts of weights of one shape, each of at most _BATCH entries or one weight."""
+    count = max(1, _BATCH // group[0][2].numel())
+    for start in range(0, len(group), count):
+        yield group[start : start + count]
 
 
 def _waits(constraint: Parametrization, W: Tensor) -> bool:
@@ -245,7 +292,14 @@ def _key(constraint: Parametrization, W: Tensor) -> Any:
 
 
 def _split(constraint: Parametrization, W: Tensor) -> Tensor:
-    """Return a copy of the matrices of a weight, in single precision or better."""
+    """Return a copy of the matrices of a weight, in single precision or better.
+
+    The constraint follows its weight to another device or dtype.
+    """
+    like = constraint._like
+    if (like.dtype, like.device) != (W.dtype, W.device):
+        constraint._apply(lambda t: t.to(W.device))
+        constraint._become_like(W)
     return at_least_float32(constraint._split(W)).clone(memory_format=torch.contiguous_format)
 
 
@@ -264,22 +318,29 @@ def _put_back(like: Tensor, constraints: list[Parametrization], matrices: list[T
     return [Y.reshape(X.shape) for X, Y in zip(matrices, found, strict=True)]
 
 
-def _written(weight: Tensor, W: Tensor, found: Tensor) -> bool:
+def _written(weight: Any, W: Tensor, found: Tensor) -> bool:
     """Write a weight, or its shard, where it has moved; return whether it may have."""
     if W.is_cpu and torch.equal(W, found):
         return False
-    if weight is not W and hasattr(weight, "full_tensor"):
-        from torch.distributed.tensor import distribute_tensor  # Takes long to load.
+    if hasattr(weight, "full_tensor"):
+        from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.
 
-        found = distribute_tensor(found, weight.device_mesh, weight.placements, src_data_rank=None)  # type: ignore[attr-defined]
+        # All processes have found the same, and each takes its part.
+        mesh = weight.device_mesh
+        everywhere = DTensor.from_local(found, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        found = everywhere.redistribute(placements=weight.placements)
     weight.copy_(found)
     return True
 
 
-def write(weight: Tensor, W: Tensor) -> None:
-    """Write a whole weight into a parameter or its shards."""
-    with torch.no_grad():
-        _written(weight, whole(weight).detach(), W)
+@torch.no_grad()
+def write(weight: Any, W: Tensor) -> None:
+    """Write a whole weight into a parameter; into shards that of the first process, as starts are random."""
+    if hasattr(weight, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor  # Takes long to load.
+
+        W = distribute_tensor(W, weight.device_mesh, weight.placements)
+    weight.copy_(W)
 
 
 def _forget_curvature(optimizer: Optimizer) -> None:
@@ -294,9 +355,7 @@ _HOOKS: weakref.WeakKeyDictionary[Optimizer, _Hook] = weakref.WeakKeyDictionary(
 
 def is_watched(weight: Tensor) -> bool:
     """Return whether an optimizer puts a weight back."""
-    return any(
-        entry._weight() is weight and entry.weight() is weight for h in _HOOKS.values() for entry in h.entries
-    )
+    return any(entry.has(weight) for hook in _HOOKS.values() for entry in hook.entries)
 
 
 def hold(names: list[tuple[nn.Module, str, str]], constraint: Parametrization, optimizer: Optimizer) -> None:
@@ -306,6 +365,8 @@ def hold(names: list[tuple[nn.Module, str, str]], constraint: Parametrization, o
         hook = _HOOKS[optimizer] = _Hook()
         optimizer.register_step_post_hook(hook)
     for owner, name, _ in names:
+        release(owner, owner, name)  # What a parameter was in whose place another one is.
         vars(owner).setdefault(_RECORD, {})[name] = constraint
+        vars(owner).update({name: _Reset(owner, name) for name in RESETS if hasattr(type(owner), name)})
     owner, name, full = names[0]
     hook.entries.append(_Entry(owner, name, constraint, full))

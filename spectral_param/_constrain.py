@@ -238,6 +238,8 @@ def _hold(
             if weight in prepared:
                 continue
             _check_not_held(owner, name)
+            for other, its_name, _ in _names_of(module, weight):
+                _check_kind(other, its_name, chain, gates)
             link = _prepared(chain[0], owner, name, gates)
             assert isinstance(link, Parametrization)
             _after_step.check_set(link, weight)

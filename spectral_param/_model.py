@@ -166,8 +166,9 @@ def param_groups(
 def num_free_parameters(module: nn.Module) -> int:
     """Return the number of independent real numbers that a model trains.
 
-    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2. All
-    other parameters count their entries. Frozen parameters do not count, and shared ones count once.
+    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2, held
+    by its map or after the step. All other parameters count their entries. Frozen parameters do not count,
+    and shared ones count once.
 
     Args:
         module: Any model.
@@ -186,6 +187,12 @@ def num_free_parameters(module: nn.Module) -> int:
             if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
                 total += part[0].free_parameters(*originals)
             counted.update(originals)
+        for name, constraint in _after_step.held_by(part).items():
+            weight = part._parameters[name]
+            assert weight is not None
+            if weight.requires_grad and weight not in counted:
+                total += _after_step.free_parameters(constraint)
+            counted.add(weight)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter not in counted:
             total += real_entries(parameter)
