@@ -260,7 +260,7 @@ class _Hook:
         groups: dict[Any, list[tuple[_Entry, Tensor, Tensor]]] = defaultdict(list)
         for entry, weight in alive:
             W = whole(weight).detach()
-            if not _waits(entry.constraint, W) or entry.is_finite(W):
+            if not _is_looked_at(entry.constraint, W) or entry.is_finite(W):
                 groups[_key(entry.constraint, W)].append((entry, weight, W))
         has_moved = False
         for group in itertools.chain.from_iterable(map(_parts, groups.values())):
@@ -279,9 +279,9 @@ def _parts(group: list[tuple[_Entry, Tensor, Tensor]]) -> Iterator[list[tuple[_E
         yield group[start : start + count]
 
 
-def _waits(constraint: Parametrization, W: Tensor) -> bool:
-    """Return whether values are looked at: on the host, and where a size is followed."""
-    return W.is_cpu or not held.is_orthonormal(constraint)
+def _is_looked_at(constraint: Parametrization, W: Tensor) -> bool:
+    """Return whether a weight is checked: on a device only where the host computes on it in any case."""
+    return W.is_cpu or not held.keeps_non_finite(constraint)
 
 
 def _key(constraint: Parametrization, W: Tensor) -> Any:

@@ -48,6 +48,11 @@ def is_orthonormal(constraint: Any) -> bool:
     return isinstance(constraint, _ORTHONORMAL)
 
 
+def keeps_non_finite(constraint: Any) -> bool:
+    """Return whether :func:`put_back` takes NaN and infinity, and leaves such a matrix as it is."""
+    return is_orthonormal(constraint) or isinstance(constraint, (SpectralNorm, SpectralRadiusNorm))
+
+
 def refusal(constraint: Any) -> str | None:
     """Return why a weight cannot be put back into the set of a constraint, and what to do; None if it can."""
     kind = type(constraint).__name__
