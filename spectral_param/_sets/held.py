@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.norm import tolerance as followed_tolerance
-from spectral_param._matrices import decomposed
+from spectral_param._matrices import decomposed, identity_like, to_double
 from spectral_param._parametrizations import (
     BlockTriangular,
     Givens,
@@ -32,9 +32,12 @@ from spectral_param._parametrizations import (
 )
 from spectral_param._sets import orthonormal
 from spectral_param.errors import InManifoldError
+from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
 _ORTHONORMAL = (ScaledCayley, SkewExponential, Householder, Givens)
 _MEASURED = (SpectralNorm, SpectralRadiusNorm, SpectralAbscissa)
+# By how much the norm of a search for coordinates may exceed the least one, relatively, twice.
+_SEARCH = 2e-6
 # A weight that would move by at most so many rounding errors stays as it is.
 _ROUNDINGS = 32
 
@@ -99,7 +102,7 @@ def put_back(constraint: Any, X: Tensor, eps: float) -> Tensor:  # (..., m, n) -
     if isinstance(constraint, SingularValues):
         return _clipped(constraint, X, eps)
     if isinstance(constraint, LyapunovForm):
-        return _by_its_map(constraint, X, eps)
+        return _in_diagonal_coordinates(constraint, X, eps)[0]
     return _measured(constraint, X, eps)
 
 
@@ -108,15 +111,9 @@ def orthonormal_near(X: Tensor, eps: float) -> Tensor:
     return orthonormal.near(X, eps) if X.is_cpu else orthonormal.near_without_waiting(X, eps)[0]
 
 
-def value_of(constraint: Any, *originals: Tensor) -> Tensor:
-    """Return the matrices of originals, by the fast path."""
-    value: Tensor = constraint.evaluate(*originals).value
-    return value
-
-
 def _measured(constraint: Any, X: Tensor, eps: float) -> Tensor:
     """Return multiples of X, or X shifted, with the norm, radius or abscissa of the constraint."""
-    Y = value_of(constraint, X)
+    Y: Tensor = constraint.evaluate(X).value
     limit = _ROUNDINGS * eps
     if isinstance(constraint, SpectralNorm):
         limit = limit + 2 * followed_tolerance(X.dtype)
@@ -133,18 +130,36 @@ def _clipped(constraint: SingularValues, X: Tensor, eps: float) -> Tensor:
     nearest = sigma.clamp(low, high)
     limit = _ROUNDINGS * eps * X.shape[-1] ** 0.5 * sigma.amax(dim=-1).clamp(min=high)
     stays = ((nearest - sigma).abs() <= limit[..., None]).all(dim=-1)
-    # U f(σ) Vᴴ = X + U (f(σ) - σ) Vᴴ keeps what does not move to more digits.
-    return torch.where(stays[..., None, None], X, X + (U * (nearest - sigma)[..., None, :]) @ Vh)
+    # U f(σ) Vᴴ = X + U (f(σ) - σ) Vᴴ keeps what does not move to more digits, unless X is large.
+    is_large = (sigma.amax(dim=-1) > 2 * high)[..., None]
+    moved = (U * torch.where(is_large, nearest, nearest - sigma)[..., None, :]) @ Vh
+    found = torch.where(is_large[..., None], moved, X + moved)
+    return torch.where(stays[..., None, None], X, found)
 
 
-def _by_its_map(constraint: Parametrization, X: Tensor, eps: float) -> Tensor:
-    """Return the image of the originals that a registration takes."""
-    try:
-        constraint.unconstrain(X, eps=eps, project=False)
-    except InManifoldError:
-        originals = constraint.unconstrain(X, eps=eps, project=True)
-        return value_of(constraint, *((originals,) if isinstance(originals, Tensor) else originals))
-    return X
+def _in_diagonal_coordinates(constraint: LyapunovForm, X: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return multiples of X, or X shifted, inside the bound, and by how much X exceeds it.
+
+    A matrix that is moved goes so far inside that the coordinates that are found next prove it, too.
+    """
+    condition, n = constraint._condition(), X.shape[-1]
+    exact = to_double(X.detach().cpu())
+    bounds = constraint._bound_for(exact).expand(X.shape[:-2]).reshape(-1).tolist()
+    room = 10 * n * eps + _SEARCH
+    found, excesses = [], []
+    for W, bound in zip(exact.reshape(-1, n, n), bounds, strict=True):
+        if constraint.abscissa is None:
+            excess = least_norm(W.numpy(), condition, bound * (1 - room)).size - bound
+            inside = W * (bound * (1 - room) / (bound + excess)) if excess > 0 else W
+        else:
+            V = W - bound * identity_like(W)
+            unit = room * float(torch.linalg.matrix_norm(V))
+            excess = least_abscissa(V.numpy(), condition, -unit).size
+            inside = W - (excess + unit) * identity_like(W) if excess > 0 else W
+        found.append(inside)
+        excesses.append(max(excess, 0.0))
+    near = torch.stack(found).reshape(X.shape).to(X.device, X.dtype)
+    return near, X.new_tensor(excesses).reshape(X.shape[:-2])
 
 
 def _block_by_block(constraint: BlockTriangular, X: Tensor, eps: float) -> Tensor:
@@ -186,6 +201,8 @@ def distance(constraint: Any, X: Tensor, eps: float) -> Tensor:  # (..., m, n) -
         excess = (torch.linalg.svdvals(X) - constraint.center).abs() - constraint.margin
         limit = _ROUNDINGS * eps * X.shape[-1] ** 0.5 * (constraint.center + constraint.margin)
         return torch.where(excess <= limit, 0, excess).amax()
+    if isinstance(constraint, LyapunovForm) and constraint._is_diagonal():
+        return _in_diagonal_coordinates(constraint, X, eps)[1].amax()
     try:
         constraint.unconstrain(X, eps=eps, project=False)
     except InManifoldError:
