@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from spectral_param import _held as held
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization, at_least_float32, readable
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.copies import RESETS
-from spectral_param._sets import held
 from spectral_param.functional._checks import described
 
 _RECORD = "_held_constraints"

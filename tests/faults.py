@@ -2141,7 +2141,7 @@ HELD = (
     ),
     Fault(
         "twice: a member is put back once more",
-        "spectral_param/_sets/held.py",
+        "spectral_param/_held.py",
         "    return torch.where(stays[..., None, None], X, Y)\n",
         "    return Y\n",
         promise("after_step/test_sets.py", "every_set"),

@@ -1,6 +1,5 @@
 """Every constraint that can be held after the step keeps one contract; the others are refused."""
 
-import itertools
 import math
 import warnings
 

@@ -72,3 +72,30 @@ def test_what_is_no_plain_parameter_is_refused() -> None:
     layer.register_buffer("mask", torch.eye(12))
     with refused("Linear: expected a parameter"):
         sp.constrain(layer, "mask", sp.ScaledCayley(), optimizer=optimizer)
+
+
+def test_a_wrapper_without_hooks_is_refused() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner = inner
+
+        @property
+        def param_groups(self):
+            return self.inner.param_groups
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with refused("optimizer: expected one that takes hooks, got Wrapper"):
+        sp.constrain(layer, "weight", sp.ScaledCayley(), optimizer=Wrapper(optimizer))
+    sp.constrain(layer, "weight", sp.ScaledCayley(), optimizer=optimizer)
+
+
+def test_a_tied_weight_that_another_module_changes_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(6, 4, max_norm=1.0), nn.Linear(4, 6))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with refused("Embedding: expected an embedding with dense gradients"):
+        sp.constrain(model, "1.weight", sp.ScaledCayley(), optimizer=optimizer)

@@ -1,8 +1,11 @@
 """Weights that are held after the step, where people train, average, copy and load them."""
 
 import copy
+import gc
+import io
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -152,3 +155,137 @@ def test_an_optimizer_that_is_compiled() -> None:
     loss(layer).backward()
     torch.compile(optimizer.step, backend="eager")()
     assert defect(layer.weight) <= 8
+
+
+def test_a_model_of_torch_keeps_its_checkpoint_its_programs_and_its_quantization() -> None:
+    def build() -> nn.Module:
+        return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train()
+
+    model, plain, x = build(), build(), torch.randn(2, 5, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    sp.constrain(model, "linear*.weight", sp.ScaledCayley(), optimizer=optimizer)
+    sp.constrain(model, "self_attn.in_proj_weight", sp.ScaledCayley(), optimizer=optimizer)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        compiled(x).square().mean().backward()
+        optimizer.step()
+    assert max(map(defect, (model.linear1.weight, model.linear2.weight))) <= 8
+    assert defect(model.self_attn.in_proj_weight.unflatten(0, (3, 8))) <= 8
+    assert list(model.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(model.state_dict(), strict=True)
+    torch.testing.assert_close(plain(x), model(x))
+    model.load_state_dict(plain.state_dict(), strict=True)
+    loaded = torch.load(io.BytesIO(_saved(model.state_dict())), weights_only=True)
+    plain.load_state_dict(loaded, strict=True)
+    optimizer.step()  # What is loaded in place is still held.
+    assert max(sp.violation(model).values()) == 0
+    feed_forward = nn.Sequential(model.linear1, nn.ReLU(), model.linear2).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of what replaces this quantization.
+        quantized = torch.ao.quantization.quantize_dynamic(feed_forward, {nn.Linear})
+    assert (quantized(x) - feed_forward(x)).abs().max() < 0.1
+    program = torch.export.export(feed_forward, (x,)).module()
+    torch.testing.assert_close(program(x), feed_forward(x))
+    assert "spectral_param" not in str(program.graph)
+
+
+def _saved(state: dict[str, Tensor]) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def test_a_whole_model_is_saved_with_the_record_of_its_constraints() -> None:
+    model, optimizer = held(sp.SpectralNorm(0.5, "equal"), nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)))
+    steps(model, optimizer)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert sp.violation(loaded) == {"0.weight": 0.0, "1.weight": 0.0}
+    assert sp.constraints(sp.remove(loaded)) == {}
+    assert vars(loaded[0]).keys() == vars(nn.Linear(6, 6)).keys()
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_for_matrices_beside_adamw_for_the_rest() -> None:
+    model = nn.Sequential(nn.Linear(9, 12), nn.Linear(12, 9))
+    matrices = [layer.weight for layer in model]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=0.5),
+        torch.optim.AdamW([layer.bias for layer in model], 1e-2),
+    ]
+    sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizers)
+    for _ in range(3):
+        loss(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert max(map(defect, matrices)) <= 8
+
+
+def test_reset_parameters_starts_held_weights_in_their_set() -> None:
+    model, optimizer = held(sp.ScaledCayley(), nn.Sequential(nn.Linear(6, 6), nn.MultiheadAttention(6, 2)))
+    steps(model, optimizer)
+    for clone in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        before = {name: p.detach().clone() for name, p in clone.named_parameters()}
+        clone[0].reset_parameters()
+        clone[1]._reset_parameters()
+        assert sp.violation(clone) == {"0.weight": 0.0, "1.in_proj_weight": 0.0, "1.out_proj.weight": 0.0}
+        for name in ("0.weight", "0.bias", "1.in_proj_weight"):
+            assert not torch.equal(clone.get_parameter(name), before[name])
+    sp.remove(model)
+    model[0].reset_parameters()
+    assert defect(model[0].weight) > 100
+
+
+def test_a_weight_whose_module_is_gone_is_held_by_its_optimizer() -> None:
+    layer, optimizer = held(sp.ScaledCayley())
+    other = nn.Linear(12, 12)
+    other.weight = layer.weight
+    del layer
+    gc.collect()
+    steps(other, optimizer)
+    assert defect(other.weight) <= 8
+
+
+def test_a_weight_may_change_its_precision() -> None:
+    pattern = sp.SignPattern(torch.ones(12, 12))
+    for constraint in (sp.ScaledCayley(), sp.SpectralNorm(0.5, "equal"), pattern):
+        layer, optimizer = held(constraint)
+        layer.double()
+        steps(layer, optimizer)
+        assert sp.violation(layer) == {"weight": 0.0}
+        assert layer.weight.dtype == torch.float64
+        if not isinstance(constraint, sp.ScaledCayley):
+            continue
+        assert defect(layer.weight) <= 8
+
+
+def test_weights_of_many_shapes_are_put_back_each_by_itself() -> None:
+    shapes = [(4, 4), (4, 4), (4, 9), (9, 4), (2, 4, 4), (3, 4, 4)]
+    model = nn.ParameterList([torch.randn(shape) for shape in shapes])
+    alone = [nn.ParameterList([p.detach().clone()]) for p in model]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sp.constrain(model, "*", sp.ScaledCayley(), optimizer=optimizer)
+    for each in alone:
+        own = torch.optim.SGD(each.parameters(), 0.1)
+        sp.constrain(each, "0", sp.ScaledCayley(), optimizer=own)
+        each[0].grad = torch.ones_like(each[0])
+        own.step()
+    for p in model:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    for found, each in zip(model, alone, strict=True):
+        torch.testing.assert_close(found.detach(), each[0].detach(), rtol=0, atol=1e-5)
+
+
+def test_a_scheduler_and_accumulated_gradients_change_nothing() -> None:
+    layer, optimizer = held(sp.ScaledCayley())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for _ in range(4):
+        for _ in range(3):
+            loss(layer).backward()
+        optimizer.step()
+        scheduler.step()
+        assert defect(layer.weight) <= 8
