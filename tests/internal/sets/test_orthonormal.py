@@ -182,12 +182,15 @@ def test_how_many_iterations_close_matrices_take(monkeypatch) -> None:
     calls = []
     kept = orthonormal._nearer
     monkeypatch.setattr(orthonormal, "_nearer", lambda X, E: calls.append(1) or kept(X, E))
-    for size, count in ((1e-3, 1), (0.04, 2), (0.5, 3)):
+    for dtype, size, count in (
+        (torch.float32, 1e-3, 1),
+        (torch.float32, 0.04, 2),
+        (torch.float32, 0.5, 3),
+        (torch.float64, 1e-3, 2),  # The second order would take three.
+    ):
         calls.clear()
-        W, _ = with_singular_values(
-            (1 + size * torch.linspace(-1, 1, 8, dtype=torch.float64) / 8**0.25).sqrt(), 8, torch.float32, 0
-        )
-        orthonormal.near(W)
+        sigma = (1 + size * torch.linspace(-1, 1, 8, dtype=torch.float64) / 8**0.25).sqrt()
+        orthonormal.near(with_singular_values(sigma, 8, dtype, 0)[0])
         assert len(calls) <= count
 
 

@@ -145,7 +145,10 @@ def test_lbfgs_begins_anew_after_a_projection() -> None:
         value.backward()
         return value
 
-    values = [optimizer.step(closure).item() for _ in range(20)]
+    values = [optimizer.step(closure).item()]
+    # Its next step is one of steepest descent: pairs of other weights are gone.
+    assert optimizer.state[layer.weight]["n_iter"] == 0
+    values += [optimizer.step(closure).item() for _ in range(19)]
     assert defect(layer.weight) <= 8
     assert values[-1] <= values[0]
 
@@ -289,3 +292,11 @@ def test_a_scheduler_and_accumulated_gradients_change_nothing() -> None:
         optimizer.step()
         scheduler.step()
         assert defect(layer.weight) <= 8
+
+
+def test_an_optimizer_has_one_hook_for_all_of_its_weights() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sp.constrain(model, "[01].weight", sp.ScaledCayley(), optimizer=optimizer)
+    sp.constrain(model, "2.weight", sp.SpectralNorm(0.5), optimizer=optimizer)
+    assert len(optimizer._optimizer_step_post_hooks) == 1
