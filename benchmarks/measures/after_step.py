@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import spectral_param as sp
 from benchmarks.measures import guarantees
+from benchmarks.measures.cpu import milliseconds
 from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 from examples.papers.runs import flushed_denormals
@@ -299,8 +300,8 @@ def prices() -> Table:
     """Return the milliseconds of a step, the median of each way."""
     rows = []
     for name, result in named("after_step", "price").items():
-        medians = [1e3 * result[way][1] for way in ("plain", "map", "held")]
-        rows.append([marked(name, result), *(f"{value:.3g}" for value in medians)])
+        medians = [milliseconds(result[way][1]) for way in ("plain", "map", "held")]
+        rows.append([marked(name, result), *medians])
     return ["a step with AdamW, batch 256, ms", "plain layer", "by its map", "after the step"], rows
 
 
@@ -315,13 +316,14 @@ def on_a_device() -> Table:
 
 
 def both_ways() -> Table:
-    """Return the mean and the standard deviation over seeds of what ScoRNN reaches, held in both ways."""
+    """Return the mean and the standard deviation over seeds of what scoRNN reaches, held in both ways."""
     rows = []
     for task, measure in (("digits", "accuracy"), ("adding", "error")):
         for way in ("by its map", "after the step"):
             results = [*named("after_step", f"{task}, {way}").values()]
             values = [result[measure] for result in results]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            label = marked(f"{task}, {way}", results)
-            rows.append([label, measure, f"{statistics.mean(values):.3f}", f"{spread:.3f}", str(len(values))])
-    return ["scoRNN", "", "mean", "standard deviation", "seeds"], rows
+            if len(values) > 1:
+                spread = f"{statistics.mean(values):.3f}", f"{statistics.stdev(values):.3f}"
+                label = marked(f"{task}, {way}", results)
+                rows.append([label, measure, *spread, f"{len(values)} seeds"])
+    return ["scoRNN, 48 units", "", "mean", "standard deviation", ""], rows
