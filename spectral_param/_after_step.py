@@ -288,7 +288,7 @@ def _key(constraint: Parametrization, W: Tensor) -> Any:
     """Return what weights that are put back by one call have in common."""
     if not held.is_orthonormal(constraint):
         return id(constraint)
-    return *_split(constraint, W).shape[-2:], W.dtype, W.device
+    return *constraint._split(W).shape[-2:], W.dtype, W.device
 
 
 def _split(constraint: Parametrization, W: Tensor) -> Tensor:
