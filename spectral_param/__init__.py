@@ -11,7 +11,14 @@
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._constrain import constrain, remove
 from spectral_param._map import Map
-from spectral_param._model import constraints, num_free_parameters, param_groups, penalty, rebase, violation
+from spectral_param._model import (
+    constraints,
+    num_free_parameters,
+    param_groups,
+    penalty,
+    rebase,
+    violation,
+)
 from spectral_param._parametrizations import (
     BlockTriangular,
     BoundedGain,

@@ -172,13 +172,7 @@ def begin(constraint: Parametrization, weight: Tensor) -> None:
     constraint._layout = constraint._layout_of(W)
     constraint._become_like(W)
     constraint._shape = W.shape
-
-
-@full_precision
-def _distance(W: Tensor, constraint: Parametrization) -> Tensor:
-    trial = copy.deepcopy(constraint)
-    trial._layout = trial._layout_of(W)
-    return held.distance(trial, _split(trial, W), torch.finfo(W.dtype).eps)
+    constraint.check_matrices(constraint._split(W))
 
 
 def free_parameters(constraint: Parametrization) -> int:
@@ -193,7 +187,7 @@ def free_parameters(constraint: Parametrization) -> int:
 def distance(constraint: Parametrization, weight: Tensor) -> float:
     """Return how far a weight is outside the set of a constraint; NaN if it is not finite."""
     W = whole(weight).detach()
-    return float(_distance(W, constraint)) if bool(W.isfinite().all()) else math.nan
+    return float(constraint.distance(W).max()) if bool(W.isfinite().all()) else math.nan
 
 
 @torch.no_grad()

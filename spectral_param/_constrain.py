@@ -421,7 +421,7 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         weight.copy_(sample())
         return
     trial = copy.deepcopy(link)
-    originals = originals_for(trial, weight.detach(), eps=torch.finfo(weight.dtype).eps, project=True)
+    originals = originals_for(trial, weight.detach(), torch.finfo(weight.dtype).eps, is_first=True)
     weight.copy_(trial(*originals))
 
 

@@ -44,7 +44,7 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
                 X = link(X)
 
 
-def constraints(model: nn.Module) -> dict[str, nn.Module]:
+def constraints(model: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints of this library in a model, by the names of their weights.
 
     Both those that are held by a map and those that are held after each step of an optimizer. A bound that is
@@ -62,7 +62,7 @@ def constraints(model: nn.Module) -> dict[str, nn.Module]:
         True
     """
     check_module(model, "model")
-    found: dict[str, nn.Module] = {}
+    found: dict[str, Parametrization] = {}
     for path, owner in model.named_modules(remove_duplicate=False):
         lists: Any = owner.parametrizations if is_parametrized(owner) else {}
         own = {name: links[-1] for name, links in lists.items() if isinstance(links[-1], Parametrization)}
@@ -74,17 +74,16 @@ def constraints(model: nn.Module) -> dict[str, nn.Module]:
 def violation(model: nn.Module) -> dict[str, float]:
     r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
 
-    For orthonormal columns (rows, if W is wide) ‖WᴴW - I‖ in the Frobenius norm. For a norm, a spectral
-    radius, an abscissa or singular values the largest excess, for a pattern the largest wrong entry, for
-    blocks the largest of these. Averages of weights that are held after the step leave their sets: this
-    function says by how much. Nothing that training depends on is changed. Where FSDP2 shards the weights,
-    all processes have to call it.
+    It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
+    weight that is not finite. Averages of weights that are held after the step leave their sets: this says by
+    how much, and :meth:`spectral_param.Parametrization.project` mends it. Nothing that training depends on is
+    changed. Where FSDP2 shards weights that are held after the step, all processes have to call it.
 
     Args:
         model: Any model.
 
     Raises:
-        ValueError: If a weight is outside a set that has no such measure.
+        ValueError: If ``model`` is not a module.
 
     Example:
         >>> layer = torch.nn.Linear(8, 8)
@@ -98,7 +97,7 @@ def violation(model: nn.Module) -> dict[str, float]:
         8.4853
     """
     return {
-        name: _after_step.distance(constraint, _weight_of(model, name))  # type: ignore[arg-type]
+        name: _after_step.distance(constraint, _weight_of(model, name))
         for name, constraint in constraints(model).items()
     }
 

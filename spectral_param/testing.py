@@ -4,9 +4,13 @@
 ...     def reference(self, T):
 ...         return T.triu(1) - T.triu(1).mT
 ...
-...     def unconstrain(self, W, *, eps, project):
-...         if not project and (W + W.mT).abs().max() > 100 * eps:
-...             raise spectral_param.errors.InManifoldError(f"Skew: expected Wᵀ = -W, got {W}")
+...     def outside(self, W, eps):
+...         return (W + W.mT).abs().amax(dim=(-2, -1)), 100 * eps
+...
+...     def near(self, W):
+...         return (W - W.mT) / 2
+...
+...     def invert(self, W):
 ...         return W.triu(1)
 ...
 ...     def start(self, like):
@@ -51,7 +55,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from spectral_param._constrain import constrain
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.base import real_entries
-from spectral_param.errors import InManifoldError, UnsupportedDtypeError
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError, UnsupportedDtypeError
 
 __all__ = [
     "CHECKS",
@@ -86,6 +90,7 @@ __all__ = [
     "check_remove",
     "check_repeated_reads",
     "check_right_inverse",
+    "check_set",
     "check_state_dict",
     "check_to",
     "check_torch_func",
@@ -331,6 +336,94 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
     assert "expected" in message, f"expected a message with 'expected' and what was expected: {message}"
     assert "got" in message, f"expected a message with 'got' and what was given: {message}"
     assert torch.equal(module.weight, before), "expected the weight unchanged after the error"
+
+
+def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A projection has the distance 0, keeps its bits in another one, and can be assigned.
+
+    Weights that the constraint does not take are left out. One that no scaling brings into the set, as a
+    nilpotent one into matrices of a given radius, may stay as it is, at a distance. If the case does not
+    recover members, all that holds for the present weight, and others raise ``InManifoldError``.
+    """
+    module = holder(case, case.member(shape, dtype))
+    constraint, present = _list_of(module)[0], module.weight.detach().clone()
+    assert isinstance(constraint, Parametrization)
+    assert constraint.in_manifold(present), "expected the present weight in the set"
+    if not case.recovers:
+        _assert_member(constraint, present, "present weight")
+        _assert_unknown(constraint, case.member(shape, dtype))
+        return
+    member = case.member(shape, dtype)
+    assert torch.equal(constraint.project(member), member), "expected the bits of a member"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateEigenvalueWarning)
+        for name, W in {"member": member, **_hard(shape, dtype)}.items():
+            given, P = W.clone(), _projection(constraint, W)
+            assert torch.equal(W, given), f"{name}: expected the weight that was projected unchanged"
+            if P is None:
+                continue
+            what = f"projection of a {name} weight"
+            assert P.dtype == dtype, f"{what}: expected {dtype}, got {P.dtype}"
+            if name in _WITHOUT_SIZE and bool(constraint.distance(P).any()):
+                assert torch.equal(constraint.project(P), P), f"{what}: expected what stays to stay"
+                continue
+            _assert_member(constraint, P, what)
+            _assert_inside(case, P, what, max(1.0, _largest(P)))
+            other = holder(case, member)
+            other.weight = P  # type: ignore[assignment]
+            # A certificate that is far from the identity multiplies rounding errors.
+            limit = 10 * tolerance(dtype, max(shape[-2:])) * max(1.0, _largest(P))
+            _assert_close(other.weight, P, max(limit, _resolution(constraint, P)), f"assigned {what}")
+    assert torch.equal(module.weight, present), "expected project and distance to change nothing"
+
+
+def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return weights that are random, and such without a derivative, without full rank, without any size."""
+    ones = torch.ones(shape, dtype=dtype)
+    return {
+        "random": 3 * torch.randn(shape, dtype=dtype),
+        "constant": ones,
+        "negative": -2 * ones,
+        "nilpotent": ones.triu(1),
+        "zero": 0 * ones,
+        "large": 1e6 * torch.randn(shape, dtype=dtype),
+    }
+
+
+#: Weights of which no multiple may be in the set; they are members, or stay as they are.
+_WITHOUT_SIZE = ("nilpotent", "zero")
+
+
+def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
+    """Return the projection; None for a weight that is not taken, as one of negative entries."""
+    try:
+        return constraint.project(W)
+    except ValueError as error:
+        if isinstance(error, InManifoldError):
+            raise
+        return None
+
+
+def _resolution(constraint: Parametrization, W: Tensor) -> float:
+    """Return what rounding may do to the distance, by which a read may scale a member."""
+    trial, X = constraint._trial(W)
+    return float(torch.as_tensor(trial.outside(X, torch.finfo(W.dtype).eps)[1]).max())
+
+
+def _assert_member(constraint: Parametrization, W: Tensor, what: str) -> None:
+    distance = constraint.distance(W)
+    assert not bool(distance.any()), f"{what}: expected the distance 0, got {distance}"
+    assert torch.equal(constraint.project(W), W), f"{what}: expected the same bits from another projection"
+
+
+def _assert_unknown(constraint: Parametrization, W: Tensor) -> None:
+    for method in (constraint.distance, constraint.project):
+        raised = False
+        try:
+            method(W)
+        except InManifoldError:
+            raised = True
+        assert raised, f"{method.__name__}: expected InManifoldError for a weight without known originals"
 
 
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
@@ -883,6 +976,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_right_inverse, "shape gates dtype mode"),
     _check(check_assignment_copies, ""),
     _check(check_projection, "dtype mode", _with_outside),
+    _check(check_set, "mode once", _with_start),
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),

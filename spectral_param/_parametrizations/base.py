@@ -15,10 +15,11 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from spectral_param._context import HALF, full_precision, has_no_values, is_wrapped, plain, promoted
 from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
+from spectral_param._parametrizations.degenerate import warn_degenerate
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory, frozen
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
-from spectral_param.functional._checks import check_choices, check_matrix
+from spectral_param.functional._checks import check_choices, check_finite, check_matrix
 
 
 class Parametrization(nn.Module):
@@ -29,10 +30,11 @@ class Parametrization(nn.Module):
     :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
     set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
-    A subclass defines :meth:`reference`, :meth:`unconstrain`, :meth:`start` and :meth:`free_parameters`.
-    These get matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU
-    are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override
-    ``forward`` and ``right_inverse``.
+    A subclass defines a map and its set. The map is :meth:`reference`, with :meth:`invert`, :meth:`start` and
+    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`, if it is not all matrices. These get
+    matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU are a batch
+    dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override ``forward``
+    and ``right_inverse``.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
@@ -122,16 +124,35 @@ class Parametrization(nn.Module):
         """
         return recorded(frozen(self).reference, *values)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
+    def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals that :meth:`reference` maps to W. They share no memory with W.
 
         Args:
-            W: Matrices ``(..., m, n)``.
-            eps: Relative rounding error of the dtype in which the user gave W.
-            project: Whether to replace a W outside the set by the nearest matrix in the set, instead of
-                raising :class:`~spectral_param.errors.InManifoldError`.
+            W: Members of the set ``(..., m, n)``, up to :meth:`outside`'s resolution.
         """
         raise NotImplementedError
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return how far each matrix is outside the set, and what rounding can do to this number.
+
+        By default every matrix is in the set.
+
+        Args:
+            W: Finite matrices ``(..., m, n)``.
+            eps: Relative rounding error of the entries of W.
+
+        Returns:
+            The distance ``(...)``, in a unit that the subclass chooses, and its resolution: W counts as a
+            member if the distance is at most that.
+        """
+        return W.real.new_zeros(W.shape[:-2]), 0.0
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return members of the set near finite matrices ``(..., m, n)`` outside of it."""
+        raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
+
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for matrices of a size or dtype that are not taken. By default all are."""
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return new originals, initialized as in the constraint's paper.
@@ -142,7 +163,7 @@ class Parametrization(nn.Module):
         raise NotImplementedError
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
-        """Return the error of :meth:`unconstrain`, where the originals of a weight cannot be computed."""
+        """Return the error of :meth:`outside`, where the originals of a weight cannot be computed."""
         return InManifoldError(
             f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
             f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
@@ -244,9 +265,9 @@ class Parametrization(nn.Module):
         if has_no_values(W):
             originals = self._start_without_values(W)
         elif self._from_paper:
-            originals = self.start(self._split(at_least_float32(W.detach())))
+            originals = self._started(self._split(W.detach()))
         else:
-            originals = self._unconstrain(W.detach(), project=is_first)
+            originals = self._adopted(W.detach(), is_first)
         self._shape, self._from_paper, self._is_after, self._warned = W.shape, False, False, False
         self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
@@ -254,25 +275,101 @@ class Parametrization(nn.Module):
         like = (self._like_real.dtype, self._like.dtype)
         return tuple(t.to(like[t.is_complex()]).contiguous() for t in originals)
 
+    @torch.no_grad()
+    @full_precision
+    def distance(self, W: Tensor) -> Tensor:
+        """Return how far a weight is outside the set; 0 for a member.
+
+        The unit is that of the constraint, see its page: for orthonormal columns ‖WᴴW - I‖, for a bound the
+        excess. A distance within rounding counts as 0. Nothing that the weight depends on is changed.
+
+        Args:
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+
+        Returns:
+            One number for each matrix, of shape ``(...)`` or ``(..., k)``.
+
+        Raises:
+            InManifoldError: If the originals of a weight cannot be computed, as for
+                :class:`spectral_param.FourierUnitary`, and W is not the weight that was read last.
+            ValueError: If the constraint does not take weights of this kind, or W is not finite.
+
+        Example:
+            >>> spectral_param.SpectralNorm(1.0).distance(3 * torch.eye(4))
+            tensor(2.)
+        """
+        return self._distance(W)
+
+    def _distance(self, W: Tensor, eps: float | None = None) -> Tensor:
+        trial, X = self._trial(W)
+        eps = torch.finfo(W.dtype).eps if eps is None else eps
+        try:
+            distance, resolution = trial.outside(X, eps)
+        except InManifoldError:
+            if self._last_originals(W, eps) is None:
+                raise
+            return X.real.new_zeros(X.shape[:-2])
+        return torch.where(distance <= resolution, 0, distance)
+
+    @torch.no_grad()
+    @full_precision
+    def project(self, W: Tensor) -> Tensor:
+        """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
+
+        It is the nearest one where the page of the constraint says so. Nothing that the weight depends on is
+        changed.
+
+        Args:
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+
+        Raises:
+            InManifoldError: As :meth:`distance`.
+            ValueError: As :meth:`distance`.
+
+        Example:
+            >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2))
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
+        trial, X = self._trial(W)
+        eps = torch.finfo(W.dtype).eps
+        try:
+            member = trial.member(X, eps, is_first=True)
+        except InManifoldError:
+            if self._last_originals(W, eps) is None:
+                raise
+            return W.detach().clone()
+        return trial._layout.join(member).to(W.dtype, copy=True).contiguous()
+
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
         """Return whether X is in the set, up to rounding. geotorch has the same method.
-
-        For :class:`spectral_param.FourierUnitary`, and with few layers of rotations or few reflections, only
-        the weight of the last evaluation counts, whose originals are known.
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
             eps: Relative rounding error that X may have; by default that of its dtype.
         """
-        eps = torch.finfo(X.dtype).eps if eps is None else eps
-        trial = copy.deepcopy(self)
         try:
-            check_matrix(X, type(self).__name__)
-            layout = self._layout_of(X)
-            trial.unconstrain(layout.split(at_least_float32(X.detach())), eps=eps, project=False)
+            with torch.no_grad():
+                inside = full_precision(self._distance)(X, eps) == 0
         except ValueError:
-            return self._last_originals(X, eps) is not None
-        return True
+            return False
+        return bool(inside.all()) or self._last_originals(X, torch.finfo(X.dtype).eps) is not None
+
+    def _trial(self, W: Tensor) -> tuple[Parametrization, Tensor]:
+        """Return a copy that nobody else has, and the matrices of a weight; raise if it is not taken."""
+        check_matrix(W, type(self).__name__)
+        trial = copy.deepcopy(self)
+        trial._layout = trial._layout_of(W)
+        if self._shape is None:
+            trial._become_like(W)
+        X = trial._split(at_least_float32(W.detach()))
+        trial._check(X)
+        return trial, X
+
+    def _check(self, X: Tensor) -> None:
+        """Raise for matrices that the constraint does not take."""
+        check_finite(X, type(self).__name__)
+        self.check_matrices(X)
 
     @torch.no_grad()
     def sample(self) -> Tensor:
@@ -309,7 +406,7 @@ class Parametrization(nn.Module):
             )
         if has_no_values(self._like):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
-        return as_tuple(self.start(self._split(at_least_float32(self._like.new_zeros(self._shape)))))
+        return as_tuple(self._started(self._split(self._like.new_zeros(self._shape))))
 
     # Implementation -----------------------------------------------------------------------------------
 
@@ -337,16 +434,74 @@ class Parametrization(nn.Module):
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
 
-    def _unconstrain(self, W: Tensor, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals of a weight. The weight of the last read is always in the set."""
-        eps = torch.finfo(W.dtype).eps
+    def _adopted(self, W: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return originals of a weight: of its projection at registration, else of a weight of the set.
+
+        The weight of the last read is always in the set. If W is refused, nothing has changed.
+
+        Raises:
+            InManifoldError: If W is outside the set, or has no originals.
+        """
+        X, eps = self._split(at_least_float32(W)), torch.finfo(W.dtype).eps
+        before = _Contents(self)
+        parts = [part for part in self.modules() if isinstance(part, Parametrization)]
         try:
-            return self.unconstrain(self._split(at_least_float32(W)), eps=eps, project=project)
-        except InManifoldError as error:
-            known = None if project else self._last_originals(W, eps)
+            self._check(X)
+            for part in parts:
+                part._renew(is_first)
+                vars(part)["_warned"] = True  # The first read warns, not what follows.
+            # The rounding errors of half precision are for assignment. At registration they would hide
+            # what is outside.
+            originals = self.adopt(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
+        except Exception as error:
+            before.restore()
+            if not isinstance(error, InManifoldError):
+                raise
+            known = None if is_first or self._is_after else self._last_originals(W, eps)
             if known is None:
-                raise InManifoldError(f"{error}{'' if project else _FUNCTIONAL_CALL}") from None
+                raise InManifoldError(f"{error}{'' if is_first else _FUNCTIONAL_CALL}") from None
             return known if len(known) > 1 else known[0]
+        for part in parts:
+            vars(part)["_warned"] = False
+        return originals
+
+    def _renew(self, is_first: bool) -> None:
+        """Forget what is known of the weight before, at registration or assignment."""
+
+    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the originals of matrices, of a projection at registration; for constraints that nest."""
+        return self.invert(self.member(W, eps, is_first))
+
+    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return W with members in the place of matrices outside; where it is not the first weight, raise."""
+        distance, resolution = self.outside(W, eps)
+        is_outside = ~(distance <= resolution)
+        if not bool(is_outside.any()):
+            return W
+        has_warned, vars(self)["_warned"] = self._warned, True  # A projection has no derivative.
+        members = torch.where(is_outside[..., None, None], self.near(W), W)
+        vars(self)["_warned"] = has_warned
+        stays = is_outside & (members == W).flatten(-2).all(dim=-1)
+        if not (is_first or torch.equal(stays, is_outside)):
+            raise self._refused(torch.where(is_outside, distance, 0))
+        if not has_warned and bool(stays.any()):
+            warn_degenerate(
+                f"{type(self).__name__}: expected {self._set_name()}, got one that nothing scales or shifts "
+                "into the set, as a nilpotent matrix. It stays as it is."
+            )
+        return members
+
+    def _refused(self, distance: Tensor, expected: str = "") -> InManifoldError:
+        """Return the error of an assignment of matrices at these distances from the set."""
+        return InManifoldError(
+            f"{type(self).__name__}: expected {expected or self._set_name()}, got one outside by "
+            f"{readable(distance)}. Assign spectral_param.constraints(model)[name].project(W) instead, the "
+            "projection."
+        )
+
+    def _set_name(self) -> str:
+        """Return what a weight of the set is, for a message."""
+        return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
         return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
@@ -363,6 +518,16 @@ class Parametrization(nn.Module):
         """Return a value of the attribute ``_bound`` as it is kept."""
         return value
 
+    def _eps_of(self, X: Tensor) -> float:
+        """Return the rounding error of the weight, which may be in half precision where X is not."""
+        return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
+
+    def _started(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return :meth:`start` for matrices in the dtype of a weight."""
+        like = at_least_float32(like)
+        self.check_matrices(like)
+        return self.start(like)
+
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""
         return W if self._layout == PLAIN else self._layout.split(W)
@@ -370,7 +535,7 @@ class Parametrization(nn.Module):
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
         with unset_fake_temporarily(), torch.device("cpu"):
-            originals = self.start(self._split(at_least_float32(torch.zeros(W.shape, dtype=W.dtype))))
+            originals = self._started(self._split(torch.zeros(W.shape, dtype=W.dtype)))
 
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)
@@ -422,9 +587,7 @@ class Parametrization(nn.Module):
             )
         if has_no_values(W):
             return W.detach().clone()
-        originals = self.unconstrain(
-            self._split(at_least_float32(W.detach())), eps=torch.finfo(W.dtype).eps, project=False
-        )
+        originals = self._adopted(W.detach(), is_first=False)
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
 
@@ -505,8 +668,22 @@ _FUNCTIONAL_CALL = (
 )
 
 
+class _Contents:
+    """The attributes and buffers of a constraint and of those nested in it."""
+
+    def __init__(self, constraint: nn.Module) -> None:
+        self._contents = [(part, dict(vars(part)), dict(part._buffers)) for part in constraint.modules()]
+
+    def restore(self) -> None:
+        for part, content, buffers in self._contents:
+            vars(part).clear()
+            vars(part).update(content)
+            part._buffers.clear()
+            part._buffers.update(buffers)
+
+
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return the originals from ``unconstrain``, ``start`` or ``right_inverse`` as a tuple."""
+    """Return the originals from ``invert``, ``start`` or ``right_inverse`` as a tuple."""
     return (originals,) if isinstance(originals, Tensor) else tuple(originals)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
 from spectral_param._parametrizations.foreign import Foreign, applied, count_free, originals_for
-from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_module, whole_number
 
 Blocks = Sequence[tuple[int, nn.Module | None]]
@@ -74,6 +73,9 @@ class BlockTriangular(Parametrization):
 
     Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
     below the diagonal, and those without a coupling, to zero.
+
+    The distance of a weight from the set is the largest one of a block from its set, or of an entry where a
+    zero has to be; :meth:`project` takes the weight with which registration starts.
     """
 
     acts_after = False
@@ -131,27 +133,54 @@ class BlockTriangular(Parametrization):
             start += self.sizes[i]
         return torch.cat(rows, dim=-2)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for matrices that the sizes of the blocks do not fit, or that a block does not take."""
+        n = sum(self.sizes)
+        if W.shape[-1] != n:
+            raise ValueError(
+                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
+                f"{self.sizes}, got {W.shape[-1]} columns. Change the block sizes or the size of the layer."
+            )
+        for i, block in enumerate(self._adapted()):
+            block.check_matrices(self._part(W, i, i))
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
+        """Return the largest distance of a block, or of an entry where zeros have to be from zero."""
+        found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
+        for i, block in enumerate(self._adapted()):
+            distance, resolution = block.outside(self._part(W, i, i), eps)
+            found.append(torch.where(distance <= resolution, 0, distance))
+        return torch.stack(found).amax(dim=0), 0.0
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return a matrix whose blocks are members, with zeros where they have to be."""
+        W = W - self._misplaced(W)
+        eps = torch.finfo(W.dtype).eps
+        for i, block in enumerate(self._adapted()):
+            own = self._slices(i, i)
+            W[(..., *own)] = block.member(self._part(W, i, i), eps, is_first=True)
+        return W
+
+    def invert(self, W: Tensor) -> tuple[Tensor, ...]:
         """Return the originals of the blocks, then the couplings."""
-        self._check_size(W)
-        if not project:
-            self._check_zeros(W)
-        # A block that accepts its part changes its state (D, a latch). If a later block refuses, restore it.
-        before = {name: value.clone() for name, value in self.blocks.state_dict().items()}
-        try:
-            found = [
-                originals_for(block, self._part(W, i, i), eps=eps, project=project)
-                for i, block in enumerate(self.blocks)
-            ]
-        except ValueError:
-            self.blocks.load_state_dict(before, strict=False)
-            raise
+        return self.adopt(W, torch.finfo(W.dtype).eps, is_first=False)
+
+    def adopt(self, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
+        """Return the originals of the blocks, each of which takes its part, then the couplings."""
+        misplaced = self._misplaced(W)
+        if not is_first and bool(misplaced.any()):
+            pairs = itertools.product(range(len(self.sizes)), repeat=2)
+            i, j = next(pair for pair in pairs if bool(self._part(misplaced, *pair).any()))
+            expected = f"zeros in block ({i}, {j}), which has no coupling"
+            raise self._refused(misplaced.abs().amax(dim=(-2, -1)), expected)
+        found = [
+            originals_for(block, self._part(W, i, i), eps, is_first) for i, block in enumerate(self.blocks)
+        ]
         self._counts = tuple(map(len, found))
         return *itertools.chain.from_iterable(found), *self._couplings(W)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
-        self._check_size(like)
         found = [as_tuple(b.start(self._part(like, i, i))) for i, b in enumerate(self._adapted())]
         self._counts = tuple(map(len, found))
         couplings = self._couplings(like)
@@ -202,27 +231,24 @@ class BlockTriangular(Parametrization):
             start += count
         return own, list(originals[start:])
 
-    def _check_size(self, W: Tensor) -> None:
-        n = sum(self.sizes)
-        if W.shape[-1] != n:
-            raise ValueError(
-                f"BlockTriangular: expected a weight with {n} columns, the sum of the block sizes "
-                f"{self.sizes}, got {W.shape[-1]} columns. Change the block sizes or the size of the layer."
-            )
+    def _misplaced(self, W: Tensor) -> Tensor:
+        """Return the entries of W where zeros have to be, and zeros elsewhere."""
+        rest = W.clone()
+        for i, j in (*((i, i) for i in range(len(self.sizes))), *self.coupling):
+            rest[(..., *self._slices(i, j))] = 0
+        return rest
 
     def _couplings(self, W: Tensor) -> tuple[Tensor, ...]:
         return tuple(self._part(W, i, j) for i, j in self.coupling)
 
+    def _slices(self, i: int, j: int) -> tuple[slice, slice]:
+        """Return the rows and the columns of block (i, j)."""
+        rows, columns = sum(self.sizes[:i]), sum(self.sizes[:j])
+        return slice(rows, rows + self.sizes[i]), slice(columns, columns + self.sizes[j])
+
     def _part(self, W: Tensor, i: int, j: int) -> Tensor:
         """Return a copy of block (i, j)."""
-        rows, columns = sum(self.sizes[:i]), sum(self.sizes[:j])
-        return W[..., rows : rows + self.sizes[i], columns : columns + self.sizes[j]].clone()
+        return W[(..., *self._slices(i, j))].clone()
 
-    def _check_zeros(self, W: Tensor) -> None:
-        for i in range(len(self.sizes)):
-            for j in range(len(self.sizes)):
-                if i != j and (i, j) not in self.coupling and bool(self._part(W, i, j).any()):
-                    raise InManifoldError(
-                        f"BlockTriangular: expected zeros in block ({i}, {j}), which has no coupling, got "
-                        "other entries. Set them to zero, or add the coupling if row < column."
-                    )
+    def _set_name(self) -> str:
+        return "a block-triangular weight, with zeros where there is no coupling"

@@ -120,15 +120,16 @@ class Bounded(Parametrization):
         self._buffers.pop(name, None)
         setattr(self, name, size.detach())
 
-    def _bound_at(self, W: Tensor, size: Tensor, project: bool) -> Tensor:
-        """Return :meth:`_bound_for` matrices of this size; "present" takes it first, as at registration."""
-        if self._takes_present(project):
+    def _bound_at(self, W: Tensor, size: Tensor) -> Tensor:
+        """Return :meth:`_bound_for` matrices of this size, which gives the bound of "present"."""
+        if isinstance(getattr(self, self._bound), str):
             self._take_present(size)
         return self._bound_for(W, size)
 
-    def _takes_present(self, project: bool) -> bool:
-        """Return whether the weight at hand gives the bound: at registration, or because none has yet."""
-        return self._is_present and (project or isinstance(getattr(self, self._bound), str))
+    def _renew(self, is_first: bool) -> None:
+        if is_first and self._is_present:
+            self._buffers.pop(self._bound, None)
+            setattr(self, self._bound, "present")
 
     def _start_bound(self) -> None:
         """Give "present" a number where no weight has given one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -11,8 +12,9 @@ from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
-from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.base import as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
+from spectral_param._parametrizations.searched import Searched
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
     block_scales,
@@ -24,14 +26,9 @@ from spectral_param.functional._bounded_gain import (
     originals,
     units,
 )
-from spectral_param.functional._checks import (
-    check_finite,
-    check_real,
-    check_tensor,
-    is_finite,
-    whole_number,
-)
+from spectral_param.functional._checks import check_real, check_tensor, is_finite, whole_number
 from spectral_param.functional._lyapunov import contraction_inverse
+from spectral_param.functional._rooms import Attempt, nearest
 
 # By how much the gain of a weight is moved below the bound: the first that is enough for its proof. A weight
 # outside is moved by at least 1e-6, because the map is flat on the bound.
@@ -41,10 +38,9 @@ _INSIDE = 1e-6
 _KNOWN = 1e-9
 # The radius, over its bound, of an A that was not stable.
 _STABLE = 0.99
-_REMEDY = "Remove the parametrization, set the weight and register a new instance"
 
 
-class BoundedGain(Parametrization):
+class BoundedGain(Searched):
     r"""System :math:`x^+ = Ax + Bu,\; y = Cx + Du` of bounded gain, as the weight [[A, B], [C, D]].
 
     From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
@@ -96,6 +92,9 @@ class BoundedGain(Parametrization):
     A weight assigned later must have the gain up to rounding, and come back to 1e-6 or to rounding, relative
     to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
     :meth:`certificate`.
+
+    The distance of a weight from the set is by how much its gain exceeds γ; :meth:`project` takes the weight
+    with which registration starts, a little inside.
     """
 
     shapes = "any"
@@ -137,18 +136,23 @@ class BoundedGain(Parametrization):
         """Return the same, with a pull-back of its own."""
         return evaluate(as_real(K), as_real(T), self.gain, self.radius, self._eps_of(K))
 
-    def _eps_of(self, K: Tensor) -> float:
-        """Return the rounding error of the weight, which may be in half precision."""
-        return max(torch.finfo(K.dtype).eps, torch.finfo(self.dtype).eps)
+    def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return the originals, found in double precision, and by how much the gain exceeds its bound.
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, Tensor]:
-        """Return the originals, found in double precision."""
-        check_finite(W, "BoundedGain")
+        For a weight on the bound whose gain only a system farther inside proves, the relative distance from
+        that system takes the place of the excess.
+
+        Raises:
+            InManifoldError: If no gain can be proven in this dtype.
+        """
         exact = to_double(W.detach().cpu())
         exact = exact / block_scales(exact, self.states, self.radius, 1.0, self.gain)
         dtype = self.dtype if self.dtype in HALF else W.dtype
-        found = [self._inverse(V, dtype, eps, project) for V in exact.reshape(-1, *W.shape[-2:])]
-        return self._originals(W, found)
+        found, distances = zip(
+            *(self._inverse(V, dtype, eps) for V in exact.reshape(-1, *W.shape[-2:])), strict=True
+        )
+        distance = torch.tensor(distances, dtype=W.dtype, device=W.device).reshape(W.shape[:-2])
+        return self._originals(W, [*found]), distance
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
@@ -220,42 +224,43 @@ class BoundedGain(Parametrization):
         K, T = K.reshape(*batch, *K.shape[-2:]), T.reshape(*batch, *T.shape[-2:])
         return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
 
-    def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float, project: bool) -> tuple[Tensor, Tensor]:
+    def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
-        n, rounding, eps = self.states, 10 * len(V) * eps, torch.finfo(dtype).eps
+        n, known, eps = self.states, _KNOWN + 10 * len(V) * eps, torch.finfo(dtype).eps
+        rounding = 10 * len(V) * eps
         d = units(V, n)
         V = in_units(V, d)
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
-        is_outside = not gain <= 1 + _KNOWN + rounding
-        if is_outside and not project:
-            raise InManifoldError(
-                f"BoundedGain: expected a weight of gain <= {self.gain:.9g}, whose A has a radius <= "
-                f"{self.radius:.9g}, got a gain of {self.gain * gain:.9g} and a radius of "
-                f"{self.radius * size:.9g}. {_REMEDY}, which scales the system."
-            )
+        is_outside = not gain <= 1 + known
+        excess = self.gain * (gain - 1) if is_outside else 0.0
         if is_outside and not size < 1 - len(V) * eps:  # Rounding decides whether such an A is stable.
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
-        for room in _ROOMS[is_outside:]:
-            if not project and room > max(_INSIDE, rounding):
-                break
+
+        def attempts(room: float) -> Iterator[Attempt]:
             root = math.sqrt((1 - room) / max(gain, 1 - room))
             inner = V * block_scales(V, n, 1.0, root, root)
             for K, T in originals(inner, n, min(gain, 1 - room), eps):
                 K, T = K.to(dtype), (T / d).to(dtype)
-                found = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
-                found = in_units(to_double(found) / block_scales(V, n, self.radius, 1.0, self.gain), d)
-                changes = change(found, inner, n), change(in_units(found, 1 / d), in_units(inner, 1 / d), n)
-                if max(changes) <= max(room, rounding):
-                    return K, T
-        remedy = _REMEDY
-        if project:
+                W = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
+                W = in_units(to_double(W) / block_scales(V, n, self.radius, 1.0, self.gain), d)
+                error = max(change(W, inner, n), change(in_units(W, 1 / d), in_units(inner, 1 / d), n))
+                moved = 0.0 if room <= max(_INSIDE, rounding) else room + error
+                yield Attempt((K, T, moved), error, error <= max(room, rounding))
+
+        best = nearest((0.0, attempts(room)) for room in _ROOMS[is_outside:])
+        if best is None or not best.is_good:
             exact = "" if dtype == torch.float64 else ", or in float64"
-            remedy = f"Register a system of smaller couplings{exact}"
-        raise InManifoldError(
-            f"BoundedGain: expected a weight whose gain {dtype} can prove, got one of a gain of "
-            f"{self.gain * gain:.9g} for whose storage functions rounding errors are too large. {remedy}."
-        )
+            raise InManifoldError(
+                f"BoundedGain: expected a weight whose gain {dtype} can prove, got one of a gain of "
+                f"{self.gain * gain:.9g} for whose storage functions rounding errors are too large. Take a "
+                f"system of smaller couplings{exact}."
+            )
+        K, T, moved = best.originals
+        return (K, T), excess if is_outside else moved
+
+    def _set_name(self) -> str:
+        return f"a weight of gain <= {self.gain:.9g}, whose A has a radius <= {self.radius:.9g}"
 
 
 def _contraction(X: Tensor) -> Tensor:

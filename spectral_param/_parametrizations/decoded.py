@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host
-from spectral_param._parametrizations.orthogonal import polar_factor
+from spectral_param._sets.orthonormal import polar_factor
 
 _BASE = 256  # A digit is exact in bfloat16.
 

@@ -31,32 +31,46 @@ class Foreign:
         """Return the same; the gradient is autograd's."""
         return recorded(self.reference, *values)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Any:
-        """Return ``right_inverse(W)``.
+    def check_matrices(self, W: Tensor) -> None:
+        """Leave checks to the module."""
 
-        If W is refused and ``project`` is true, what geotorch makes of it unchecked takes its place, if that
-        is a weight that it takes, as of LowRank, and else a sample.
-        """
-        inverse: Any = getattr(self.module, "right_inverse", None)
-        if inverse is None:
-            return W
-        sample: Any = getattr(self.module, "sample", None)
-        if not project or sample is None:
-            return inverse(W)
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
+        """Return infinity for matrices that the module refuses, 0 for others."""
         try:
-            return inverse(W)
+            self.invert(W)
         except ValueError:
-            if hasattr(self.module, "in_manifold"):  # A manifold of geotorch, or one that speaks as it.
-                with contextlib.suppress(ValueError, RuntimeError):  # eigh may not converge.
-                    nearest = self.module(*as_tuple(inverse(W, check_in_manifold=False)))
-                    originals = inverse(nearest)
-                    if torch.allclose(self.module(*as_tuple(originals)), nearest, atol=1e-5):
-                        return originals
-            return inverse(sample().to(W.device, W.dtype).expand_as(W).clone())
+            return W.real.new_full(W.shape[:-2], torch.inf), 0.0
+        return W.real.new_zeros(W.shape[:-2]), 0.0
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return what geotorch makes of W unchecked, if it takes that, as of LowRank, and else a sample."""
+        module: Any = self.module
+        if not hasattr(module, "sample"):
+            return W
+        if hasattr(module, "in_manifold"):  # A manifold of geotorch, or one that speaks as it.
+            with contextlib.suppress(ValueError, RuntimeError):  # eigh may not converge.
+                nearest = module(*as_tuple(module.right_inverse(W, check_in_manifold=False)))
+                if torch.allclose(module(*as_tuple(module.right_inverse(nearest))), nearest, atol=1e-5):
+                    return nearest
+        return module.sample().to(W.device, W.dtype).expand_as(W).clone()
+
+    def invert(self, W: Tensor) -> Any:
+        """Return ``right_inverse(W)``."""
+        inverse: Any = getattr(self.module, "right_inverse", None)
+        return W if inverse is None else inverse(W)
+
+    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return W, or a member near it if the module refuses W and this is the first weight."""
+        distance, _ = self.outside(W, eps)
+        return self.near(W) if is_first and bool(distance.any()) else W
+
+    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Any:
+        """Return the originals of W, or of a member near it if this is the first weight."""
+        return self.invert(self.member(W, eps, is_first))
 
     def start(self, like: Tensor) -> Any:
         """Return the originals of ``like``."""
-        return self.unconstrain(like, eps=0.0, project=True)
+        return self.adopt(like, 0.0, is_first=True)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return the module and its originals."""
@@ -84,6 +98,6 @@ def count_free(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
     return adapted(part).free_parameters(*originals) if any(map(is_trained, originals)) else 0
 
 
-def originals_for(part: nn.Module, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-    """Return :meth:`Parametrization.unconstrain` as a tuple."""
-    return as_tuple(adapted(part).unconstrain(W, eps=eps, project=project))
+def originals_for(part: nn.Module, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
+    """Return :meth:`Parametrization.adopt` as a tuple."""
+    return as_tuple(adapted(part).adopt(W, eps, is_first))

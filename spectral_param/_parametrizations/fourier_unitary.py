@@ -47,6 +47,8 @@ class FourierUnitary(Parametrization):
 
     No method is known that computes the parameters of a given matrix. So registration takes
     ``init="paper"``, which is random, and only the weight of the last evaluation can be assigned.
+
+    Of the set, :meth:`distance` and :meth:`project` know the weight of the last evaluation alone.
     """
 
     permutation: Tensor
@@ -77,18 +79,21 @@ class FourierUnitary(Parametrization):
         phases = as_real(phases).to(v.real.dtype)
         return on_rows(fourier_operator(v, phases, permutation(self.permutation)), v.dtype)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Raise: no method is known."""
-        raise self._has_no_inverse("parameters", "ScaledCayley or Givens, which reach every unitary weight")
-
-    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
-        if not like.is_complex():
-            given = self._like.dtype if self._like.dtype in HALF else like.dtype
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for real matrices."""
+        if not W.is_complex():
+            given = self._like.dtype if self._like.dtype in HALF else W.dtype
             raise UnsupportedDtypeError(
                 f"FourierUnitary: expected a complex weight, got {given}. Give the layer a complex "
                 "dtype, for example torch.complex64, or take Givens for a real weight."
             )
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Raise: no method is known that finds the parameters of a weight."""
+        raise self._has_no_inverse("parameters", "ScaledCayley or Givens, which reach every unitary weight")
+
+    def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
         n = like.shape[-1]
         self.permutation = permutation_to_digits(torch.randperm(n, device=like.device), like.real.dtype)
         # Uniform real and imaginary parts.

@@ -12,15 +12,14 @@ from torch import Tensor
 from spectral_param._context import promoted
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import (
-    Parametrization,
     as_real,
     at_least_float32,
     is_trained,
     on_rows,
 )
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import orthogonal_part
-from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param.functional._checks import whole_number
 from spectral_param.functional._givens import (
     Order,
     eliminate,
@@ -30,7 +29,7 @@ from spectral_param.functional._givens import (
 )
 
 
-class Givens(Parametrization):
+class Givens(Orthonormal):
     r"""Orthogonal (unitary) weight :math:`W = D F^{(1)} ⋯ F^{(L)}` of layers of 2x2 rotations.
 
     The number L of layers sets the capacity: few layers have few parameters, L = n layers reach every
@@ -69,6 +68,10 @@ class Givens(Parametrization):
     (unitary) matrix. With fewer layers, and in the FFT order, no good method is known that finds the nearest
     matrix of the set: registration then takes ``init="paper"``, which is random, and only the weight of the
     last evaluation can be assigned.
+
+    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
+    :meth:`project` takes the nearest weight of the set. With few layers only the weight of the last
+    evaluation counts as one.
     """
 
     order: Order
@@ -109,15 +112,26 @@ class Givens(Parametrization):
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return θ, and for a complex W also φ and ω."""
-        check_finite(W, "Givens")
-        n = W.shape[-1]
-        layers = self._num_layers(n)
-        if self.order == "fft" or layers < n:
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for more layers than there can be."""
+        self._num_layers(W.shape[-1])
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return ‖WᴴW - I‖.
+
+        Raises:
+            InManifoldError: For few layers, whose angles cannot be computed from W.
+        """
+        layers = self._num_layers(W.shape[-1])
+        if self.order == "fft" or layers < W.shape[-1]:
             what = f"{layers} {self.order} layers of rotations"
             raise self._has_no_inverse(what, "Givens(), which reaches every orthogonal weight")
-        W = orthogonal_part(W, eps, project, "Givens")
+        return super().outside(W, eps)
+
+    def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return θ, and for a complex W also φ and ω."""
+        n = W.shape[-1]
+        W = polished(W)
         matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
         theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))
         return self._originals(W, *map(torch.from_numpy, (theta, phi, d)))

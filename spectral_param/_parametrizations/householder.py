@@ -10,15 +10,14 @@ from torch import Tensor
 
 from spectral_param._map import matmul
 from spectral_param._parametrizations.base import (
-    Parametrization,
     as_real,
     at_least_float32,
     is_trained,
     on_rows,
 )
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import orthogonal_part
-from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param.functional._checks import whole_number
 from spectral_param.functional._householder import (
     all_reflections,
     householder_apply,
@@ -27,7 +26,7 @@ from spectral_param.functional._householder import (
 )
 
 
-class Householder(Parametrization):
+class Householder(Orthonormal):
     r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
     A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections it has
@@ -71,6 +70,10 @@ class Householder(Parametrization):
     the polar factor. With k < n it takes ``init="paper"``, which is random, and only the weight of the last
     evaluation can be assigned. The cost is three products of n × k matrices. For small k a recurrence is
     cheaper with :meth:`operator`.
+
+    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
+    :meth:`project` takes the nearest weight of the set, the polar factor. With k < n only
+    the weight of the last evaluation counts as one.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.
@@ -147,17 +150,30 @@ class Householder(Parametrization):
             raise ValueError(f"reflections: expected at most n = {n}, got {count}. Take None for n.")
         return count
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the vectors, and for a complex W the angles."""
-        n = W.shape[-1]
-        count = self.count(n)
-        self._check_reflections(W)
-        check_finite(W, "Householder")
-        if count < n:
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for more reflections than there are rows, and for some on matrices that are not square."""
+        self.count(W.shape[-1])
+        if self.reflections is not None and W.shape[-2] != W.shape[-1]:
+            raise ValueError(
+                f"reflections: expected None for a weight that is not square, got {self.reflections}: a "
+                "product of k reflections fixes the other directions of a square matrix. Leave it out."
+            )
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return ‖WᴴW - I‖.
+
+        Raises:
+            InManifoldError: For fewer reflections than rows, which cannot be computed from W.
+        """
+        count = self.count(W.shape[-1])
+        if count < W.shape[-1]:
             remedy = "reflections=None, which reaches every orthogonal weight"
             raise self._has_no_inverse(f"{count} reflections", remedy)
-        W = orthogonal_part(W, eps, project, "Householder")
-        vectors, d = all_reflections(W)
+        return super().outside(W, eps)
+
+    def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return the vectors, and for a complex W the angles."""
+        vectors, d = all_reflections(polished(W))
         if W.is_complex():
             return vectors, d.angle()
         self.signs = d
@@ -170,7 +186,6 @@ class Householder(Parametrization):
         """
         n = like.shape[-1]
         count = self.count(n)
-        self._check_reflections(like)
         vectors = unit_columns(torch.randn_like(like[..., :count]).tril())
         if like.is_complex():
             angles = torch.full_like(vectors[..., 0, :].real, 0 if count == n else math.pi)
@@ -208,11 +223,3 @@ class Householder(Parametrization):
             return None, None
         n, k = vectors.shape[-2:]
         return (None, d) if k == n or self.reflections is None else (1 - d, None)
-
-    def _check_reflections(self, W: Tensor) -> None:
-        """Raise if a number of reflections is given for a matrix that is not square."""
-        if self.reflections is not None and W.shape[-2] != W.shape[-1]:
-            raise ValueError(
-                f"reflections: expected None for a weight that is not square, got {self.reflections}: a "
-                "product of k reflections fixes the other directions of a square matrix. Leave it out."
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,26 +11,22 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
+from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like, to_double
 from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
-from spectral_param._parametrizations.spectral_radius import rounding_tolerance
-from spectral_param.errors import InManifoldError
+from spectral_param._parametrizations.searched import Searched
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
-from spectral_param.functional._checks import (
-    check_finite,
-    check_real,
-    check_time,
-    is_finite,
-)
+from spectral_param.functional._checks import check_real, check_time, is_finite
 from spectral_param.functional._diagonal_metric import (
     contracting_inverse,
     dissipative_inverse,
     log_coordinates,
 )
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
+from spectral_param.functional._rooms import Attempt, nearest
 from spectral_param.functional._scaled_norm import CONDITION
 
 Metric = Literal["full", "diagonal"]
@@ -37,7 +34,6 @@ Metric = Literal["full", "diagonal"]
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
 _ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-_REMEDY = "Remove the parametrization, set the weight and register a new instance, which moves it inside"
 
 
 class Certificate(NamedTuple):
@@ -53,7 +49,7 @@ class Certificate(NamedTuple):
     growth: Tensor
 
 
-class LyapunovForm(Bounded):
+class LyapunovForm(Searched, Bounded):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
     Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
@@ -117,6 +113,11 @@ class LyapunovForm(Bounded):
     disturbs it less. Rounding of the weight to its dtype is accounted for, up to underflow in float16.
     Sources: Buehner and Young, "A tighter bound for the echo state property" (2006); Revay and Manchester,
     "Contracting implicit recurrent neural networks" (2020).
+
+    The distance of a weight from the set is by how much its radius (abscissa) exceeds the bound, with a
+    diagonal metric its least norm (abscissa) in diagonal coordinates; for a weight within the bound without a
+    quadratic form it is that from a weight with one. :meth:`project` takes such a weight, as registration
+    does.
     """
 
     acts_after = False
@@ -171,31 +172,50 @@ class LyapunovForm(Bounded):
             X, radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
         )
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return the original, found in double precision."""
-        check_finite(W, "LyapunovForm")
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices with a diagonal metric."""
         if self._is_diagonal():
-            return self._diagonal_inverses(W, eps, project)
-        return self._inverses(W, *self._bound_and_size(W, eps, project), eps, project)
+            check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
 
-    def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float, project: bool) -> Tensor:
-        """Return the original of W, whose radius or abscissa is ``size``, for this bound."""
+    def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the originals, found in double precision, and by how much W exceeds the bound.
+
+        That is the excess of the radius (abscissa); with a diagonal metric, that of the least norm (abscissa)
+        in diagonal coordinates. A weight within the bound may have no quadratic form, as a Jordan block on
+        it: then it is the largest change of an entry to a weight that has one, in units of the bound.
+        """
+        if self._is_diagonal():
+            return self._search_diagonal(W, eps)
+        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
+        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
+        bound = self._bound_at(W, size)
+        excess = size - bound
+        excess = torch.where(excess > rounding_tolerance(W, triple, eps), excess, 0)
+        X, error = self._inverses(W, bound, size, eps)
+        return X, torch.where(excess > 0, excess, error)
+
+    def moved_inside(self, W: Tensor, room: float) -> Tensor:
+        """Return matrices nearer to 0, in continuous time also to the left."""
+        inner = (1 - room) * W
+        if self.abscissa is None:
+            return inner
+        shift = room * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)
+        return inner - shift
+
+    def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the original of W, whose radius or abscissa is ``size``, and its error beyond rounding."""
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
-        found = [self._inverse(matrix, W.dtype) for matrix in matrices]
-        limit = 10 * W.shape[-1] * eps
-        for (_, error), matrix in zip(found, matrices, strict=True):
-            if not project and not error <= limit * max(1.0, float(matrix.abs().max())):
-                wanted = "" if self.growth is None else f" of a condition <= {self.growth}²"
-                raise InManifoldError(
-                    f"LyapunovForm: expected a weight whose bound a quadratic form{wanted} proves, got one "
-                    f"at distance {error:.1e} from the nearest found. {_REMEDY}."
-                )
-        X = torch.stack([original for original, _ in found])
-        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
+        found, errors = zip(*(self._inverse(matrix, W.dtype) for matrix in matrices), strict=True)
+        entries = matrices.abs().amax(dim=(-2, -1)).clamp(min=1)
+        error = torch.tensor(errors, dtype=torch.float64, device="cpu")
+        error = torch.where(error <= 10 * W.shape[-1] * eps * entries, 0, error).reshape(W.shape[:-2])
+        X = torch.stack(found)
+        X = X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
+        return X, error.to(W.device, W.real.dtype)
 
     def start(self, like: Tensor) -> Tensor:
         """Return the original of a weight with eigenvalues uniform on a disc inside the bound.
@@ -206,9 +226,9 @@ class LyapunovForm(Bounded):
         W = init.disc_(torch.empty_like(like))
         W = self._placed(0.95 * W if self.abscissa is None else W - 1.05 * identity_like(W))
         if self._is_diagonal():
-            return self._diagonal_inverses(W, torch.finfo(W.dtype).eps, project=True)
+            return self._search_diagonal(W, torch.finfo(W.dtype).eps)[0]
         bound = self._bound_for(W)
-        return self._inverses(W, bound, bound, torch.finfo(W.dtype).eps, project=True)
+        return self._inverses(W, bound, bound, torch.finfo(W.dtype).eps)[0]
 
     def free_parameters(self, X: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of W, the dimension of the set; a complex entry counts as two."""
@@ -276,38 +296,29 @@ class LyapunovForm(Bounded):
             return V * bound
         return V + bound * identity_like(V)
 
-    def _bound_and_size(self, W: Tensor, eps: float, project: bool) -> tuple[Tensor, Tensor]:
-        """Return the bound and what it bounds; raise for a weight outside the set, unless it is projected."""
-        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
-        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
-        bound = self._bound_at(W, size, project)
-        if not project and bool((size - bound > rounding_tolerance(W, triple, eps)).any()):
-            raise InManifoldError(
-                f"LyapunovForm: expected a weight of spectral {self._bound} <= {readable(bound)}, got "
-                f"{readable(size)}. {_REMEDY}."
-            )
-        return bound, size
-
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
         """Return an original of a matrix near V, and the largest error of an entry before it is rounded."""
         eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
-        found, least, fewest = V.new_empty(0), math.inf, math.inf
-        for room in _ROOMS:
-            shift = room * torch.linalg.matrix_norm(V) * identity_like(V)
-            inner = V * (1 - room) if self.abscissa is None else V - shift
-            if float((inner - V).abs().max()) >= fewest:
-                break
+        least = math.inf
+
+        def attempts(inner: Tensor) -> Iterator[Attempt]:
+            nonlocal least
             for original in self._candidates(inner, eps):
                 error = float((self._map(original, eps) - V).abs().max())
                 # An ill-conditioned form multiplies rounding errors.
                 rounded = float((self._read(original.to(dtype)) - V).abs().max())
                 least = min(least, error)
-                if rounded < fewest:
-                    found, fewest = original, rounded
-                if error <= close and rounded <= 10 * close:
-                    return original, error
-        return found, least
+                yield Attempt(original, rounded, error <= close and rounded <= 10 * close)
+
+        def rooms() -> Iterator[tuple[float, Iterator[Attempt]]]:
+            for room in _ROOMS:
+                shift = room * torch.linalg.matrix_norm(V) * identity_like(V)
+                inner = V * (1 - room) if self.abscissa is None else V - shift
+                yield float((inner - V).abs().max()), attempts(inner)
+
+        best = nearest(rooms())
+        return (V.new_empty(0) if best is None else best.originals), least
 
     def _read(self, X: Tensor) -> Tensor:
         """Return V of an original in the dtype of the weight, as a read computes it."""
@@ -349,10 +360,6 @@ class LyapunovForm(Bounded):
         """Return the bound of cond Θ."""
         return CONDITION if self.growth is None else self.growth
 
-    def _eps_of(self, X: Tensor) -> float:
-        """Return the rounding error of the weight, which may be in half precision where X is not."""
-        return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
-
     def _rates(self, X: Tensor) -> float | Tensor:
         rate = self._number()
         return self._bound_for(X, to_double(X))[..., None, None] if rate is None else rate
@@ -366,32 +373,38 @@ class LyapunovForm(Bounded):
         V = diagonal.dissipative(exact, self._condition(), self._eps_of(X), shift)
         return self._placed(V).to(X.dtype)
 
-    def _diagonal_inverses(self, W: Tensor, eps: float, project: bool) -> Tensor:
-        """Return the originals of matrices; raise for one outside the set, unless it is projected."""
-        check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
+    def _search_diagonal(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the originals of matrices, and by how much they exceed the bound in diagonal coordinates."""
         exact = to_double(W.detach().cpu())
         matrices = exact.reshape(-1, *W.shape[-2:])
-        if self._takes_present(project):
+        if isinstance(getattr(self, self._bound), str):
             least = least_norm if self.abscissa is None else least_abscissa
             sizes = [least(matrix.numpy(), self._condition()).size for matrix in matrices]
-            self._take_present(torch.tensor(sizes, dtype=torch.float64).reshape(W.shape[:-2]))
+            self._take_present(torch.tensor(sizes, dtype=torch.float64, device="cpu").reshape(W.shape[:-2]))
         limits = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
-        found = []
+        found, excesses = [], []
+        of_map = self._eps_of(W)
         for matrix, bound in zip(matrices, limits, strict=True):
             if self.abscissa is None:
-                X, beyond = contracting_inverse((matrix / bound).numpy(), self._condition(), eps, W.dtype)
-                size = (1 + beyond) * bound
+                X, beyond = contracting_inverse((matrix / bound).numpy(), self._condition(), of_map, W.dtype)
+                unit = bound
             else:
                 V = (matrix - bound * identity_like(matrix)).numpy()
-                X, mu = dissipative_inverse(V, self._condition(), eps, W.dtype, abs(bound))
-                beyond, size = mu / max(1.0, float(matrix.abs().max())), bound + mu
-            if not project and not beyond <= 10 * len(matrix) * eps + 10 * precision(len(matrix)):
-                name = "norm" if self.abscissa is None else "abscissa"
-                raise InManifoldError(
-                    f"LyapunovForm: expected a weight whose least {name} in diagonal coordinates is at most "
-                    f"{bound:.6g}, for a condition of at most {self._condition():.6g}, got {size:.6g}. "
-                    f"{_REMEDY}."
-                )
+                X, mu = dissipative_inverse(V, self._condition(), of_map, W.dtype, abs(bound))
+                unit = max(1.0, float(matrix.abs().max()))
+                beyond = mu / unit
+            rounding = 10 * len(matrix) * eps + 10 * precision(len(matrix))
             found.append(X)
+            excesses.append(beyond * unit if not beyond <= rounding else 0.0)
         X = torch.stack(found)
-        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device)
+        excess = torch.tensor(excesses, dtype=W.dtype, device=W.device).reshape(W.shape[:-2])
+        return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device), excess
+
+    def _set_name(self) -> str:
+        bound = getattr(self, self._bound)
+        number = readable(bound) if isinstance(bound, Tensor) else f"{bound:.6g}"
+        growth = "" if self.growth is None else f" and a condition of the form <= {self.growth:.6g}²"
+        if self._is_diagonal():
+            size = "norm" if self.abscissa is None else "abscissa"
+            return f"a weight whose least {size} in diagonal coordinates is at most {number}{growth}"
+        return f"a weight of spectral {self._bound} <= {number} with a quadratic form that proves it{growth}"

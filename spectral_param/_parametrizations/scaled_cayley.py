@@ -11,16 +11,16 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._map import Map
 from spectral_param._matrices import decomposed
-from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.base import as_real, is_trained
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
+from spectral_param._parametrizations.orthogonal import Orthonormal, polished
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _cayley as cayley
 from spectral_param.functional._cayley import cayley_inverse, choose_signs, pivot_phases, tall_inverse
-from spectral_param.functional._checks import check_finite, whole_number
+from spectral_param.functional._checks import whole_number
 
 
-class ScaledCayley(Parametrization):
+class ScaledCayley(Orthonormal):
     r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
 
     A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
@@ -62,6 +62,10 @@ class ScaledCayley(Parametrization):
     conditioned: for a real square weight and ``negative_ones=None``, ``|a_ij| ≤ 1`` (Kahan 2006). Then every
     weight of the set can be represented, also with determinant -1 or eigenvalues -1. A step costs one n × n
     inverse and products, O(mn²) in time and O(mn) in memory.
+
+    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
+    :meth:`project` takes the nearest weight of the set, the polar factor. With ``negative_ones`` a weight
+    of the other determinant has at least the distance 2.
 
     W is orthonormal to rounding for every T, although in training ‖T‖ grows without bound as an eigenvalue of
     WD tends to -1. The error of a singular value is usually a few eps and can reach 64·√n·eps; a T with which
@@ -116,14 +120,34 @@ class ScaledCayley(Parametrization):
             return torch.copysign(torch.ones_like(d), d)
         return signs(d, T)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return T = [A; B], and the phases of D for a complex W."""
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for a number of -1s that means nothing for these matrices."""
         if W.is_complex() or W.shape[-2] > W.shape[-1]:
             self._check_no_count()
-        check_finite(W, "ScaledCayley")
-        if not project:
-            check_orthogonal(W, eps, "ScaledCayley")
-        W = self._nearest_orthogonal(W) if project or eps > torch.finfo(W.dtype).eps else W
+        self._count(W.shape[-1])
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return ‖WᴴW - I‖, and at least 2, the distance of the nearest member, for a wrong determinant."""
+        distance, resolution = super().outside(W, eps)
+        count = self._count(W.shape[-1])
+        if count is not None:
+            distance = torch.where(_has_sign(W, -((-1) ** count)), distance.clamp(min=2), distance)
+        return distance, resolution
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return the polar factor, or the nearest member of the determinant that ``negative_ones`` gives."""
+        count = self._count(W.shape[-1])
+        if count is None:
+            return super().near(W)
+        U, _, Vh = decomposed(torch.linalg.svd, W)
+        # The nearest matrix of the other determinant negates the vector of the smallest singular value.
+        U[..., -1] *= torch.where(_has_sign(U @ Vh, -((-1) ** count)), -1, 1)[..., None]
+        nearest: Tensor = U @ Vh
+        return nearest
+
+    def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return T = [A; B], and the phases of D for a complex W."""
+        W = polished(W)
         n = W.shape[-1]
         matrices = W.cpu().reshape(-1, *W.shape[-2:])  # A choice by values, column by column.
         if W.is_complex() or W.shape[-2] > n:
@@ -144,12 +168,9 @@ class ScaledCayley(Parametrization):
         over the whole unit circle. The phases of a complex D are uniform.
         """
         n = like.shape[-1]
-        is_tall = like.shape[-2] > n
-        if like.is_complex() or is_tall:
-            self._check_no_count()
-        if is_tall:
+        if like.shape[-2] > n:
             # A random matrix with orthonormal columns: the papers have square ones only.
-            return self.unconstrain(torch.randn_like(like), eps=torch.finfo(like.dtype).eps, project=True)
+            return self.invert(self.near(torch.randn_like(like)))
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():
             return T, torch.empty_like(like[..., 0].real).uniform_(0, 2 * math.pi)
@@ -174,6 +195,10 @@ class ScaledCayley(Parametrization):
         """Return the arguments, for ``repr``."""
         return f"negative_ones={self.negative_ones}"
 
+    def _set_name(self) -> str:
+        count = self.negative_ones
+        return super()._set_name() + ("" if count is None else f" and the determinant of {count} -1s")
+
     def _count(self, n: int) -> int | None:
         count = self.negative_ones
         if isinstance(count, float):
@@ -188,18 +213,6 @@ class ScaledCayley(Parametrization):
                 "negative_ones: expected None for a weight that is complex, which has trained phases, or not "
                 f"square, whose determinant D does not fix, got {self.negative_ones!r}. Leave it out."
             )
-
-    def _nearest_orthogonal(self, W: Tensor) -> Tensor:
-        """Return the nearest orthogonal matrix with the determinant that ``negative_ones`` gives."""
-        count = self._count(W.shape[-1])
-        if count is None:
-            return polar_factor(W)
-        U, _, Vh = decomposed(torch.linalg.svd, W)
-        # The nearest matrix of the other determinant negates the vector of the smallest singular value.
-        wrong = torch.linalg.slogdet(U @ Vh).sign * (-1) ** count < 0
-        U[..., -1] *= torch.where(wrong, -1, 1)[..., None]
-        nearest: Tensor = U @ Vh
-        return nearest
 
     def _choose_signs(self, W: Tensor) -> Tensor:
         count = self._count(W.shape[-1])
@@ -216,3 +229,8 @@ class ScaledCayley(Parametrization):
                 "Use negative_ones=None, or another start: spectral_param.constrain(..., init='paper')."
             )
         return d
+
+
+def _has_sign(W: Tensor, sign: int) -> Tensor:  # (..., n, n) -> (...)
+    """Return where the determinant has this sign."""
+    return torch.linalg.slogdet(W).sign * sign > 0

@@ -15,7 +15,6 @@ from spectral_param import init
 from spectral_param._eigen.dense import degenerate_threshold, eigenvectors
 from spectral_param._map import Map, attach, recorded
 from spectral_param._parametrizations.base import (
-    Parametrization,
     as_real,
     as_tuple,
     at_least_float32,
@@ -24,10 +23,9 @@ from spectral_param._parametrizations.base import (
 from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for
 from spectral_param._parametrizations.memory import frozen
+from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.skew_exponential import SkewExponential
-from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import (
-    check_finite,
     check_real,
     check_time,
     is_finite,
@@ -55,7 +53,7 @@ _COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadi
 _INSIDE = 0.995
 
 
-class SchurForm(Parametrization):
+class SchurForm(Searched):
     r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
 
     The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
@@ -110,6 +108,9 @@ class SchurForm(Parametrization):
 
     The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
     LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
+
+    The distance of a weight from the set is by how much an eigenvalue, or the departure from normality, is
+    beyond its bound, and 0 without bounds; :meth:`project` takes the weight with which registration starts.
     """
 
     pairs: Tensor | None
@@ -177,17 +178,23 @@ class SchurForm(Parametrization):
             blocks = scale_departure(blocks, (1 + excess).rsqrt())
         return assemble(of_P(*P_originals), blocks, self.form == "exact")
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> tuple[Tensor, ...]:
-        """Return T, γ, θ, log s and the originals of P, by LAPACK's real Schur decomposition."""
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
         check_real(W, "SchurForm", _COMPLEX)
-        check_finite(W, "SchurForm")
+
+    def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return T, γ, θ, log s and the originals of P, and by how much a bound is exceeded.
+
+        They are those of LAPACK's real Schur decomposition. Without bounds the set has all matrices.
+        """
         P, S = real_schur(W)
-        blocks = self._inside(read_blocks(S, eps, self.form == "exact"), W, eps, project)
-        blocks, P_originals = self._invert_P(P, blocks, W, eps)
+        rounding = max(eps, self._eps_of(W))
+        blocks, excess = self._inside(read_blocks(S, rounding, self.form == "exact"), W, eps)
+        blocks, P_originals = self._invert_P(P, blocks, W, rounding)
         self.pairs = blocks.pairs.to(W.device, W.dtype)
         gamma, theta = self._trained_parts(blocks)
         own = (blocks.T, gamma, theta, blocks.log_shear)[: self._count]
-        return *(X.to(W.device, W.dtype) for X in own), *P_originals
+        return (*(X.to(W.device, W.dtype) for X in own), *P_originals), excess.to(W.device, W.dtype)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return the start of section 4: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as in its own paper.
@@ -195,7 +202,6 @@ class SchurForm(Parametrization):
         Eigenvalues outside a bound are moved onto it. T = 0 is from the authors' code; the paper does not
         specify T. A P of another library starts from rotations by angles uniform in [-π, π).
         """
-        check_real(like, "SchurForm", _COMPLEX)
         P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
         gamma = torch.ones_like(like[..., 0])
         theta = torch.empty_like(gamma).uniform_(0, 2 * math.pi)
@@ -267,6 +273,15 @@ class SchurForm(Parametrization):
         second = (blocks.real - root).roll(1, -1)
         return torch.where(blocks.pairs.roll(1, -1), second, blocks.real + root)
 
+    def _set_name(self) -> str:
+        bounds = {"modulus": self.radius, "real part": self.abscissa}
+        names = [
+            f"eigenvalues of a {what} <= {bound:.6g}" for what, bound in bounds.items() if bound is not None
+        ]
+        if self.departure is not None:
+            names.append(f"a departure from normality < {self.departure:.6g}")
+        return f"a weight with {' and '.join(names)}"
+
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         bounds = f"radius={self.radius}, abscissa={self.abscissa}, departure={self.departure}, "
@@ -317,42 +332,32 @@ class SchurForm(Parametrization):
         factor = torch.where(modulus > self.radius, (1 - room) * self.radius / modulus, 1)
         return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
-    def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float, project: bool) -> SchurBlocks:
-        """Return blocks that keep the bounds after :meth:`reference` has scaled their departure."""
-        # At registration the tolerance is the rounding error of the computation. That of a weight in half
-        # precision would let too much pass.
-        rounding = torch.finfo(W.dtype).eps if project else eps
+    def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
+        """Return blocks that keep the bounds after the map has scaled their departure, and the excess before.
+
+        The excess is the larger one of those of an eigenvalue and of the departure, 0 within rounding.
+        """
         moved = self._moved_inside(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
         distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
-        outside = distance > self._eigenvalue_tolerance(W, distance, rounding)
-        if not project and bool(outside.any()):
-            bound = f"radius {self.radius}" if self.radius is not None else f"abscissa {self.abscissa}"
-            raise InManifoldError(
-                f"SchurForm: expected a weight whose eigenvalues keep the bound, {bound}, got an eigenvalue "
-                f"{float(distance.max()):.6g} outside. Remove the parametrization, set the weight and "
-                "register a new instance, which moves the eigenvalues."
-            )
+        outside = distance > self._eigenvalue_tolerance(W, distance, eps)
+        excess = torch.where(outside, distance, 0).amax(dim=-1)
         farther = self._moved_inside(blocks, room=1 - _INSIDE)
         moved = moved._replace(
             real=torch.where(outside, farther.real, moved.real),
             imag=torch.where(outside, farther.imag, moved.imag),
         )
         if self.departure is None:
-            return moved
+            return moved, excess
         ratio = departure(moved).sqrt() / self.departure
-        outside = ratio > 1 + 10 * W.shape[-1] * rounding
-        if not project and bool(outside.any()):
-            raise InManifoldError(
-                f"SchurForm: expected a weight whose departure from normality is < {self.departure}, got "
-                f"{self.departure * float(ratio.max()):.6g}. Remove the parametrization, set the weight "
-                "and register a new instance, which scales its non-normal part."
-            )
+        outside = ratio > 1 + 10 * W.shape[-1] * eps
+        beyond = torch.where(outside, self.departure * (ratio - 1), 0)
         # Relative distance from the bound, where the map is not invertible, that rounding needs.
-        room = max(16 * torch.finfo(W.dtype).eps, eps)
+        room = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
-        return scale_departure(moved, torch.where(ratio > 0, factor, 1))
+        moved = scale_departure(moved, torch.where(ratio > 0, factor, 1))
+        return moved, torch.maximum(excess, beyond.reshape(excess.shape))
 
     def _eigenvalue_tolerance(self, W: Tensor, distance: Tensor, eps: float) -> Tensor | float:  # -> (..., 1)
         """Return a bound for the rounding errors of the eigenvalues."""
@@ -379,7 +384,7 @@ class SchurForm(Parametrization):
         for candidate, candidate_blocks in ((P, blocks), flip_last(P, blocks, everywhere)):
             target = candidate.to(like.device, like.dtype)
             try:
-                originals = originals_for(self.P, target, eps=eps, project=False)
+                originals = originals_for(self.P, target, eps, is_first=False)
             except ValueError as error:
                 failure = error
                 continue

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization, as_real
-from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import as_numbers, check_finite, check_real
+from spectral_param.functional._checks import as_numbers, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
 
 _FREE = 2.0
@@ -55,6 +54,9 @@ class SignPattern(Parametrization):
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
     T = W; registration first sets entries of the wrong sign to zero.
+
+    The distance of a weight from the set is its largest entry of a wrong sign; :meth:`project` takes the
+    nearest weight of the set, with zeros in place of such entries.
     """
 
     pattern: Tensor
@@ -90,29 +92,36 @@ class SignPattern(Parametrization):
         # p sgn(T) T, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T = W, with zeros in place of entries of the wrong sign if ``project`` is true."""
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices, and those whose shape the pattern does not fit."""
         check_real(W, "SignPattern", "Complex numbers have no sign.")
-        check_finite(W, "SignPattern")
         self._check_size(W)
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the largest modulus of an entry of the wrong sign."""
+        return torch.where(self._is_wrong(W), W.abs(), 0).amax(dim=(-2, -1)), 0.0
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return the nearest member: W with zeros in place of entries of the wrong sign."""
+        return torch.where(self._is_wrong(W), 0, W)
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return T = W."""
         self.pattern = self.pattern.to(W.device)  # A read does not move it again.
-        pattern = self.pattern.round().to(W.dtype)
-        wrong = ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
-        if not project and bool(wrong.any()):
-            where = tuple(wrong.nonzero()[0].tolist())
-            raise InManifoldError(
-                f"SignPattern: expected entries with the signs of the pattern, got {W[where].item():.6g} at "
-                f"{where} ({int(wrong.sum())} entries are wrong). Set them to zero, or remove the "
-                "parametrization, set the weight and register a new instance, which does so."
-            )
-        return torch.where(wrong, 0, W)
+        return W.clone()
+
+    def _is_wrong(self, W: Tensor) -> Tensor:
+        pattern = self.pattern.round().to(W.device, W.dtype)
+        return ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
+
+    def _set_name(self) -> str:
+        return "entries with the signs of the pattern"
 
     def start(self, like: Tensor) -> Tensor:
         """Return Gaussian entries with the pattern's signs, of spectral radius 1 unless it is 0.
 
         A matrix that is not square has the norm 1 instead.
         """
-        check_real(like, "SignPattern", "Complex numbers have no sign.")
         T = self.reference(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
         rho = spectral_radius(T) if is_square else decomposed(torch.linalg.matrix_norm, T, ord=2)

@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._matrices import decomposed
-from spectral_param._parametrizations.base import Parametrization, as_real, as_tuple, is_trained
+from spectral_param._parametrizations.base import as_real, as_tuple, is_trained
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
-from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite, is_finite
+from spectral_param._parametrizations.searched import Searched
+from spectral_param.functional._checks import is_finite
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge
 # itself the derivative of the sigmoid is zero.
 EDGE = 0.99
 
 
-class SingularValues(Parametrization):
+class SingularValues(Searched):
     r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
 
     U and V are products of Householder reflections. The weight has any shape. A product with it changes the
@@ -58,6 +58,9 @@ class SingularValues(Parametrization):
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
     together. Then registration takes ``init="paper"``, which is random, and only the weight of the last
     evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
+
+    The distance of a weight from the set is by how much a singular value is outside the interval;
+    :meth:`project` clips them, which gives the nearest weight of the set.
     """
 
     shapes = "tall"
@@ -92,31 +95,42 @@ class SingularValues(Parametrization):
         left, right, _ = _factors(originals)
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals of U, of V, and f."""
-        n = W.shape[-1]
-        check_finite(W, "SingularValues")
-        if self.left.count(n) < n:
-            what = f"{self.left.count(n)} reflections on each side"
-            raise self._has_no_inverse(what, "reflections=None, which reaches every weight of the set")
-        U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
-        rounding = 10 * n * eps * float(sigma.max())
-        outside = (sigma - self.center).abs() > self.margin + rounding
-        if not project and bool(outside.any()):
-            raise InManifoldError(
-                f"SingularValues: expected singular values in {self.center} ± {self.margin}, got "
-                f"{float(sigma.min()):.6g} to {float(sigma.max()):.6g}. Clamp them, or remove the "
-                "parametrization, set the weight and register a new instance, which does so."
-            )
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for more reflections than there are columns, and for some on matrices that are not square."""
+        self.left.check_matrices(W)
+
+    def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the originals of U, of V, and f, and by how much singular values are outside the interval.
+
+        Those outside are moved to 0.99 of the margin, because the map is flat on the bound.
+
+        Raises:
+            InManifoldError: For fewer reflections than columns, which cannot be computed from W.
+        """
+        U, sigma, Vh, excess = self._decomposed(W, eps)
         t = (sigma - self.center) / self.margin
-        # The tolerance is for assignment. At registration, in half precision, it would hide all outliers.
-        t = torch.where(t.abs() > 1 if project else outside, EDGE * t.sign(), t)
-        t = t.clamp(-1 + eps, 1 - eps)
-        left, right = (
-            as_tuple(part.unconstrain(X, eps=eps, project=True))
-            for part, X in ((self.left, U), (self.right, Vh.mH))
-        )
-        return *left, *right, 2 * torch.atanh(t)
+        room = self._eps_of(W)
+        t = torch.where(excess > 0, EDGE * t.sign(), t).clamp(-1 + room, 1 - room)
+        left, right = as_tuple(self.left.invert(U)), as_tuple(self.right.invert(Vh.mH))
+        return (*left, *right, 2 * torch.atanh(t)), excess.amax(dim=-1)
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return the nearest member: W with its singular values clipped to the interval."""
+        U, sigma, Vh, _ = self._decomposed(W, torch.finfo(W.dtype).eps)
+        clipped = sigma.clamp(self.center - self.margin, self.center + self.margin)
+        return (U * clipped[..., None, :]) @ Vh
+
+    def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return U, σ, Vᴴ, and by how much each σ is outside the interval, 0 within rounding."""
+        n = W.shape[-1]
+        count = self.left.count(n)
+        if count < n:
+            remedy = "reflections=None, which reaches every weight of the set"
+            raise self._has_no_inverse(f"{count} reflections on each side", remedy)
+        U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
+        excess = (sigma - self.center).abs() - self.margin
+        rounding = 10 * n * eps * sigma.amax(dim=-1, keepdim=True)
+        return U, sigma, Vh, torch.where(excess > rounding, excess, 0)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return Householder's start for U and V, and f = 0: all singular values at the center."""
@@ -130,6 +144,9 @@ class SingularValues(Parametrization):
         left, right, f = _factors(originals)
         total = f.numel() * is_trained(f) + count_free(self.left, left) + count_free(self.right, right)
         return min(total, f.numel() * left[0].shape[-2] * (2 if left[0].is_complex() else 1))
+
+    def _set_name(self) -> str:
+        return f"a weight with singular values in {self.center} ± {self.margin}"
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

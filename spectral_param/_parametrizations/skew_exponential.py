@@ -12,16 +12,17 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import Parametrization, as_real, at_least_float32
+from spectral_param._parametrizations.base import as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal, orthogonal_unseen
-from spectral_param._parametrizations.orthogonal import check_orthogonal, polar_factor
-from spectral_param.functional._checks import check_finite, check_real
+from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._sets.orthonormal import polar_factor
+from spectral_param.functional._checks import check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 
 Angles = Literal["henaff", "cayley"]
 
 
-class SkewExponential(Parametrization):
+class SkewExponential(Orthonormal):
     r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
     A tall weight has orthonormal columns, a wide one orthonormal rows. :class:`spectral_param.ScaledCayley`
@@ -54,6 +55,9 @@ class SkewExponential(Parametrization):
     Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
     matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
     the determinant of W, which is that of B. B is a buffer, float32 or better.
+
+    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
+    :meth:`project` takes the nearest weight of the set, the polar factor.
     """
 
     shapes = "tall"
@@ -77,18 +81,17 @@ class SkewExponential(Parametrization):
     def _base_like(self, T: Tensor) -> Tensor | None:
         return None if self.base is None else as_real(self.base).to(T.device, T.real.dtype)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T = 0, and make W the base."""
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for complex matrices."""
         check_real(W, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
-        check_finite(W, "SkewExponential")
-        if not project:
-            check_orthogonal(W, eps, "SkewExponential")
-        self.base = polar_factor(W)
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return T = 0, and make W the base."""
+        self.base = polished(W)
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with random angles, and make I the base; for a tall matrix T = 0 and a random base."""
-        check_real(like, "SkewExponential", "For unitary weights take spectral_param.ScaledCayley.")
         if like.shape[-2] > like.shape[-1]:
             self.base = polar_factor(torch.randn_like(like))
             return torch.zeros_like(like)

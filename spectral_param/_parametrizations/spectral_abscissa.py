@@ -11,19 +11,18 @@ from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
+from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import readable, real_entries
-from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.measured import Measured
 from spectral_param._parametrizations.sign_pattern import SignPattern
-from spectral_param._parametrizations.spectral_radius import rounding_tolerance, warn_degenerate
-from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite
 
 Mode = Literal["equal", "at_most"]
 
 
-class SpectralAbscissa(Bounded):
+class SpectralAbscissa(Measured):
     r"""Shifts a matrix so that its rightmost eigenvalue has a given real part: :math:`W = T - (α(T) - a) I`.
 
     :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the asymptotic growth rate of :math:`\dot x = T x`. The system
@@ -50,6 +49,9 @@ class SpectralAbscissa(Bounded):
     costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
     costs as much as the first.
 
+    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` α(W) - a where that is
+    positive. :meth:`project` shifts W as a read does.
+
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
@@ -59,8 +61,7 @@ class SpectralAbscissa(Bounded):
       as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
-    assignable_after = True
-
+    ROUNDINGS = 4
     abscissa: Bound
     mode: Mode
 
@@ -79,7 +80,7 @@ class SpectralAbscissa(Bounded):
             self._warned = True
             warn_degenerate(
                 "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
-                "real part as constant"
+                f"real part as constant {UNTIL}."
             )
         of_alpha = known_value(T, triple, "real", regular)
 
@@ -122,24 +123,15 @@ class SpectralAbscissa(Bounded):
         """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
         return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T = W, shifted if W is outside the set."""
-        check_finite(W, "SpectralAbscissa")
+    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the spectral abscissa, and the rounding error of an eigenvalue."""
         triple = dominant_eigentriple(W, "real")
-        shift = triple.eigenvalue.real - self._bound_at(W, triple.eigenvalue.real, project)
-        outside = shift > rounding_tolerance(W, triple, eps)
-        if self.mode == "equal":
-            outside |= -shift > rounding_tolerance(W, triple, eps)
-        if not project and bool((outside | shift.isnan()).any()):
-            relation = "=" if self.mode == "equal" else "<="
-            raise InManifoldError(
-                f"SpectralAbscissa: expected a weight of spectral abscissa {relation} "
-                f"{readable(triple.eigenvalue.real - shift)}, got {readable(triple.eigenvalue.real)}. "
-                "Assign weight - (spectral_param.functional.spectral_abscissa(weight) - abscissa) * identity "
-                "instead, or remove the parametrization, set the weight and register a new instance, which "
-                "projects it."
-            )
-        return W - torch.where(outside, shift, 0)[..., None, None] * identity_like(W)
+        return triple.eigenvalue.real, rounding_tolerance(W, triple, eps)
+
+    def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
+        # Other entries may be much larger than the diagonal, and than the eigenvalues.
+        before, after = (X.diagonal(dim1=-2, dim2=-1) for X in (W, moved))
+        return (after - before).abs().amax(dim=-1) <= self._least_change(W.dtype) * before.abs().amax(dim=-1)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with eigenvalues uniform on a disc of radius 1 that touches Re z = a from the left."""
@@ -147,10 +139,6 @@ class SpectralAbscissa(Bounded):
         self._start_bound()
         shift = self._bound_for(T) - 1
         return T + shift[..., None, None] * identity_like(T)
-
-    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T; a complex entry counts as two."""
-        return real_entries(T)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

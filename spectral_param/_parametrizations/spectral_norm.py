@@ -13,23 +13,19 @@ from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._eigen.norm import ORDINARY, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
-from spectral_param._eigen.singular import divided_by_norm, leading_pair, norm, recorded_norm, tall
+from spectral_param._eigen.singular import divided_by_norm, norm, recorded_norm, tall
 from spectral_param._map import Map, recorded, unchanged, where
-from spectral_param._parametrizations.base import readable, real_entries
-from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.measured import Measured
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._parametrizations.spectral_radius import warn_degenerate
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
-from spectral_param.errors import InManifoldError
-from spectral_param.functional._checks import check_finite
 
 Mode = Literal["equal", "at_most"]
-# Number of rounding errors by which the bound of a norm may exceed c before a weight is scaled.
-_ROUNDINGS = 8
 
 
-class SpectralNorm(Bounded):
+class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
@@ -83,12 +79,15 @@ class SpectralNorm(Bounded):
     - NaN or infinity in T gives NaN in W and in the gradient.
     - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+
+    The distance of a weight from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus, for
+    the proven bound of ‖W‖. :meth:`project` scales W as a read does.
     """
 
     shapes = "any"
     takes_all_kernels = True
-    assignable_after = True
 
+    ROUNDINGS = 8
     norm: Bound
     mode: Mode
     solver: Solver
@@ -119,7 +118,8 @@ class SpectralNorm(Bounded):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
                 warn_degenerate(
-                    "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T"
+                    "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T "
+                    f"{UNTIL}."
                 )
             return recorded(functools.partial(frozen(self)._scaled, c=self._bound_for(T)), T)
         c = self._bound_for(T, bound)
@@ -159,30 +159,19 @@ class SpectralNorm(Bounded):
         """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
-        return ~(bound <= c * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps))
+        return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T = W, scaled if W is outside the set."""
-        check_finite(W, "SpectralNorm")
+    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, float | Tensor]:
+        """Return a proven bound of the norm, and by how much it may be above."""
         bound = self._bound_of(W)
-        c = self._bound_at(W, bound, project)
-        tolerance = 10 * max(W.shape[-2:]) * eps * c
+        error = 10 * max(W.shape[-2:]) * eps
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
-            tolerance = tolerance + 2 * followed_tolerance(W.dtype) * c
-        outside = bound > c + tolerance
-        if self.mode == "equal":
-            outside = ((bound - c).abs() > tolerance) & (bound > 0)
-        if not project and bool(outside.any()):
-            relation = "=" if self.mode == "equal" else "<="
-            raise InManifoldError(
-                f"SpectralNorm: expected a weight of spectral norm {relation} {readable(c)}, got "
-                f"{readable(bound)}. Assign weight * ({readable(c)} / norm) instead, or remove the "
-                "parametrization, set the weight and register a new instance, which projects it."
-            )
-        self.tracking.forget()
-        factor = torch.where(outside, c / bound, 1).to(W.real.dtype).to(W.device)
-        return W * factor[..., None, None]
+            error += 2 * followed_tolerance(W.dtype)
+        return bound, error * bound
+
+    def _least_change(self, dtype: torch.dtype) -> float:
+        return super()._least_change(dtype) + 2 * followed_tolerance(dtype)
 
     def start(self, like: Tensor) -> Tensor:
         """Return Gaussian entries, scaled to the norm."""
@@ -193,20 +182,16 @@ class SpectralNorm(Bounded):
         c = self._bound_for(T)
         return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
 
-    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T; a complex entry counts as two."""
-        return real_entries(T)
-
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
         return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
     def _bound_of(self, T: Tensor) -> Tensor:
-        """Return the norms by LAPACK, or bounds of them for a convolution."""
+        """Return proven bounds of the norms."""
+        T = T.detach().clone()  # The caller may change it later, and the follower keeps what it is given.
         if not self._is_convolution():
-            return leading_pair(tall(T)).value
-        # The caller of an assignment may change T later, and the follower keeps what it is given.
-        return self.kernels.follow(self._kernel(T.detach().clone()), len(self.strides)).bound
+            return self.tracking.follow(tall(T)).bound
+        return self.kernels.follow(self._kernel(T), len(self.strides)).bound
 
     # Convolutions -----------------------------------------------------------------------------------
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,29 +13,24 @@ from spectral_param import init
 from spectral_param._context import is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple, proof
 from spectral_param._eigen.dense import (
-    condition_reciprocal,
-    degenerate_threshold,
     is_degenerate,
 )
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
+from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._eigen.tracking import Follower
 from spectral_param._map import Map, attach, recorded, unchanged, where
-from spectral_param._matrices import to_double
-from spectral_param._parametrizations.base import readable, real_entries
-from spectral_param._parametrizations.bound import Bound, Bounded
+from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.measured import Measured
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._paths import Solver
-from spectral_param._scale import balanced, divided, of_ordinary_size
-from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
-from spectral_param.functional._checks import check_finite
+from spectral_param._scale import divided, of_ordinary_size
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
-# Number of rounding errors by which ρ may exceed r before a weight is scaled or a latch closes.
-_ROUNDINGS = 32
 
 
-class SpectralRadiusNorm(Bounded):
+class SpectralRadiusNorm(Measured):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / ρ(T)`.
 
     ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
@@ -88,6 +80,9 @@ class SpectralRadiusNorm(Bounded):
     single matrix as it is (on the host, where it is not tracked). Under torch.compile every read costs as
     much as the first.
 
+    The distance of a weight from the set is ``|ρ(W) - r|``, with ``"at_most"`` and an open latch ρ(W) - r
+    where that is positive. :meth:`project` scales W as a read does, with the present latch, and closes none.
+
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
@@ -101,6 +96,8 @@ class SpectralRadiusNorm(Bounded):
     In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
+    # By how many rounding errors ρ may exceed r before a weight is scaled or a latch closes.
+    ROUNDINGS = 32
     radius: Bound
     mode: Mode
     solver: Solver
@@ -117,8 +114,6 @@ class SpectralRadiusNorm(Bounded):
         super().__init__("radius", radius, mode=(mode, Mode), solver=(solver, Solver), of=(of, Of))
         self.register_buffer("latched", None)
         self.tracking = Follower(solver)
-
-    assignable_after = True
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
@@ -225,38 +220,31 @@ class SpectralRadiusNorm(Bounded):
         if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
         self._warned = True
-        warn_degenerate(f"SpectralRadiusNorm: {reason}")
+        warn_degenerate(f"SpectralRadiusNorm: {reason} {UNTIL}.")
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return T = W, scaled if W is outside the set."""
-        check_finite(W, "SpectralRadiusNorm")
+    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the spectral radius, and the rounding error of an eigenvalue."""
         S, scale = of_ordinary_size(W)
-        scale = scale[..., 0, 0]
         A = self._measured(S)
-        followed = project and W.shape[-1] >= self.tracking.least_size
-        if followed:
-            # The first read follows from here, instead of a second decomposition.
-            self.tracking.forget()
-            triple, _ = self.tracking.follow(A)
-        else:
-            triple = dominant_eigentriple(A)
-        size = triple.eigenvalue.abs()
-        rho = scale * size
-        radius = self._bound_at(W, rho, project)
-        # At registration only the latch asks: a read scales the weight all the same.
-        tolerance = _ROUNDINGS * eps * radius if project else scale * rounding_tolerance(A, triple, eps)
-        nilpotent = (size <= _rounding(A, eps)) | (rho < torch.finfo(W.dtype).tiny)
-        outside = rho > radius + tolerance
-        if self.mode == "equal":
-            outside = ((rho - radius).abs() > tolerance) & ~nilpotent
-        if not project and bool((outside | rho.isnan()).any()):
-            self._raise_outside(rho, radius)
+        triple = self.tracking.follow(A).triple
+        scale = scale[..., 0, 0]
+        return scale * triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
 
+    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return T = W, scaled if W is outside at registration, where the latches of such matrices close."""
+        T = self.invert(self.member(W, eps, is_first))
         if self.mode == "latched":
-            self.latched = outside.to(W.real.dtype)
-        if not followed:
-            self.tracking.forget()
-        return torch.where(outside[..., None, None], S * (radius / size)[..., None, None], W)
+            self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
+        return T
+
+    def _renew(self, is_first: bool) -> None:
+        super()._renew(is_first)
+        self.latched = None
+
+    def _is_exact(self) -> bool | Tensor:
+        if self.mode != "latched" or self.latched is None:
+            return super()._is_exact()
+        return self.latched.real > 0.5
 
     def start(self, like: Tensor) -> Tensor:
         """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
@@ -268,10 +256,6 @@ class SpectralRadiusNorm(Bounded):
         self._start_bound()
         self.tracking.forget()
         return T * self._bound_for(T)[..., None, None]
-
-    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T; a complex entry counts as two."""
-        return real_entries(T)
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
@@ -301,7 +285,7 @@ class SpectralRadiusNorm(Bounded):
         """Return where ρ > r, up to rounding."""
         number = None if isinstance(rho, Tensor) else self._number()
         radius: Any = self._bound_for(T) if number is None else number
-        return rho > radius * (1 + _ROUNDINGS * torch.finfo(T.dtype).eps)
+        return rho > radius * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps)
 
     def _closed(self, rho: Any, T: Tensor) -> Any:
         """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
@@ -323,25 +307,9 @@ class SpectralRadiusNorm(Bounded):
             assert self.latched is not None
             self.latched.fill_(1)
 
-    def _raise_outside(self, rho: Tensor, radius: Tensor) -> None:
-        relation = "=" if self.mode == "equal" else "<="
-        what, call = ("", "") if self.of == "weight" else (" of the absolute values", ".abs()")
-        raise InManifoldError(
-            f"SpectralRadiusNorm: expected a weight of spectral radius{what} {relation} "
-            f"{readable(radius)}, got {readable(rho)}. Assign weight * (radius / "
-            f"spectral_param.functional.spectral_radius(weight{call})) instead, or remove the "
-            "parametrization, set the weight and register a new instance, which projects it."
-        )
-
-
-def warn_degenerate(message: str) -> None:
-    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads the weight."""
-    # That line is in the innermost caller outside of this library and torch.
-    level, frame = 1, inspect.currentframe()
-    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
-        level, frame = level + 1, frame.f_back
-    message += " in this precision, until T has moved away from such matrices."
-    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
+    def _set_name(self) -> str:
+        name = super()._set_name()
+        return name if self.of == "weight" else name.replace("radius", "radius of the absolute values")
 
 
 def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
@@ -358,31 +326,3 @@ def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))
     return T.shape[-1] * eps * largest
-
-
-def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
-    """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
-
-    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
-    relative errors of the entries do not depend on the units of rows and columns.
-    """
-    floor = degenerate_threshold(W.dtype)
-    # On the host and in double precision, whose range is that of the scales.
-    B, d = _balance(W)
-    right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
-    right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))
-    right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
-    condition = condition_reciprocal(right, left).clamp(min=floor)
-    tolerance = 10 * W.shape[-1] * eps * B.abs().amax(dim=(-2, -1)) / condition
-    return tolerance.to(W.device, W.real.dtype)
-
-
-def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
-    """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
-    host = to_double(W.detach().resolve_conj().cpu())
-    pairs = [
-        balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
-        for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
-    ]
-    matrices, scales = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
-    return matrices.reshape(W.shape), scales.reshape(W.shape[:-1])

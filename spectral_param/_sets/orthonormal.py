@@ -107,8 +107,8 @@ def near(W: Tensor, eps: float | None = None) -> Tensor:  # (..., m, n) -> (...,
     """
     own = torch.finfo(W.dtype).eps
     limit = resolution(W.shape[-1], own if eps is None else eps)
-    found = W.reshape(-1, *W.shape[-2:]).clone()
-    pending = torch.arange(len(found))
+    found = W.reshape(-1, *W.shape[-2:]).clone(memory_format=torch.contiguous_format)
+    pending = torch.arange(len(found), device=W.device)
     for _ in range(_MOST_ITERATIONS):
         X = found[pending]
         E, is_outside = _judged(X, limit)

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +56,7 @@ from spectral_param._map import Map
 from spectral_param._matrices import Array, identity_like, to_double
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
+from spectral_param.functional._rooms import Attempt, nearest
 
 _EPS = torch.finfo(torch.float64).eps
 
@@ -252,26 +253,29 @@ def _nearest(
     exact = torch.from_numpy(V)
     least, enough = search
     d = least(V, condition, enough=enough).log
-    beyond, meant, X = attempt(d, 0.0)
+    beyond, meant, _ = attempt(d, 0.0)
     # As near as V can come.
     goal = float((meant - exact).abs().max()) + 10 * len(V) * torch.finfo(dtype).eps * float(
         exact.abs().max()
     )
-    found, fewest = X.to(dtype), math.inf
-    for limit in (math.inf, condition, *_CONDITIONS):
-        if limit <= condition:
-            d = least(V, limit).log if limit > 1 else np.zeros(len(V))
-        for room in _ROOMS:
-            _, meant, X = attempt(d, room)
-            if float((meant - exact).abs().max()) >= fewest:
-                break
-            W = image(to_double(X.to(dtype)))
-            error = float((W - exact).abs().max() + (W - meant).abs().max())
-            if error < fewest:
-                found, fewest = X.to(dtype), error
-            if fewest <= goal:
-                return found, beyond
-    return found, beyond
+
+    def attempts(meant: Tensor, X: Tensor) -> Iterator[Attempt]:
+        X = X.to(dtype)
+        W = image(to_double(X))
+        error = float((W - exact).abs().max() + (W - meant).abs().max())
+        yield Attempt(X, error, error <= goal)
+
+    def rooms(d: Array) -> Iterator[tuple[float, Iterator[Attempt]]]:
+        for limit in (math.inf, condition, *_CONDITIONS):
+            if limit <= condition:
+                d = least(V, limit).log if limit > 1 else np.zeros(len(V))
+            for room in _ROOMS:
+                _, meant, X = attempt(d, room)
+                yield float((meant - exact).abs().max()), attempts(meant, X)
+
+    best = nearest(rooms(d))
+    assert best is not None
+    return best.originals, beyond
 
 
 def _row(d: Array, condition: float) -> Tensor:  # (n,) -> (1, n)

@@ -31,7 +31,7 @@ class Counted(sp.Parametrization):
         calls.append(T)
         return T / 2
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
+    def invert(self, W: Tensor) -> Tensor:
         return 2 * W
 
     def start(self, like: Tensor) -> Tensor:

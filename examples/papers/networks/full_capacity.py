@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 import spectral_param as sp
-from spectral_param.errors import InManifoldError
 
 
 def stiefel_step(W: Tensor, gradient: Tensor, lr: float) -> Tensor:
@@ -64,17 +63,17 @@ class Stiefel(sp.Parametrization):
         """Return W, in memory of its own like every constrained weight."""
         return W.clone()
 
-    def unconstrain(self, W: Tensor, *, eps: float, project: bool) -> Tensor:
-        """Return W, or its polar factor."""
-        if project:
-            return polar_factor(W)
-        n = W.shape[-1]
-        error = float((W.mH @ W - torch.eye(n, dtype=W.dtype, device=W.device)).abs().max())
-        if not error <= 100 * n * eps:
-            raise InManifoldError(
-                f"Stiefel: expected WᴴW = I to {100 * n * eps:.1e}, got {error:.1e}. Assign the nearest "
-                "orthogonal matrix, its polar factor"
-            )
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
+        """Return the largest entry of WᴴW - I, and its rounding error."""
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return (W.mH @ W - identity).abs().amax(dim=(-2, -1)), 100 * W.shape[-1] * eps
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return the polar factor."""
+        return polar_factor(W)
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return W."""
         return W.clone()
 
     def start(self, like: Tensor) -> Tensor:

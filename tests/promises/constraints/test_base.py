@@ -443,7 +443,7 @@ class Squared(sp.Parametrization):
     def evaluate(self, T):
         return sp.Map(T * T, lambda G, needed: (2 * T * G,), self.reference)
 
-    def unconstrain(self, W, *, eps, project):
+    def invert(self, W):
         return W.clamp(min=0).sqrt()
 
     def start(self, like):

@@ -38,7 +38,7 @@ class Skew(sp.Parametrization):
             W.register_hook(lambda _: CALLS.append("pull back"))
         return W
 
-    def unconstrain(self, W, *, eps, project):
+    def invert(self, W):
         return W.triu(1)
 
     def start(self, like):
@@ -230,7 +230,7 @@ class Second(sp.Parametrization):
     def reference(self, A, B):
         return B
 
-    def unconstrain(self, W, *, eps, project):
+    def invert(self, W):
         return torch.zeros_like(W), W.clone()
 
     def start(self, like):

@@ -97,7 +97,7 @@ def test_the_wrong_determinant_for_a_given_number() -> None:
     W = orthogonal((4, 4), torch.float64)
     W[0] *= torch.linalg.det(W)  # determinant +1
     module = constrained(torch.randn(4, 4, dtype=torch.float64), negative_ones=1)
-    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got.*\+1"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*determinant.*got one outside by 2\."):
         module.weight = W
 
 
@@ -140,7 +140,7 @@ def test_weight_that_is_not_finite_is_refused() -> None:
 
 def test_message_of_an_assignment_outside() -> None:
     module = constrained(torch.eye(3))
-    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got.*3\.0e\+00"):
+    with pytest.raises(InManifoldError, match=r"ScaledCayley: expected.*got one outside by 5\.196"):
         module.weight = 2 * torch.eye(3)
 
 

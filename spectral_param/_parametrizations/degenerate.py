@@ -1,0 +1,20 @@
+"""The warning of matrices without a derivative, or without a size."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+from spectral_param.errors import DegenerateEigenvalueWarning
+
+#: How long such a warning of a read holds.
+UNTIL = "in this precision, until T has moved away from such matrices"
+
+
+def warn_degenerate(message: str) -> None:
+    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads, or projects, a weight."""
+    # That line is in the innermost caller outside of this library and torch.
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)

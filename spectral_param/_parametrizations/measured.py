@@ -1,0 +1,75 @@
+"""A set of matrices of one measured size: their spectral radius, norm or abscissa."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._parametrizations.bound import Bounded
+
+
+class Measured(Bounded):
+    """A constraint that moves matrices by what it measures of them.
+
+    The map is its own projection: W is an original of what the map makes of it, and a member of the set is
+    its own original. The distance is by how much the size differs from the bound, or exceeds it.
+    """
+
+    #: By how many rounding errors a size may differ from its bound before a matrix is moved.
+    ROUNDINGS: ClassVar[int]
+
+    assignable_after = True
+
+    mode: str
+
+    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
+        raise NotImplementedError
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return by how much the size differs from the bound, or with ``"at_most"`` exceeds it."""
+        size, rounding = self.measure(W, eps)
+        bound = self._bound_at(W, size)
+        excess = size - bound
+        distance, exact = excess.clamp(min=0), self._is_exact()
+        if isinstance(exact, Tensor):
+            distance = torch.where(exact.to(excess.device), excess.abs(), distance)
+        elif exact:
+            distance = excess.abs()
+        resolution = self.ROUNDINGS * eps * bound.abs() + rounding
+        return distance.to(W.device), resolution.to(W.device)
+
+    def _is_exact(self) -> bool | Tensor:
+        """Return whether the size has to be the bound, for all matrices or for each."""
+        return self.mode == "equal"
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return matrices scaled or shifted as a read does; where rounding explains that, as they are."""
+        moved = self.evaluate(W).value
+        return torch.where(self._stays(W, moved)[..., None, None], W, moved)
+
+    def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
+        """Return which matrices differ by rounding from those that the map makes; none with NaN."""
+        change, size = (torch.linalg.vector_norm(X, dim=(-2, -1)) for X in (moved - W, W))
+        return change <= self._least_change(W.dtype) * size
+
+    def _least_change(self, dtype: torch.dtype) -> float:
+        """Return the relative change of a matrix that rounding explains."""
+        return self.ROUNDINGS * torch.finfo(dtype).eps
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return T = W."""
+        return W.clone()
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T; a complex entry counts as two."""
+        return real_entries(T)
+
+    def _set_name(self) -> str:
+        name = self._bound if self._bound == "norm" else f"spectral {self._bound}"
+        bound = getattr(self, self._bound)
+        number = readable(bound) if isinstance(bound, Tensor) else f"{bound:.6g}"
+        return f"a weight of {name} {'=' if self.mode == 'equal' else '<='} {number}"

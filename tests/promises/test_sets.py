@@ -1,0 +1,211 @@
+"""Sets of weights: how far one is outside, the projection, and what a refusal leaves.
+
+That a projection is a member, and can be assigned, is checked for every constraint by the conformance suite.
+"""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectral_param as sp
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+
+
+def test_distances_in_the_units_of_the_pages() -> None:
+    W = 3 * torch.eye(4, dtype=torch.float64)
+    expected = {
+        sp.ScaledCayley(): 8 * 4**0.5,  # ‖9I - I‖
+        sp.SpectralNorm(2.0): 1.0,
+        sp.SpectralNorm(4.0): 0.0,
+        sp.SpectralNorm(4.0, "equal"): 1.0,
+        sp.SpectralRadiusNorm(2.5): 0.5,
+        sp.SpectralAbscissa(-1.0): 4.0,
+        sp.SingularValues(margin=0.5): 1.5,
+        sp.SchurForm(radius=1.0): 2.0,
+        sp.LyapunovForm(0.9): 2.1,
+        sp.LyapunovForm(0.9, metric="diagonal"): 2.1,
+        sp.SignPattern(-torch.ones(4, 4)): 3.0,
+        sp.BlockTriangular([(2, sp.ScaledCayley()), (2, sp.SpectralNorm(1.0))]): 8 * 2**0.5,
+    }
+    for constraint, distance in expected.items():
+        found = constraint.distance(W)
+        assert found.shape == ()
+        assert found.item() == pytest.approx(distance, abs=1e-9), constraint
+        assert constraint.in_manifold(W) == (distance == 0), constraint
+
+
+def test_a_distance_for_each_matrix_and_gate() -> None:
+    W = torch.stack([torch.eye(3), 2 * torch.eye(3)])
+    assert sp.SpectralNorm(1.0).distance(W).tolist() == pytest.approx([0, 1])
+    lstm = sp.constrain(torch.nn.LSTM(2, 3), "weight_hh_l0", sp.SpectralNorm(1.0))
+    gates = torch.cat([k * torch.eye(3) for k in (1.0, 2.0, 0.5, 4.0)])
+    constraint = sp.constraints(lstm)["weight_hh_l0"]
+    assert constraint.distance(gates).tolist() == pytest.approx([0, 1, 0, 3])
+    assert constraint.project(gates).shape == (12, 3)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_kernels_are_projected(stride) -> None:
+    conv = sp.constrain(torch.nn.Conv2d(3, 6, 3, stride=stride), "weight", sp.SpectralNorm(1.0))
+    constraint, K = sp.constraints(conv)["weight"], 10 * torch.randn(6, 3, 3, 3)
+    P = constraint.project(K)
+    assert constraint.distance(K).item() > 1
+    assert constraint.distance(P).item() == 0
+    assert torch.equal(constraint.project(P), P)
+    torch.testing.assert_close(P / P.norm(), K / K.norm())  # A multiple of K.
+    conv.weight = P
+    torch.testing.assert_close(conv.weight, P)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_the_projection_onto_orthonormal_columns_is_the_polar_factor(dtype) -> None:
+    W = torch.randn(7, 4, dtype=dtype)
+    U, _, Vh = torch.linalg.svd(W, full_matrices=False)
+    for constraint in (sp.ScaledCayley(), sp.Householder()):
+        torch.testing.assert_close(constraint.project(W), U @ Vh)
+        torch.testing.assert_close(constraint.project(W.mT), (U @ Vh).mT)
+
+
+def test_singular_values_are_clipped() -> None:
+    W = torch.diag(torch.tensor([3.0, 1.1, 0.2], dtype=torch.float64))
+    P = sp.SingularValues(margin=0.5).project(W)
+    torch.testing.assert_close(P, torch.diag(torch.tensor([1.5, 1.1, 0.5], dtype=torch.float64)))
+
+
+def test_the_determinant_counts_where_it_is_given() -> None:
+    W = torch.eye(4, dtype=torch.float64)
+    constraint = sp.ScaledCayley(negative_ones=1)
+    assert constraint.distance(W).item() == 2
+    P = constraint.project(torch.diag(torch.tensor([5.0, 4.0, 3.0, 2.0], dtype=torch.float64)))
+    torch.testing.assert_close(P, torch.diag(torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=torch.float64)))
+
+
+def test_a_nilpotent_weight_stays_at_a_distance_and_is_warned_of() -> None:
+    W = torch.ones(4, 4).triu(1)
+    with pytest.warns(DegenerateEigenvalueWarning, match="stays as it is"):
+        P = sp.SpectralRadiusNorm(0.7).project(W)
+    assert torch.equal(P, W)
+    assert sp.SpectralRadiusNorm(0.7).distance(W).item() == pytest.approx(0.7)
+
+
+def test_what_the_search_does_not_know_is_moved_off_the_border() -> None:
+    """A form of a small condition is not found for what the map makes of a nilpotent matrix."""
+    constraint = sp.LyapunovForm(0.9, growth=1.5)
+    P = constraint.project(torch.ones(3, 3, dtype=torch.float64).triu(1))
+    assert constraint.in_manifold(P)
+    assert P.norm() > 0.3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sp.FourierUnitary(),
+        lambda: sp.Householder(2),
+        lambda: sp.Givens(2),
+        lambda: sp.SingularValues(0.5, reflections=2),
+    ],
+)
+def test_what_has_no_inverse_knows_the_last_weight_alone(make) -> None:
+    layer = torch.nn.Linear(5, 5, dtype=torch.complex128)
+    layer = sp.constrain(layer, "weight", make(), init="paper")
+    W = layer.weight.detach()
+    constraint = sp.constraints(layer)["weight"]
+    assert constraint.distance(W).item() == 0
+    assert torch.equal(constraint.project(W), W)
+    for method in (constraint.distance, constraint.project):
+        with pytest.raises(InManifoldError, match="init='paper'"):
+            method(torch.eye(5, dtype=torch.complex128))
+
+
+def test_a_latch_is_judged_as_it_is_and_never_closed() -> None:
+    layer = torch.nn.Linear(4, 4, bias=False)
+    layer.weight.data = torch.diag(torch.tensor([0.5, 0.4, 0.3, 0.2]))
+    sp.constrain(layer, "weight", sp.SpectralRadiusNorm(1.0, "latched"))
+    constraint = sp.constraints(layer)["weight"]
+    assert constraint.distance(torch.eye(4) / 2).item() == 0
+    constraint.project(3 * torch.eye(4))
+    assert not constraint.latched.any()
+    with torch.no_grad():
+        layer.parametrizations.weight.original.mul_(4)
+    layer.weight  # noqa: B018
+    assert constraint.latched.all()
+    assert constraint.distance(torch.eye(4) / 2).item() == 0.5
+    layer.weight = torch.eye(4) / 2  # An assignment opens the latch.
+    assert not constraint.latched.any()
+
+
+REFUSED = {
+    "latched": (lambda: sp.SpectralRadiusNorm(1.0, "latched"), 3 * torch.eye(4)),
+    "present": (lambda: sp.SpectralNorm("present"), 50 * torch.eye(4)),
+    "signs": (lambda: sp.ScaledCayley(), 2 * torch.eye(4)),
+    "base": (lambda: sp.SkewExponential(), 2 * torch.eye(4)),
+    "pairs": (lambda: sp.SchurForm(radius=1.0), 2 * torch.eye(4)),
+    "blocks": (
+        lambda: sp.BlockTriangular([(2, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())]),
+        torch.diag(torch.tensor([-1.0, -1.0, 5.0, 5.0])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_assignment_changes_nothing_and_its_remedy_works(name) -> None:
+    make, outside = REFUSED[name]
+    layer = torch.nn.Sequential(sp.constrain(torch.nn.Linear(4, 4), "weight", make()))
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    with pytest.raises(InManifoldError, match=r"constraints\(model\)\[name\].project\(W\)"):
+        layer[0].weight = outside
+    after = layer.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    projected = sp.constraints(layer)["0.weight"].project(outside)
+    layer[0].weight = projected
+    torch.testing.assert_close(layer[0].weight, projected, atol=1e-5, rtol=1e-5)
+
+
+def test_violation_is_by_name() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 4))
+    sp.constrain(model, "0.weight", sp.ScaledCayley())
+    sp.constrain(model, "1.weight_hh_l0", sp.SpectralRadiusNorm(0.9))
+    assert sp.violation(model) == {"0.weight": 0.0, "1.weight_hh_l0": 0.0}
+    kinds = [type(constraint) for constraint in sp.constraints(model).values()]
+    assert kinds == [sp.ScaledCayley, sp.SpectralRadiusNorm]
+    assert sp.violation(torch.nn.Linear(2, 2)) == {}
+    model[0].parametrizations.weight.original.data.fill_(math.nan)
+    assert math.isnan(sp.violation(model)["0.weight"])
+    with pytest.raises(ValueError, match="model: expected"):
+        sp.violation(torch.eye(2))
+
+
+def test_an_average_is_outside_and_mended() -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.ScaledCayley())
+    first: Tensor = torch.linalg.qr(torch.randn(6, 6)).Q
+    mean = (first + torch.linalg.qr(torch.randn(6, 6)).Q) / 2
+    constraint = sp.constraints(layer)["weight"]
+    assert constraint.distance(mean).item() > 0.1
+    assert constraint.in_manifold(constraint.project(mean))
+    before = copy.deepcopy(layer.state_dict())
+    assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_its_bits(dtype) -> None:
+    for constraint in (sp.ScaledCayley(), sp.SpectralNorm(1.0, "equal"), sp.LyapunovForm(0.9)):
+        P = constraint.project(torch.randn(8, 8).to(dtype))
+        assert P.dtype == dtype
+        assert torch.equal(constraint.project(P), P)
+        assert constraint.distance(P).item() == 0
+
+
+@pytest.mark.parametrize("method", ["distance", "project"])
+def test_bad_input(method) -> None:
+    for W in (
+        torch.ones(3),
+        torch.ones(2, 3, dtype=torch.int64),
+        torch.full((3, 3), math.nan),
+        torch.ones(2, 3),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            getattr(sp.SpectralRadiusNorm(), method)(W)
